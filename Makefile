@@ -1,0 +1,55 @@
+# Two commands do all the set-up: `make demo` and `make test`. Nothing outside .venv is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
+# numba does not see edits in imported modules, so its cache is named by all of them
+export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
+
+.PHONY: help demo test test-slow lint format bench clean
+help:
+	@echo "make demo       set up and compare every solver on the paper's Random MDP"
+	@echo "make test       set up and run every test not marked slow"
+	@echo "make test-slow  run all tests"
+	@echo "make lint       ruff and mypy"
+	@echo "make bench      measure every number that the docs state"
+
+demo: $(call STAMP,demo)
+	@$(BIN)/valuefit demo
+
+test: $(call STAMP,dev)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(call STAMP,dev)
+	$(BIN)/python -m pytest
+
+lint: $(call STAMP,dev)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(call STAMP,dev)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(call STAMP,dev)
+	OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "valuefit needs Python 3.11 or newer, and $(PYTHON) is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv .venv || \
+	  { rm -rf .venv; echo "$(PYTHON) cannot make virtual environments. On Debian: apt-get install python3-venv"; exit 1; }
+
+# What is installed more widely serves the narrower need too.
+$(call STAMP,dev): | $(BIN)/python
+	@echo "Installing valuefit with its test tools into .venv ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[all,dev]"
+	@rm -f $(BIN)/.installed-*; touch $@ $(call STAMP,demo)
+
+$(call STAMP,demo): | $(BIN)/python
+	@echo "Installing valuefit into .venv ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[plot]"
+	@touch $@
+
+clean:
+	rm -rf .venv .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,41 @@
+"""valuefit: how good is this policy, from logged data alone?"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from valuefit import solvers
+    from valuefit.problem import Problem
+    from valuefit.result import Result
+    from valuefit.solve import solve
+    from valuefit.theory import Theory
+    from valuefit.transitions import Transitions
+
+# public name -> module that holds it; imported on first use, for numba and scipy take their time
+_HOME = {
+    "Problem": "problem",
+    "Result": "result",
+    "Theory": "theory",
+    "Transitions": "transitions",
+    "solve": "solve",
+    "solvers": "solvers",
+}
+
+__all__ = ["Problem", "Result", "Theory", "Transitions", "solve", "solvers"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"valuefit has no {name!r}; it has {', '.join(__all__)}.")
+    module = importlib.import_module(f"valuefit.{_HOME[name]}")
+    found = module if name == _HOME[name] and name == "solvers" else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,5 @@
+"""`python -m valuefit` is the command line."""
+
+from valuefit.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""The command line. Nothing heavy is imported here: `valuefit --help` must answer at once."""
+
+from __future__ import annotations
+
+import click
+
+from valuefit import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="valuefit")
+def main() -> None:
+    """How good is this policy, from logged data alone?
+
+    valuefit fits a linear value function to a fixed log of transitions.
+
+    \b
+    Examples:
+      valuefit demo            compare all solvers on the paper's Random MDP
+      valuefit demo --quick    the same on a small one
+      valuefit solvers         list the solvers and what they can do
+    """
+
+
+@main.command()
+@click.option("--quick", is_flag=True, help="A small MDP: 50 states, 20 features, 2,000 steps.")
+@click.option("--tol", default=1e-6, show_default=True, help="Gap at which a solver may stop.")
+@click.option("--max-passes", default=100.0, show_default=True, help="Passes over the log allowed to each solver.")
+@click.option("--seed", default=0, show_default=True, help="Draws the MDP, the log and the solvers' samples.")
+def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
+    """Compare every solver on the Random MDP of Du et al. (2017)."""
+    from valuefit.demo import compare_solvers
+
+    compare_solvers(quick=quick, tol=tol, max_passes=max_passes, seed=seed)
+
+
+@main.command()
+@click.option("--markdown", is_flag=True, help="As a Markdown table.")
+def solvers(markdown: bool) -> None:
+    """List the solvers and which problems each can take."""
+    from valuefit.capabilities import markdown_table, print_table
+
+    if markdown:
+        click.echo(markdown_table())
+    else:
+        print_table()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,401 @@
+"""Loops that numba compiles, shared by every storage and solver: one row at a time, and one log at a time.
+
+A set of rows reaches a kernel either as a 2-d array (dense) or as a tuple `(data, indices, indptr)` (CSR).
+`dot`, `axpy` and their fused forms pick the loop by that type while compiling, so each solver has one kernel.
+Rows may be float32; iterates and sums are always float64.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np import arrayobj
+
+# Full fastmath would delete the isfinite checks that divergence is recognised by.
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile with numba, cached on disk where a cache can be written."""
+    try:
+        return njit(cache=True, nogil=True, fastmath=FASTMATH)(function)
+    except RuntimeError:  # no writable cache directory: compile in every process instead
+        return njit(nogil=True, fastmath=FASTMATH)(function)
+
+
+# ---- one row: declared here, chosen by storage below -------------------------------------------------------
+
+
+def dot(rows: Any, i: int, x: Any) -> Any:
+    """row_i' x."""
+
+
+def dot2(rows: Any, i: int, x: Any, y: Any) -> Any:
+    """(row_i' x, row_i' y)."""
+
+
+def dotv(rows: Any, i: int, j: int, discount: float, x: Any) -> Any:
+    """v' x with v = row_i - discount * row_j."""
+
+
+def dot2v(rows: Any, i: int, j: int, discount: float, x: Any, y: Any) -> Any:
+    """(v' x, v' y) with v = row_i - discount * row_j."""
+
+
+def axpy(rows: Any, i: int, a: float, x: Any) -> Any:
+    """x += a * row_i."""
+
+
+def axpyv(rows: Any, i: int, j: int, discount: float, a: float, x: Any) -> Any:
+    """x += a * v with v = row_i - discount * row_j."""
+
+
+def axpy2(rows: Any, i: int, a: float, x: Any, b: float, y: Any) -> Any:
+    """x += a * row_i and y += b * row_i."""
+
+
+def axpy2v(rows: Any, i: int, j: int, discount: float, a: float, x: Any, b: float, y: Any) -> Any:
+    """x += a * v and y += b * v with v = row_i - discount * row_j."""
+
+
+def fetch(rows: Any, i: int) -> Any:
+    """Ask for row i to be brought into cache."""
+
+
+def _by_storage(declared: Callable[..., Any], dense: Callable[..., Any], sparse: Callable[..., Any]) -> None:
+    """Make `declared` mean `dense` for 2-d arrays and `sparse` for CSR tuples inside kernels."""
+
+    def choose(rows: Any, *_: Any) -> Any:
+        return dense if isinstance(rows, types.Array) else sparse
+
+    # numba binds arguments by name, so the chooser shows the signature of what it chooses between
+    choose.__signature__ = inspect.signature(dense)  # type: ignore[attr-defined]
+    overload(declared, jit_options={"fastmath": FASTMATH})(choose)
+
+
+def _dense_dot(rows, i, x):
+    row = rows[i]
+    s = 0.0
+    for c in range(x.shape[0]):
+        s += row[c] * x[c]
+    return s
+
+
+def _sparse_dot(rows, i, x):
+    data, indices, indptr = rows
+    s = 0.0
+    for e in range(indptr[i], indptr[i + 1]):
+        s += data[e] * x[indices[e]]
+    return s
+
+
+def _dense_dotv(rows, i, j, discount, x):
+    row = rows[i]
+    after = rows[j]
+    s = 0.0
+    for c in range(x.shape[0]):
+        s += (row[c] - discount * after[c]) * x[c]
+    return s
+
+
+def _sparse_dotv(rows, i, j, discount, x):
+    s = dot(rows, i, x)
+    if discount != 0.0:
+        s -= discount * dot(rows, j, x)
+    return s
+
+
+def _dense_dot2(rows, i, x, y):
+    row = rows[i]
+    s = 0.0
+    t = 0.0
+    for c in range(x.shape[0]):
+        s += row[c] * x[c]
+        t += row[c] * y[c]
+    return s, t
+
+
+def _sparse_dot2(rows, i, x, y):
+    data, indices, indptr = rows
+    s = 0.0
+    t = 0.0
+    for e in range(indptr[i], indptr[i + 1]):
+        c = indices[e]
+        s += data[e] * x[c]
+        t += data[e] * y[c]
+    return s, t
+
+
+def _dense_dot2v(rows, i, j, discount, x, y):
+    row = rows[i]
+    after = rows[j]
+    s = 0.0
+    t = 0.0
+    for c in range(x.shape[0]):
+        v = row[c] - discount * after[c]
+        s += v * x[c]
+        t += v * y[c]
+    return s, t
+
+
+def _sparse_dot2v(rows, i, j, discount, x, y):
+    s, t = dot2(rows, i, x, y)
+    if discount != 0.0:
+        s_after, t_after = dot2(rows, j, x, y)
+        s -= discount * s_after
+        t -= discount * t_after
+    return s, t
+
+
+def _dense_axpy(rows, i, a, x):
+    row = rows[i]
+    for c in range(x.shape[0]):
+        x[c] += a * row[c]
+
+
+def _sparse_axpy(rows, i, a, x):
+    data, indices, indptr = rows
+    for e in range(indptr[i], indptr[i + 1]):
+        x[indices[e]] += a * data[e]
+
+
+def _dense_axpyv(rows, i, j, discount, a, x):
+    row = rows[i]
+    after = rows[j]
+    for c in range(x.shape[0]):
+        x[c] += a * (row[c] - discount * after[c])
+
+
+def _sparse_axpyv(rows, i, j, discount, a, x):
+    axpy(rows, i, a, x)
+    if discount != 0.0:
+        axpy(rows, j, -discount * a, x)
+
+
+def _dense_axpy2(rows, i, a, x, b, y):
+    row = rows[i]
+    for c in range(x.shape[0]):
+        x[c] += a * row[c]
+        y[c] += b * row[c]
+
+
+def _sparse_axpy2(rows, i, a, x, b, y):
+    data, indices, indptr = rows
+    for e in range(indptr[i], indptr[i + 1]):
+        c = indices[e]
+        x[c] += a * data[e]
+        y[c] += b * data[e]
+
+
+def _dense_axpy2v(rows, i, j, discount, a, x, b, y):
+    row = rows[i]
+    after = rows[j]
+    for c in range(x.shape[0]):
+        v = row[c] - discount * after[c]
+        x[c] += a * v
+        y[c] += b * v
+
+
+def _sparse_axpy2v(rows, i, j, discount, a, x, b, y):
+    axpy2(rows, i, a, x, b, y)
+    if discount != 0.0:
+        axpy2(rows, j, -discount * a, x, -discount * b, y)
+
+
+@intrinsic
+def _prefetch(typing_context, array, i, j):
+    """Ask the processor for the cache line that holds array[i, j]."""
+
+    def build(context, builder, signature, arguments):
+        kind = signature.args[0]
+        place = arrayobj.make_array(kind)(context, builder, arguments[0])
+        indices = [context.cast(builder, arguments[1 + k], signature.args[1 + k], types.intp) for k in (0, 1)]
+        pointer = cgutils.get_item_pointer(context, builder, kind, place, indices, wraparound=False)
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        request = builder.module.declare_intrinsic(
+            "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        )
+        builder.call(request, [builder.bitcast(pointer, byte), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, i, j), build
+
+
+def _dense_fetch(rows, i):
+    for c in range(0, rows.shape[1], 64 // rows.itemsize):
+        _prefetch(rows, i, c)
+
+
+def _sparse_fetch(rows, i):
+    pass  # a sparse row is a line or two; asking costs as much as waiting
+
+
+_by_storage(dot, _dense_dot, _sparse_dot)
+_by_storage(dotv, _dense_dotv, _sparse_dotv)
+_by_storage(dot2, _dense_dot2, _sparse_dot2)
+_by_storage(dot2v, _dense_dot2v, _sparse_dot2v)
+_by_storage(axpy, _dense_axpy, _sparse_axpy)
+_by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
+_by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
+_by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
+_by_storage(fetch, _dense_fetch, _sparse_fetch)
+
+
+@compiled
+def settle(y, G, scale, along):
+    """y := scale * y + along * G, which ends the sparing of work that SVRG and SAGA do by keeping x in that form."""
+    for c in range(y.shape[0]):
+        y[c] = scale * y[c] + along * G[c]
+
+
+# ---- all rows ----------------------------------------------------------------------------------------------
+
+
+@compiled
+def rows_dot(rows, x, p):
+    for i in range(p.shape[0]):
+        p[i] = dot(rows, i, x)
+    return p
+
+
+@compiled
+def rows_dot2(rows, x, y, p, q):
+    for i in range(p.shape[0]):
+        p[i], q[i] = dot2(rows, i, x, y)
+    return p, q
+
+
+@compiled
+def rows_tdot(rows, a, x):
+    for i in range(a.shape[0]):
+        if a[i] != 0.0:
+            axpy(rows, i, a[i], x)
+    return x
+
+
+@compiled
+def rows_tdot2(rows, a, c, x, y):
+    for i in range(a.shape[0]):
+        if a[i] != 0.0 or c[i] != 0.0:
+            axpy2(rows, i, a[i], x, c[i], y)
+    return x, y
+
+
+# ---- one log: the recurrences of the trace run over scalars, never over rows -------------------------------
+
+
+@compiled
+def trace_backward(x, discount, ratio, begins, trace):
+    """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
+    z = np.empty_like(x)
+    after = 0.0
+    for t in range(x.shape[0] - 1, -1, -1):
+        if t + 1 == x.shape[0] or begins[t + 1]:
+            after = 0.0
+        after = ratio[t] * (x[t] + trace * discount[t] * after)
+        z[t] = after
+    return z
+
+
+@compiled
+def batch_weights(now, next, discount, ratio, begins, trace, reward, p, q):
+    """Row weights a, c of one full-batch product, given p = Phi theta and q = Psi w.
+
+    Phi' a = sum_t v_t (u_t' w) and Psi' c = sum_t u_t (v_t' theta - r_t): the first by running
+    u_t' w = ratio_t (psi_t' w + trace * discount_{t-1} * u_{t-1}' w) forwards, the second by running
+    the same recurrence backwards.
+    """
+    a = np.zeros_like(p)
+    c = np.zeros_like(q)
+    uw = 0.0
+    for t in range(now.shape[0]):
+        carried = 0.0 if begins[t] else trace * discount[t - 1] * uw
+        uw = ratio[t] * (q[now[t]] + carried)
+        a[now[t]] += uw
+        a[next[t]] -= discount[t] * uw
+    td = np.empty_like(reward)
+    for t in range(now.shape[0]):
+        td[t] = p[now[t]] - discount[t] * p[next[t]] - reward[t]
+    z = trace_backward(td, discount, ratio, begins, trace)
+    for t in range(now.shape[0]):
+        c[now[t]] += z[t]
+    return a, c
+
+
+@compiled
+def trace_norms(norm, discount, ratio, begins, trace):
+    """Upper bounds of |u_t| from the norms of the rows, by the recurrence of u."""
+    bound = np.empty_like(norm)
+    for t in range(norm.shape[0]):
+        carried = 0.0 if begins[t] else trace * discount[t - 1] * bound[t - 1]
+        bound[t] = ratio[t] * (norm[t] + carried)
+    return bound
+
+
+@compiled
+def trace_block(rows, now, discount, ratio, begins, trace, start, stop, u, out):
+    """Rows u_t for start <= t < stop into `out`; `u` carries the trace from one block to the next."""
+    for t in range(start, stop):
+        factor = 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
+        for c in range(u.shape[0]):
+            u[c] *= factor
+        axpy(rows, now[t], ratio[t], u)
+        out[t - start] = u
+
+
+@compiled
+def trace_row_sizes(indices, indptr, now, begins, width):
+    """How many columns each u_t can touch: all that its episode has touched so far."""
+    sizes = np.empty(now.shape[0], np.int64)
+    seen = np.full(width, -1, np.int64)
+    run = -1
+    count = 0
+    for t in range(now.shape[0]):
+        if begins[t]:
+            run += 1
+            count = 0
+        for e in range(indptr[now[t]], indptr[now[t] + 1]):
+            if seen[indices[e]] != run:
+                seen[indices[e]] = run
+                count += 1
+        sizes[t] = count
+    return sizes
+
+
+@compiled
+def trace_rows_sparse(rows, now, discount, ratio, begins, trace, width, indptr):
+    """The rows u_t in CSR, in the places that `trace_row_sizes` counted."""
+    data, columns, starts = rows
+    values = np.empty(indptr[-1])
+    indices = np.empty(indptr[-1], np.int32)
+    u = np.zeros(width)
+    active = np.empty(width, np.int64)
+    is_active = np.zeros(width, np.bool_)
+    count = 0
+    for t in range(now.shape[0]):
+        if begins[t]:
+            for e in range(count):
+                is_active[active[e]] = False
+                u[active[e]] = 0.0
+            count = 0
+        else:
+            for e in range(count):
+                u[active[e]] *= ratio[t] * trace * discount[t - 1]
+        for e in range(starts[now[t]], starts[now[t] + 1]):
+            c = columns[e]
+            if not is_active[c]:
+                is_active[c] = True
+                active[count] = c
+                count += 1
+            u[c] += ratio[t] * data[e]
+        for e in range(count):
+            indices[indptr[t] + e] = active[e]
+            values[indptr[t] + e] = u[active[e]]
+    return values, indices

@@ -1,0 +1,150 @@
+"""Feature rows: all that the rest needs of a storage is `@`, its transpose, and one row at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from valuefit.kernels import rows_dot, rows_dot2, rows_tdot, rows_tdot2
+from valuefit.transitions import Array
+
+BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
+
+
+def memory_limit() -> int:
+    """Bytes that one large array may take: half of what the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def require_memory(count: int, what: str, instead: str) -> None:
+    """Refuse an array of `count` float64 that would not fit."""
+    if 8 * count > memory_limit():
+        raise MemoryError(
+            f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"
+        )
+
+
+class Rows:
+    """Feature rows (m, d), dense float64 or float32, or CSR; products come out in float64.
+
+    float32 rows are widened as they are read, so the answer is that of the stored numbers to the last digit.
+    """
+
+    def __init__(self, matrix: Any, name: str = "features") -> None:
+        if sparse.issparse(matrix):
+            matrix = sparse.csr_array(matrix)
+            matrix.sum_duplicates()
+            values = matrix.data
+        else:
+            matrix = values = np.asarray(matrix)
+        if values.dtype.hasobject or values.dtype.kind not in "biuf":
+            raise ValueError(f"{name} have dtype {values.dtype}, which is not numeric. Convert them to floats.")
+        if matrix.ndim != 2 or matrix.shape[1] == 0:
+            raise ValueError(f"{name} must be a matrix, one row an observation; the shape is {matrix.shape}.")
+        dtype = np.float32 if values.dtype == np.float32 else np.float64
+        self.sparse = sparse.issparse(matrix)
+        if self.sparse:
+            matrix = sparse.csr_array(
+                (values.astype(dtype, copy=False), matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)),
+                shape=matrix.shape,
+            )
+        else:
+            matrix = np.ascontiguousarray(matrix, dtype=dtype)
+        self.matrix = matrix
+        self.shape: tuple[int, int] = matrix.shape
+        self.dtype = np.dtype(dtype)
+        self._check_finite(name)
+
+    def _check_finite(self, name: str) -> None:
+        for start, block in self.blocks():
+            values = block.data if self.sparse else block
+            if not np.isfinite(values).all():
+                dense = block.toarray() if self.sparse else block
+                where = start + int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])
+                raise ValueError(
+                    f"{name} are NaN or infinite in row {where}. Look at the observation of that row and the "
+                    "transformer that made it."
+                )
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        """(first row, block of rows) in storage order; blocks fit in cache."""
+        m, d = self.shape
+        size = max(1, BLOCK_BYTES // (8 * d)) if not self.sparse else m
+        for start in range(0, m, max(size, 1)):
+            yield start, self.matrix[start : start + size]
+
+    def take(self, index: Array) -> Any:
+        """These rows, in float64."""
+        chosen = self.matrix[index]
+        return chosen.astype(np.float64, copy=False)
+
+    def dot(self, x: Array) -> Array:
+        """Phi x."""
+        return rows_dot(self.kernel, x, np.empty(self.shape[0]))
+
+    def dot2(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Phi x and Phi y, reading the rows once."""
+        return rows_dot2(self.kernel, x, y, np.empty(self.shape[0]), np.empty(self.shape[0]))
+
+    def tdot(self, a: Array) -> Array:
+        """Phi' a."""
+        return rows_tdot(self.kernel, a, np.zeros(self.shape[1]))
+
+    def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
+        """Phi' a and Phi' c, reading the rows once."""
+        return rows_tdot2(self.kernel, a, c, np.zeros(self.shape[1]), np.zeros(self.shape[1]))
+
+    def squared_norms(self) -> Array:
+        """|row|^2 of every row."""
+        if self.sparse:
+            return np.asarray(self.matrix.multiply(self.matrix).sum(axis=1), dtype=np.float64).ravel()
+        out = np.empty(self.shape[0])
+        for start, block in self.blocks():
+            out[start : start + len(block)] = np.einsum("ij,ij->i", block, block, dtype=np.float64)
+        return out
+
+    def column_squares(self, weights: Array) -> Array:
+        """sum over rows of weight * row^2, for every column."""
+        if self.sparse:
+            return np.asarray(self.matrix.multiply(self.matrix).T @ weights, dtype=np.float64).ravel()
+        out = np.zeros(self.shape[1])
+        for start, block in self.blocks():
+            out += weights[start : start + len(block)] @ block.astype(np.float64) ** 2
+        return out
+
+    def used_columns(self, rows: Array) -> Array:
+        """For every column, whether any of these rows (a mask) is nonzero there."""
+        if self.sparse:
+            used = np.zeros(self.shape[1], bool)
+            chosen = self.matrix[np.flatnonzero(rows)]
+            used[chosen.indices[chosen.data != 0]] = True
+            return used
+        used = np.zeros(self.shape[1], bool)
+        for start, block in self.blocks():
+            used |= (block[rows[start : start + len(block)]] != 0).any(axis=0)
+        return used
+
+    def without(self, columns: Array) -> Rows:
+        """A copy with these columns (a mask) zero; itself when they are zero already."""
+        if not columns.any() or not (self.used_columns(np.ones(self.shape[0], bool)) & columns).any():
+            return self
+        if self.sparse:
+            kept = sparse.diags_array((~columns).astype(self.dtype)).tocsr()
+            return Rows(self.matrix @ kept)
+        return Rows(self.matrix * (~columns).astype(self.dtype))
+
+    @property
+    def kernel(self) -> Any:
+        """The form in which numba kernels take rows."""
+        if self.sparse:
+            return self.matrix.data, self.matrix.indices, self.matrix.indptr
+        return self.matrix
+
+    @property
+    def stored(self) -> int:
+        """Numbers read in one pass over all rows."""
+        return int(self.matrix.nnz) if self.sparse else self.shape[0] * self.shape[1]

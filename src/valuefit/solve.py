@@ -1,0 +1,323 @@
+"""The one loop: clock, pass budget, tolerance, history, seeds, callbacks and divergence all live here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from valuefit.certificate import EASY, Certificate
+from valuefit.exact import Exact
+from valuefit.problem import Problem
+from valuefit.result import Result
+from valuefit.solver import Solver, State, settings
+from valuefit.solvers import find, refuse
+from valuefit.transitions import Array
+
+BLOW_UP = 1e6  # a step-weighted squared gradient this much above the best one seen is divergence
+SHORTEN = 4.0  # by this much, then, where the steps are ours to change
+PATIENCE = 12  # how often before giving up
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after each epoch; `gap` is known only with a reference."""
+
+    passes: float
+    seconds: float
+    residual: float
+    gap: float | None
+    theta: Array
+
+
+class _Stopped(Exception):
+    """A callback asked for the end."""
+
+
+def solve(
+    problem: Problem,
+    solver: str | Solver,
+    *,
+    tol: float = 1e-8,
+    max_passes: float = 500,
+    max_seconds: float | None = None,
+    seed: int = 0,
+    init: Result | tuple[Any, Any] | Any = None,
+    reference: Result | Any = None,
+    callback: Callable[[Progress], Any] | None = None,
+) -> Result:
+    """Minimise F with one of the solvers until the gap is certified below `tol`, or the budget is spent.
+
+    gap = (F(theta) - F*) / (F(0) - F*), with the starting point in place of 0 where theta = 0 is optimal.
+    A pass touches every transition once; set-up, snapshots and the stopping test all count. Ctrl-C returns the
+    best iterate so far. Same seed, machine, versions and threads: same bits.
+
+    solver: a short name (`valuefit.solvers.names()`) or a solver with settings. tol: the gap promised by
+    "converged"; 0 runs until the budget is spent. init: an earlier `Result`, a `(theta, w)` pair or a theta to
+    start from, of the same or fewer features (what is new starts at 0). reference: the exact solution (an array
+    or a `Result`); the history then holds the true gap of every epoch, free of charge. callback: called with a
+    `Progress` after each epoch; return True to stop.
+    """
+    solver = find(solver)
+    if not (np.isfinite(tol) and tol >= 0):
+        raise ValueError(f"tol is {tol}; it must be a finite number, 0 or more.")
+    if not max_passes > 0:
+        raise ValueError(f"max_passes is {max_passes}; it must be more than 0.")
+    refuse(solver, problem)
+    theta, w = _start(problem, init)
+    run = _Run(problem, solver, tol, max_passes, max_seconds, _true_gap(problem, reference, theta), callback)
+    run.go(theta, w, np.random.default_rng(seed))
+    return run.result(seed)
+
+
+class _Run:
+    """One solve under way."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        solver: Solver,
+        tol: float,
+        max_passes: float,
+        max_seconds: float | None,
+        true_gap: Callable[[Array], float] | None,
+        callback: Callable[[Progress], Any] | None,
+    ) -> None:
+        self.problem, self.solver, self.tol = problem, solver, tol
+        self.max_passes, self.max_seconds = max_passes, max_seconds
+        self.true_gap, self.callback = true_gap, callback
+        self.began = time.perf_counter()
+        self.free = 0.0  # seconds spent on a history that was asked for
+        self.passes, self.epochs, self.shortened = 0.0, 0, 0
+        self.history: list[tuple[float, ...]] = []
+        self.status, self.message = "budget", ""
+        self.gap: float | None = None
+        self.gap_of: State | None = None  # the iterate it belongs to
+        self.unit = 0.0  # of the residual: |b|, or |B| at the start where b = 0
+        self.residual, self.residual_of = 1.0, self.passes  # and the passes at which it was looked at
+        self.next_look = 1.0  # passes at which a method without a gradient is looked at again
+        self.look_below = 10 * tol  # squared residual below which the certificate is asked
+        self.asked_at, self.asking_cost = 0.0, 10.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began - self.free
+
+    def go(self, theta: Array, w: Array, rng: np.random.Generator) -> None:
+        self.state = self.best = State(theta, w)
+        self.certificate = Certificate(self.problem, theta)
+        self.best_merit = np.inf
+        try:
+            self.state, cost = self.solver.init(self.problem, theta, w)
+            self.best, self.weights = self.state, self.state.steps
+            self.passes += cost
+            self._take(self.state)
+            while not self._done(cost):
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    state, cost = self.solver.epoch(self.problem, self.state, rng)
+                self.passes += cost
+                self.epochs += 1
+                if not self._take(state) and not self._shorten():
+                    return
+        except KeyboardInterrupt:
+            self.status, self.message = "interrupted", "Stopped by the keyboard; this is the best iterate so far."
+        except _Stopped:
+            self.status, self.message = "interrupted", "Stopped by the callback; this is the best iterate so far."
+
+    def _take(self, state: State) -> bool:
+        """Take an epoch's outcome in and record it; False, and nothing taken, if it blew up."""
+        if not (np.isfinite(state.theta).all() and np.isfinite(state.w).all()):
+            return False
+        gradient = self._gradient(state)
+        if gradient is not None:
+            merit = self._merit(gradient)
+            if not merit <= BLOW_UP * self.best_merit or merit == np.inf:
+                return False
+            if merit <= self.best_merit:
+                self.best, self.best_merit = state, merit
+            size = float(np.linalg.norm(np.concatenate(gradient)))
+            self.unit = self.unit or float(np.linalg.norm(self.problem.b)) or size
+            self.residual = size / self.unit if size else 0.0
+            self.residual_of = self.passes
+        self.state = state
+        if gradient is not None:
+            self._record()
+        return True
+
+    def _merit(self, gradient: tuple[Array, Array]) -> float:
+        """Squared gradient, weighed by the first steps, so that theta and w come in one unit."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_theta, of_w = (float(part @ part) for part in gradient)
+        value = self.weights[0] * of_theta + (self.weights[1] or self.weights[0]) * of_w
+        return value if np.isfinite(value) else np.inf
+
+    def _gradient(self, state: State) -> tuple[Array, Array] | None:
+        """B(theta, w): the solver's own if it has one, else computed now and then, which counts."""
+        if state.gradient is not None:
+            return state.gradient
+        if self.true_gap is None:
+            if self.passes < self.next_look and not state.finished:
+                return None
+            self.passes += 1
+            self.next_look = 1.25 * self.passes + 1
+            return self.problem.B(state.theta, state.w)
+        start = time.perf_counter()
+        gradient = self.problem.B(state.theta, state.w)
+        self.free += time.perf_counter() - start
+        return gradient
+
+    def _record(self) -> None:
+        passes, seconds, residual, gap = self.passes, self.seconds, self.residual, None
+        if self.true_gap is not None:
+            start = time.perf_counter()
+            gap = self.true_gap(self.state.theta)
+            self.free += time.perf_counter() - start
+        self.history.append((passes, seconds, residual) if gap is None else (passes, seconds, residual, gap))
+        progress = Progress(passes, seconds, residual, gap, self.state.theta)
+        if self.callback is not None and self.callback(progress):
+            raise _Stopped
+
+    def _shorten(self) -> bool:
+        """After a blow-up: back to the best iterate with shorter steps, or, where they are not ours, the end."""
+        steps = self.state.steps
+        self.state = self.best
+        if self.solver.guarded and self.shortened < PATIENCE:
+            self.shortened += 1
+            self.state = replace(self.best, steps=(steps[0] / SHORTEN, steps[1] / SHORTEN))
+            return True
+        used = " and ".join(f"{step:.1e}" for step in steps if step > 0)
+        remedy = "Give smaller steps, or none."
+        if self.solver.guarded:
+            remedy = "This method can diverge off-policy; use 'svrg' or 'saga'."
+        self.status = "diverged"
+        self.message = f"{self.solver.name} diverged at steps {used}; this is the best iterate before. {remedy}"
+        return False
+
+    def _done(self, cost: float) -> bool:
+        """Whether the loop ends here, with status and message set."""
+        if self._converged():
+            self.status = "converged"
+            self.message = f"The gap is certified to be at most {self.gap:.1e}; tol = {self.tol:.0e} was asked."
+            return True
+        if self.state.finished:
+            self.status = "singular"
+            self.message = (
+                f"The moments are too nearly singular for {self.solver.name} to reach tol = {self.tol:.0e}. "
+                "Add a ridge, or drop features that depend on one another."
+            )
+            return True
+        if self.max_seconds is not None and self.seconds >= self.max_seconds:
+            self.message = f"Stopped after {self.seconds:.1f} s. {self._standing()} Allow more with max_seconds."
+            return True
+        if self.epochs and self.passes + cost > self.max_passes:
+            self.message = f"Stopped after {self.passes:.1f} passes. {self._standing()} Allow more with max_passes."
+            return True
+        return False
+
+    def _standing(self) -> str:
+        known = f"the residual is {self.residual:.1e}"
+        if self.gap is not None:
+            known += f" and the gap at most {self.gap:.1e}"
+        return f"A gap below tol = {self.tol:.0e} is not shown yet: {known}."
+
+    def _converged(self) -> bool:
+        if self.tol == 0:
+            return False
+        if self.state.gap is not None:
+            self.gap, self.gap_of = self.state.gap, self.state
+            return self.gap <= self.tol
+        if not self._worth_asking():
+            return False
+        spent = self.certificate.passes
+        self.gap_of = self.state
+        self.gap = self.certificate.gap(self.state.theta, self.state.w, allowance=0.25 * self.max_passes)
+        self.asking_cost = self.certificate.passes - spent
+        self.passes += self.asking_cost
+        self.asked_at = self.passes
+        # the gap falls like the squared residual: that says when another look is worth its passes
+        left = 0.1 if self.gap is None or not np.isfinite(self.gap) else self.tol / max(self.gap, self.tol)
+        self.look_below = self.residual**2 * left
+        return self.gap is not None and self.gap <= self.tol
+
+    def _worth_asking(self) -> bool:
+        if self.certificate.cheap:
+            return True
+        if self.residual_of == self.passes and self.residual**2 <= self.look_below:
+            return True
+        return self.passes - self.asked_at >= 10 * max(self.asking_cost, 10.0)
+
+    def result(self, seed: int) -> Result:
+        state = self.state
+        if self.status == "interrupted" and state.gradient is not None:
+            state = self.best if self._merit(state.gradient) > 100 * self.best_merit else state
+        if state is not self.gap_of:
+            self.gap = None  # it was that of another iterate
+            if self.certificate.cheap and self.tol > 0:
+                self.gap = self.certificate.gap(state.theta, state.w, allowance=EASY)
+        notes = [self.message, state.note]
+        if len(self.problem.dead):
+            listed = ", ".join(map(str, self.problem.dead[:5])) + (", ..." if len(self.problem.dead) > 5 else "")
+            notes.append(f"Without data, hence with weight 0: {len(self.problem.dead)} features ({listed}).")
+        if self.shortened:
+            notes.append(f"The automatic steps were shortened {self.shortened} times.")
+        columns = ["passes", "seconds", "residual", "gap"][: 3 if self.true_gap is None else 4]
+        return Result(
+            theta=state.theta,
+            w=state.w,
+            status=self.status,
+            message=" ".join(note for note in notes if note),
+            passes=self.passes,
+            seconds=self.seconds,
+            history=np.array(self.history, dtype=[(name, "f8") for name in columns]),
+            objective=state.objective if state.objective is not None else self.certificate.objective,
+            gap=self.gap,
+            residual=self.residual,
+            solver=self.solver.name,
+            settings=settings(self.solver),
+            tol=self.tol,
+            seed=seed,
+            dead=tuple(int(column) for column in self.problem.dead),
+        )
+
+
+def _start(problem: Problem, init: Any) -> tuple[Array, Array]:
+    """theta and w to start from, with zeros where a feature is new or has no data."""
+    given: tuple[Any, Any]
+    if init is None:
+        given = (np.zeros(0), np.zeros(0))
+    elif isinstance(init, Result):
+        given = (init.theta, init.w)
+    elif isinstance(init, tuple):
+        given = init
+    else:
+        given = (init, np.zeros(0))
+    start = []
+    for name, value, size in (("theta", given[0], problem.d), ("w", given[1], problem.k)):
+        array = np.asarray(value, dtype=np.float64)
+        if array.ndim != 1 or len(array) > size or not np.isfinite(array).all():
+            raise ValueError(
+                f"init gives {name} of shape {array.shape}, but the problem has {size} weights there; it must be "
+                "finite and no longer than that."
+            )
+        start.append(np.concatenate([array, np.zeros(size - len(array))]))
+    start[0][problem.dead] = 0.0
+    return start[0], start[1]
+
+
+def _true_gap(problem: Problem, reference: Any, start: Array) -> Callable[[Array], float] | None:
+    """theta -> its true gap, given the exact solution."""
+    if reference is None:
+        return None
+    exact = Exact(problem, start)
+    best = reference.theta if isinstance(reference, Result) else np.asarray(reference, dtype=np.float64)
+    if best.shape != (problem.d,):
+        raise ValueError(f"reference has shape {best.shape}, but the problem has {problem.d} weights.")
+    if exact.gap(best) > 1e-6:
+        raise ValueError(
+            f"reference is not the minimiser of this problem: its gap is {exact.gap(best):.1e}. "
+            "Solve with 'lstd' first."
+        )
+    return exact.gap

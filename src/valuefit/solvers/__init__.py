@@ -1,0 +1,59 @@
+"""The solvers, one file each. A new file here shows up in the CLI, the tests, the benchmark and the docs by itself."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+from valuefit.problem import Problem
+from valuefit.solver import Solver
+
+
+@cache
+def registry() -> dict[str, type[Solver]]:
+    """Short name -> class, for every solver in this folder, in the order in which people meet them."""
+    found: dict[str, type[Solver]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        home = importlib.import_module(f"{__name__}.{module.name}")
+        for member in vars(home).values():
+            if isinstance(member, type) and issubclass(member, Solver) and member.__module__ == home.__name__:
+                found[member.name] = member
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def names() -> list[str]:
+    """Short names of all solvers."""
+    return list(registry())
+
+
+def find(solver: str | Solver) -> Solver:
+    """The solver of this name with its default settings, or the one given."""
+    if isinstance(solver, Solver):
+        return solver
+    if solver in registry():
+        return registry()[solver]()
+    near = difflib.get_close_matches(str(solver), names(), n=1, cutoff=0.3)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"There is no solver {solver!r}.{hint} The solvers are {', '.join(names())}.")
+
+
+def refuse(solver: Solver, problem: Problem) -> None:
+    """Raise a sentence if the method cannot solve this problem, naming those that can."""
+    for trait in sorted(problem.traits):
+        if trait in solver.refusals:
+            able = [name for name, kind in registry().items() if not problem.traits & kind.refusals.keys()]
+            raise ValueError(
+                f"{solver.name} cannot take a problem with {trait}: {solver.refusals[trait]} "
+                f"These can: {', '.join(able)}."
+            )
+
+
+def __getattr__(name: str) -> Any:
+    for kind in registry().values():
+        if kind.__name__ == name:
+            return kind
+    raise AttributeError(f"valuefit.solvers has no {name!r}; the classes are "
+                         f"{', '.join(kind.__name__ for kind in registry().values())}.")  # fmt: skip

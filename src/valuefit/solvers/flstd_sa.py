@@ -1,0 +1,63 @@
+"""fLSTD-SA: TD(0) steps on rows drawn from the fixed log, the paper's "TD"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from valuefit.kernels import axpy2, compiled, dotv
+from valuefit.problem import Problem
+from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_decay
+from valuefit.transitions import Array
+
+
+@dataclass(frozen=True)
+class FLSTDSA(FixedPoint):
+    """Stochastic approximation of LSTD: theta += step_j u (r - v'theta), t drawn uniformly from the log.
+
+    Its fixed point is A theta = b; the noise of single rows makes it sublinear, and off-policy A may have
+    eigenvalues in the left half plane, where it diverges (Baird's star). Prefer it as the baseline it is.
+
+    step, decay: step_j = step / (1 + j / (decay n)). averaging: return the mean of all iterates
+    (Polyak-Ruppert), which is optimal for slow decays. inner: updates in an epoch; n if None.
+
+    Prashanth, Korda and Munos 2014.
+    """
+
+    name: ClassVar[str] = "flstd-sa"
+    summary: ClassVar[str] = "TD steps on rows drawn from the log (the paper's TD); sublinear"
+    order: ClassVar[int] = 6
+    refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE, "ridge": FIXED_POINT}
+
+    decay: float = 10.0
+    averaging: bool = False
+    inner: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_decay(self.decay)
+
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+        return State(theta, np.zeros(problem.k), self.choose_step(problem), memory=(theta, np.zeros(problem.d))), 0.0
+
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+        draws = rng.integers(0, problem.n, self.inner or problem.n)
+        theta, late = (part.copy() for part in state.memory)
+        updates(
+            problem.phi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
+            theta, late, state.steps[0], state.count, self.decay * problem.n,
+        )  # fmt: skip
+        count = state.count + len(draws)
+        shown = theta - late / count if self.averaging else theta
+        return replace(state, theta=shown, memory=(theta, late), count=count), len(draws) / problem.n
+
+
+@compiled
+def updates(phi, u, now, next, discount, u_row, u_factor, reward, theta, late, step, count, half_life):
+    """TD steps; `late` sums j * (change j), so that the mean of the iterates is theta - late / count."""
+    for j in range(now.shape[0]):
+        delta = reward[j] - dotv(phi, now[j], next[j], discount[j], theta)
+        change = step / (1.0 + (count + j) / half_life) * delta * u_factor[j]
+        axpy2(u, u_row[j], change, theta, change * (count + j), late)

@@ -1,0 +1,105 @@
+"""iLSTD: coordinate steps on a growing LSTD system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from valuefit.kernels import axpy, axpyv, compiled, dotv
+from valuefit.problem import Problem
+from valuefit.rows import require_memory
+from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State, inverse
+from valuefit.transitions import Array
+
+
+@dataclass(frozen=True)
+class ILSTD(FixedPoint):
+    """Incremental LSTD: after each step of the log, move the few weights whose residual is largest.
+
+    Keeps the sums A and mu = b - A theta over the steps seen; then `dimensions` times takes j = argmax |mu_j|,
+    theta_j += step/t mu_j, mu -= step/t mu_j A_.j. The first epoch reads the log in order, later ones only
+    move weights. O(nonzeros + dimensions d) a step. Prefer it for streams of sparse features.
+
+    step: None takes 1 / max_j of the mean |u_j v_j| from above. dimensions: weights moved after each step.
+
+    Geramifard, Bowling and Sutton 2006; with traces, Geramifard et al. 2007.
+    """
+
+    name: ClassVar[str] = "ilstd"
+    summary: ClassVar[str] = "moves the weight with the largest residual after each step of the log"
+    order: ClassVar[int] = 9
+    refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE, "ridge": FIXED_POINT}
+
+    dimensions: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dimensions < 1:
+            raise ValueError(f"dimensions is {self.dimensions}; it must be at least 1.")
+
+    def choose_step(self, problem: Problem) -> tuple[float, float]:
+        if self.step is not None:
+            return self.step, 0.0
+        _, _, _, row, factor = problem.steps(np.arange(problem.n))
+        on_u = np.bincount(row, factor**2, problem.u.shape[0])
+        on_v = problem.visits + np.bincount(problem.next, problem.discount**2, problem.phi.shape[0])
+        u_j = problem.u.column_squares(on_u) / problem.n
+        v_j = 2 * problem.phi.column_squares(on_v) / problem.n
+        return inverse(float(np.sqrt(u_j * v_j).max())), 0.0
+
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+        require_memory(
+            problem.d**2, f"The matrix of {problem.d} x {problem.d} that iLSTD keeps", "Use 'svrg' or 'saga'."
+        )
+        return State(theta, np.zeros(problem.k), self.choose_step(problem)), 1.0
+
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+        theta = state.theta.copy()
+        if state.memory is None:
+            A, mu = np.zeros((problem.d, problem.d)), np.zeros(problem.d)
+            read_and_move(
+                problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, problem.ratio,
+                problem.begins, problem.trace, problem.reward, A, mu, theta, state.steps[0], self.dimensions,
+            )  # fmt: skip
+        else:
+            A, mu = state.memory[0], state.memory[1].copy()
+            for _ in range(problem.n):
+                move(A, mu, theta, state.steps[0] / problem.n, self.dimensions)
+        gradient = (np.zeros(problem.d), -mu / problem.n)  # mu is n (b - A theta), exactly
+        moving = max(1.0, self.dimensions / 2)
+        reading = problem.passes(2 * problem.n * problem.d**2) if state.memory is None else 0.0
+        return replace(state, theta=theta, memory=(A, mu), gradient=gradient), moving + reading
+
+
+@compiled
+def move(A, mu, theta, step, dimensions):
+    for _ in range(dimensions):
+        j = 0
+        for c in range(mu.shape[0]):
+            if abs(mu[c]) > abs(mu[j]):
+                j = c
+        change = step * mu[j]
+        theta[j] += change
+        for c in range(mu.shape[0]):
+            mu[c] -= change * A[j, c]
+
+
+@compiled
+def read_and_move(phi, psi, now, next, discount, ratio, begins, trace, reward, A, mu, theta, step, dimensions):
+    """One pass over the log in order; A holds the transpose of sum u v', so that a column of it is contiguous."""
+    u, v = np.zeros(mu.shape[0]), np.zeros(theta.shape[0])
+    for t in range(now.shape[0]):
+        u *= 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
+        axpy(psi, now[t], ratio[t], u)
+        v[:] = 0.0
+        axpyv(phi, now[t], next[t], discount[t], 1.0, v)
+        delta = reward[t] - dotv(phi, now[t], next[t], discount[t], theta)
+        for i in range(v.shape[0]):
+            if v[i] != 0.0:
+                for c in range(u.shape[0]):
+                    A[i, c] += v[i] * u[c]
+        for c in range(u.shape[0]):
+            mu[c] += delta * u[c]
+        move(A, mu, theta, step / (t + 1), dimensions)

@@ -1,0 +1,73 @@
+"""TDC: TD with gradient correction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
+from valuefit.problem import Problem
+from valuefit.solver import SQUARE, State, Steps, check_decay
+from valuefit.transitions import Array
+
+
+@dataclass(frozen=True)
+class TDC(Steps):
+    """TDC on a fixed log: the TD step, corrected so that its mean is the gradient of F.
+
+    theta += step_theta (u delta - psi (psi'w) + v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)).
+    At w = C^-1 (b - A theta) the mean direction is A'w - ridge theta = -grad F, with ratios and traces too
+    (the usual GTD(lambda) form has another fixed point). Sublinear. Prefer it for comparison.
+
+    decay, inner: as in GTD2. Sutton et al. 2009; Maei 2011.
+    """
+
+    name: ClassVar[str] = "tdc"
+    summary: ClassVar[str] = "TD with gradient correction; sublinear"
+    order: ClassVar[int] = 5
+    refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE}
+
+    decay: float = 10.0
+    inner: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_decay(self.decay)
+
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+        return State(theta, w, self.choose_steps(problem)), 0.0
+
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+        draws = rng.integers(0, problem.n, self.inner or problem.n)
+        theta, w = state.theta.copy(), state.w.copy()
+        updates(
+            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
+            theta, w, *state.steps, state.count, self.decay * problem.n, problem.ridge, problem.identity,
+        )  # fmt: skip
+        return replace(state, theta=theta, w=w, count=state.count + len(draws)), len(draws) / problem.n
+
+
+@compiled
+def updates(
+    phi, psi, u, now, next, discount, u_row, u_factor, reward,
+    theta, w, step_theta, step_w, count, half_life, ridge, identity,
+):  # fmt: skip
+    for j in range(now.shape[0]):
+        slower = 1.0 + (count + j) / half_life
+        by_theta, by_w = step_theta / slower, step_w / slower
+        delta = reward[j] - dotv(phi, now[j], next[j], discount[j], theta)
+        u_w = u_factor[j] * dot(u, u_row[j], w)
+        psi_w = 0.0 if identity else dot(psi, now[j], w)
+        if ridge > 0.0:
+            theta *= 1.0 - by_theta * ridge
+        if identity:
+            theta -= by_theta * w
+            w *= 1.0 - by_w
+        else:
+            axpy(psi, now[j], -by_theta * psi_w, theta)
+            axpy(psi, now[j], -by_w * psi_w, w)
+        axpy(u, u_row[j], by_theta * delta * u_factor[j], theta)
+        axpyv(phi, now[j], next[j], discount[j], by_theta * u_w, theta)
+        axpy(u, u_row[j], by_w * delta * u_factor[j], w)

@@ -1,0 +1,1 @@
+"""Where logs come from, one file each."""

@@ -1,0 +1,272 @@
+"""The log: steps of episodes, with every observation stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = np.float64) -> Array:
+    """A one-dimensional array of finite numbers, or a sentence that says why not."""
+    array = np.asarray(values)
+    if array.dtype.hasobject or array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has dtype {array.dtype}, which is not numeric. Convert it to numbers first.")
+    if array.ndim == 0 and length is not None:
+        array = np.full(length, array)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, one number a step; it has shape {array.shape}.")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} has {len(array)} entries but the log has {length} steps. They must be equal.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        where = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(f"{name} is {array[where]} at step {where}. Remove that step or give it a finite value.")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def flags(name: str, values: Any, length: int) -> Array:
+    """One truth value a step."""
+    if values is None:
+        return np.zeros(length, bool)
+    array = numbers(name, values, length=length)
+    if not np.isin(array, (0, 1)).all():
+        raise ValueError(f"{name} must hold only 0 and 1 (or False and True).")
+    return array.astype(bool)
+
+
+def run_starts(episode: Array) -> Array:
+    """True where a step opens an episode; an id that comes back later is refused, for its steps belong together."""
+    begins = np.ones(len(episode), bool)
+    begins[1:] = episode[1:] != episode[:-1]
+    opened = episode[begins]
+    if len(np.unique(opened)) != len(opened):
+        ids, counts = np.unique(opened, return_counts=True)
+        raise ValueError(
+            f"Episode {ids[counts > 1][0]} appears in separate stretches of the log. "
+            "Sort the steps by episode, in the order they were taken."
+        )
+    return begins
+
+
+def check_observations(name: str, values: Any) -> Array:
+    """Observations as a numeric array, finite, one row a step."""
+    array = np.asarray(values)
+    if array.dtype.hasobject or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} has dtype {array.dtype}, which is not numeric. Give numbers, or state indices as integers."
+        )
+    if array.ndim == 0:
+        raise ValueError(f"{name} must have one row a step; it is a single number.")
+    if array.dtype.kind == "f":
+        for start in range(0, len(array), 65536):
+            finite = np.isfinite(array[start : start + 65536]).reshape(len(array[start : start + 65536]), -1)
+            if not finite.all():
+                where = start + int(np.flatnonzero(~finite.all(axis=1))[0])
+                raise ValueError(f"{name} is NaN or infinite at row {where}. Remove that step or fill the gap.")
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """An immutable log of steps: observations once, and for each step where it was and where it led.
+
+    `now[t]` and `next[t]` are rows of `observations`; `next[t] = -1` where the episode terminated and
+    no observation followed. `terminated` stops the bootstrap, `truncated` does not. `begins[t]` says
+    that step t does not continue step t-1, so a trace starts afresh there. Build it with
+    `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
+    by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`).
+    """
+
+    observations: Array
+    now: Array
+    next: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    episode: Array
+    ratio: Array
+    begins: Array
+    action: Array | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observation: Any,
+        reward: Any,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+        episode: Any = None,
+        action: Any = None,
+        next_observation: Any = None,
+        behaviour_prob: Any = None,
+        target_prob: Any = None,
+        ratio: Any = None,
+    ) -> Transitions:
+        """A log from one array a column, one entry a step, steps of an episode together and in order.
+
+        `observation` is (n, ...) floats, or (n,) integers that name states. Without `next_observation`
+        the observation of the following step is taken. Without `episode`, an episode ends at each
+        `terminated` or `truncated`. Importance ratios come from `ratio`, or from
+        `target_prob / behaviour_prob` of the logged action; without either the log is on-policy.
+        """
+        observation = check_observations("observation", observation)
+        n = len(observation)
+        if n == 0:
+            raise ValueError("The log is empty: give at least one step.")
+        reward = numbers("reward", reward, length=n)
+        terminated, truncated = flags("terminated", terminated, n), flags("truncated", truncated, n)
+        if episode is None:
+            ended = terminated | truncated
+            episode = np.concatenate(([0], np.cumsum(ended[:-1])))
+        episode = numbers("episode", episode, length=n, dtype=np.int64)
+        begins = run_starts(episode)
+        last = np.ones(n, bool)
+        last[:-1] = begins[1:]
+        early = (terminated | truncated) & ~last
+        if early.any():
+            where = int(np.flatnonzero(early)[0])
+            raise ValueError(
+                f"Step {where} is marked as an end, but episode {episode[where]} goes on after it. "
+                "Give the steps that follow an episode number of their own."
+            )
+        rows, now, next = _store_once(observation, next_observation, terminated, last, episode)
+        if action is not None:
+            action = np.asarray(action)
+            if action.dtype.hasobject or len(action) != n:
+                raise ValueError(f"action must be numbers, one a step: {n} steps, action {action.shape}.")
+        return cls(
+            observations=rows,
+            now=now,
+            next=next,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            episode=episode,
+            ratio=_ratios(ratio, behaviour_prob, target_prob, n),
+            begins=begins,
+            action=action,
+        )._frozen()
+
+    def _frozen(self) -> Transitions:
+        for name, column in list(vars(self).items()):
+            if column is not None:
+                view = column.view()  # the caller's own array stays writeable
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+    def __repr__(self) -> str:
+        episodes = len(np.unique(self.episode))
+        policy = "off-policy" if (self.ratio != 1).any() else "on-policy"
+        return (
+            f"Transitions({len(self)} steps, {episodes} episodes, observations {self.observations.shape[1:]}, {policy})"
+        )
+
+    def __getitem__(self, steps: Any) -> Transitions:
+        """The chosen steps. Where a chosen step does not follow the one before it, a trace starts afresh."""
+        chosen = np.atleast_1d(np.arange(len(self))[steps])
+        if len(chosen) == 0:
+            raise ValueError("No steps are left: the selection is empty.")
+        begins = np.ones(len(chosen), bool)
+        begins[1:] = self.begins[chosen[1:]] | (np.diff(chosen) != 1)
+        columns: dict[str, Any] = {
+            name: getattr(self, name)[chosen]
+            for name in ("now", "next", "reward", "terminated", "truncated", "episode", "ratio")
+        }
+        action = None if self.action is None else self.action[chosen]
+        return replace(self, **columns, begins=begins, action=action)._frozen()
+
+    @property
+    def episodes(self) -> Array:
+        """Episode ids, in the order of the log."""
+        ids, first = np.unique(self.episode, return_index=True)
+        return ids[np.argsort(first)]
+
+    def select(self, episodes: int | Sequence[int] | Array) -> Transitions:
+        """The steps of these episodes, whole, in the order of the log."""
+        wanted = np.atleast_1d(np.asarray(episodes))
+        missing = np.setdiff1d(wanted, self.episode)
+        if len(missing):
+            raise ValueError(f"There is no episode {missing[0]} in this log.")
+        return self[np.isin(self.episode, wanted)]
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
+        """Two logs with about `fraction` and the rest of the episodes, drawn at random; no episode is cut."""
+        ids = self.episodes
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction must lie strictly between 0 and 1; it is {fraction}.")
+        if len(ids) < 2:
+            raise ValueError("A log with a single episode cannot be split by episode. Slice it by step instead.")
+        count = min(max(round(fraction * len(ids)), 1), len(ids) - 1)
+        chosen = np.random.default_rng(seed).permutation(ids)[:count]
+        inside = np.isin(self.episode, chosen)
+        return self[inside], self[~inside]
+
+
+def _store_once(
+    observation: Array, next_observation: Any, terminated: Array, last: Array, episode: Array
+) -> tuple[Array, Array, Array]:
+    """Rows, now, next: the observation after a step is the next step's own wherever they are equal."""
+    n = len(observation)
+    if next_observation is None:
+        open_end = last & ~terminated
+        if open_end.any():
+            where = int(np.flatnonzero(open_end)[0])
+            raise ValueError(
+                f"Episode {episode[where]} ends at step {where} without terminating, and nothing says what it "
+                "observed next. Give next_observation, or leave that last step out."
+            )
+        now = np.arange(n)
+        rows, next = observation, np.where(last, -1, now + 1)
+    else:
+        after = check_observations("next_observation", next_observation)
+        if after.shape != observation.shape:
+            raise ValueError(
+                f"next_observation has shape {after.shape} but observation has {observation.shape}. They must be equal."
+            )
+        same = np.zeros(n, bool)
+        same[:-1] = (after[:-1] == observation[1:]).reshape(n - 1, -1).all(axis=1) & ~last[:-1]
+        alone = ~same & ~terminated
+        next = np.full(n, -1)
+        next[same] = np.flatnonzero(same) + 1
+        next[alone] = n + np.arange(alone.sum())
+        now, rows = np.arange(n), np.concatenate([observation, after[alone]])
+    if rows.ndim == 1 and rows.dtype.kind in "iu":  # states by index: a row for each state, not for each visit
+        rows, place = np.unique(rows, return_inverse=True)
+        now, next = place[now], np.where(next < 0, -1, place[next])
+    return rows, now.astype(np.int64), next.astype(np.int64)
+
+
+def _ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
+    if ratio is not None:
+        if behaviour_prob is not None or target_prob is not None:
+            raise ValueError("Give either ratio or the two probabilities, not both.")
+        values = numbers("ratio", ratio, length=n)
+    elif behaviour_prob is None and target_prob is None:
+        return np.ones(n)
+    elif behaviour_prob is None or target_prob is None:
+        raise ValueError(
+            "Off-policy needs both behaviour_prob and target_prob of the logged actions (or ratio itself)."
+        )
+    else:
+        behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
+        target = numbers("target_prob", target_prob, length=n)
+        if (behaviour <= 0).any():
+            where = int(np.flatnonzero(behaviour <= 0)[0])
+            raise ValueError(
+                f"behaviour_prob is {behaviour[where]} at step {where}, but that action was taken. "
+                "Probabilities of logged actions are positive (are these log-probabilities? take exp first)."
+            )
+        values = target / behaviour
+    if (values < 0).any():
+        where = int(np.flatnonzero(values < 0)[0])
+        raise ValueError(f"ratio is {values[where]} at step {where}. Importance ratios cannot be negative.")
+    return values

@@ -1,0 +1,81 @@
+"""Shared set-up: one compilation cache named by the sources, one thread, and problems in every storage."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _cache_directory() -> Path:
+    """numba does not see edits in imported modules, so the cache is named by all of them."""
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    return ROOT / ".numba_cache" / digest
+
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_directory()))
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+import hypothesis  # noqa: E402  (the environment must be set before numpy and numba load)
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import scipy.sparse as sparse  # noqa: E402
+
+import naive  # noqa: E402
+import valuefit as vf  # noqa: E402
+
+hypothesis.settings.register_profile("valuefit", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("valuefit")
+
+STORAGES = {
+    "dense": np.asarray,
+    "csr": sparse.csr_array,
+    "float32": lambda rows: np.asarray(rows, np.float32),
+}
+
+
+def problem_of(log: naive.Log, storage: str = "dense") -> vf.Problem:
+    """The fast problem of a naive log."""
+    convert = STORAGES[storage]
+    own_dual = log.Psi is not log.Phi and not (log.Psi.shape == log.Phi.shape and np.array_equal(log.Psi, log.Phi))
+    return vf.Problem.from_rows(
+        convert(log.Phi),
+        log.now,
+        log.next,
+        log.reward,
+        log.discount,
+        log.ratio,
+        log.episode,
+        trace=log.trace,
+        ridge=log.ridge,
+        dual_rows=convert(log.Psi) if own_dual else None,
+        metric="identity" if log.identity else "C",
+    )
+
+
+class Oracle:
+    """One of the 16 small problems worked out by plain loops."""
+
+    def __init__(self, number: int) -> None:
+        with np.load(ROOT / "tests" / "data" / "oracles.npz") as stored:
+            for name in stored.files:
+                if name.startswith(f"{number}/"):
+                    setattr(self, name.split("/")[1], stored[name])
+
+    def log(self) -> naive.Log:
+        return naive.Log(
+            self.rows, self.rows, self.now, self.next, self.reward, self.discount, self.ratio, self.episode,
+            float(self.trace), float(self.ridge), False,
+        )  # fmt: skip
+
+    def problem(self, storage: str = "dense") -> vf.Problem:
+        return problem_of(self.log(), storage)
+
+
+@pytest.fixture(params=range(16), ids=lambda number: f"oracle{number}")
+def oracle(request: pytest.FixtureRequest) -> Oracle:
+    return Oracle(request.param)

@@ -1,0 +1,365 @@
+"""The log: every observation stored once, episodes of any shape, and slices that never join what was apart."""
+
+from dataclasses import FrozenInstanceError
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import naive
+import valuefit as vf
+
+
+class Recorded(NamedTuple):
+    """The columns of a log, one entry a step, as a recorder would write them."""
+
+    observation: np.ndarray
+    next_observation: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    episode: np.ndarray
+    ratio: np.ndarray
+
+    def log(self, **changes):
+        return vf.Transitions.from_arrays(**{**self._asdict(), **changes})
+
+
+def record(lengths, terminated, width=2, seed=0):
+    """Episodes of these lengths over fresh observations; the observation after a terminated step is junk."""
+    rng = np.random.default_rng(seed)
+    steps = []
+    for episode, (length, ends) in enumerate(zip(lengths, terminated, strict=True)):
+        path = rng.normal(size=(length + 1, width))
+        for t in range(length):
+            last = t == length - 1
+            after = np.full(width, 77.0) if last and ends else path[t + 1]
+            steps.append((path[t], after, rng.normal(), last and ends, last and not ends, episode))
+    columns = [np.array(column) for column in zip(*steps, strict=True)]
+    return Recorded(*columns, ratio=rng.lognormal(size=len(steps)))
+
+
+def features(observations):
+    return np.column_stack([np.ones(len(observations)), observations, observations[:, 0] ** 2])
+
+
+def plain(recorded, pieces=None, discount=0.9, trace=0.0):
+    """The naive log with two rows a step, nothing shared; `pieces` numbers the stretches that traces run over."""
+    n = len(recorded.reward)
+    Phi = features(np.vstack([recorded.observation, recorded.next_observation]))
+    return naive.Log(
+        Phi=Phi,
+        Psi=Phi,
+        now=np.arange(n),
+        next=np.where(recorded.terminated, -1, n + np.arange(n)),
+        reward=recorded.reward,
+        discount=np.where(recorded.terminated, 0.0, discount),
+        ratio=recorded.ratio,
+        episode=recorded.episode if pieces is None else np.asarray(pieces),
+        trace=trace,
+    )
+
+
+def assert_same_moments(problem, expected):
+    for fast, slow in zip(problem.moments(), naive.moments(expected), strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=1e-12, atol=1e-13)
+
+
+def assert_same_steps(log, other):
+    """Both logs tell the same story, whichever rows they store it in."""
+    for name in ("reward", "terminated", "truncated", "episode", "ratio", "begins"):
+        np.testing.assert_array_equal(getattr(log, name), getattr(other, name))
+    np.testing.assert_array_equal(log.observations[log.now], other.observations[other.now])
+    goes_on = log.next >= 0
+    np.testing.assert_array_equal(goes_on, other.next >= 0)
+    np.testing.assert_array_equal(log.observations[log.next[goes_on]], other.observations[other.next[goes_on]])
+
+
+RAGGED = record([5, 1, 3, 7, 1], [True, False, False, True, True])
+
+SHAPES = {
+    "ragged": RAGGED,
+    "all of one step, terminated": record([1] * 6, [True] * 6),
+    "all of one step, truncated": record([1] * 6, [False] * 6),
+    "one terminated transition": record([1], [True]),
+    "one truncated transition": record([1], [False]),
+    "a stream that never ends": record([25], [False]),
+}
+
+
+# ---- storage -------------------------------------------------------------------------------------
+
+
+def test_a_truncated_episode_of_T_steps_stores_T_plus_1_observations():
+    log = record([5, 1, 3], [False, False, False]).log()
+    assert len(log) == 9
+    assert len(log.observations) == 6 + 2 + 4
+
+
+def test_a_terminated_episode_stores_no_observation_after_its_end():
+    log = record([5, 1, 3], [True, True, True]).log()
+    assert len(log.observations) == 9
+    assert not (log.observations == 77.0).any()
+    np.testing.assert_array_equal(np.flatnonzero(log.next == -1), [4, 5, 8])
+
+
+@pytest.mark.parametrize("recorded", SHAPES.values(), ids=SHAPES.keys())
+def test_rows_give_back_what_was_recorded(recorded):
+    log = recorded.log()
+    np.testing.assert_array_equal(log.observations[log.now], recorded.observation)
+    goes_on = ~recorded.terminated
+    np.testing.assert_array_equal(log.next >= 0, goes_on)
+    np.testing.assert_array_equal(log.observations[log.next[goes_on]], recorded.next_observation[goes_on])
+
+
+def test_an_observation_that_is_the_next_steps_own_shares_its_row():
+    log = record([4], [False]).log()
+    np.testing.assert_array_equal(log.next[:3], log.now[1:])
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_an_observation_that_differs_in_one_number_gets_a_row_of_its_own(column):
+    recorded = record([4], [False])
+    after = recorded.next_observation.copy()
+    after[1, column] += 1e-9
+    log = recorded.log(next_observation=after)
+    assert len(log.observations) == 6
+    assert log.next[1] != log.now[2]
+    np.testing.assert_array_equal(log.observations[log.next[1]], after[1])
+    np.testing.assert_array_equal(log.next[[0, 2]], log.now[[1, 3]])
+
+
+def test_without_next_observation_the_following_step_is_where_a_step_led():
+    recorded = record([4, 1, 2], [True, True, True])
+    log = recorded.log(next_observation=None)
+    assert_same_steps(log, recorded.log())
+    assert len(log.observations) == 7
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_states_by_index_get_one_row_a_state(dtype):
+    states = np.random.default_rng(0).choice([3, 5, 70, 71], size=401).astype(dtype)
+    log = vf.Transitions.from_arrays(states[:-1], np.zeros(400), next_observation=states[1:])
+    np.testing.assert_array_equal(log.observations, [3, 5, 70, 71])
+    np.testing.assert_array_equal(log.observations[log.now], states[:-1])
+    np.testing.assert_array_equal(log.observations[log.next], states[1:])
+
+
+def test_a_state_that_is_only_ever_reached_has_a_row_too():
+    log = vf.Transitions.from_arrays([4, 4], [0.0, 0.0], next_observation=[4, 9], truncated=[0, 1])
+    np.testing.assert_array_equal(log.observations, [4, 9])
+    np.testing.assert_array_equal(log.next, [0, 1])
+
+
+def test_whole_number_vectors_are_observations_and_not_states():
+    log = vf.Transitions.from_arrays(np.ones((3, 2), int), np.zeros(3), terminated=[0, 0, 1])
+    assert log.observations.shape == (3, 2)
+
+
+# ---- episodes and the bootstrap ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.6])
+@pytest.mark.parametrize("recorded", SHAPES.values(), ids=SHAPES.keys())
+def test_moments_of_any_episode_structure_are_the_naive_ones(recorded, trace):
+    problem = vf.Problem(recorded.log(), features, discount=0.9, trace=trace)
+    assert_same_moments(problem, plain(recorded, trace=trace))
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "difference"),
+    [(True, False, 1.0), (False, True, 1.0 - 0.9 * 5.0), (True, True, 1.0), (False, False, 1.0 - 0.9 * 5.0)],
+)
+def test_terminated_stops_the_bootstrap_and_truncated_does_not(terminated, truncated, difference):
+    log = vf.Transitions.from_arrays(
+        [[1.0]], [2.0], terminated=[terminated], truncated=[truncated], next_observation=[[5.0]]
+    )
+    A, b, C = vf.Problem(log, discount=0.9).moments()
+    assert (A[0, 0], b[0], C[0, 0]) == pytest.approx((difference, 2.0, 1.0))
+
+
+def test_episodes_are_read_off_the_flags_where_none_are_given():
+    recorded = RAGGED
+    log = recorded.log(episode=None)
+    assert_same_steps(log, recorded.log())
+    np.testing.assert_array_equal(log.begins, np.diff(recorded.episode, prepend=-1) != 0)
+
+
+def test_a_log_may_stop_in_the_middle_of_an_episode_when_the_last_observation_is_given():
+    recorded = record([3, 4], [True, False])
+    log = recorded.log(truncated=None, episode=None)
+    np.testing.assert_array_equal(log.episode, recorded.episode)
+    assert not log.truncated.any()
+    assert_same_moments(vf.Problem(log, features, discount=0.9, trace=0.5), plain(recorded, trace=0.5))
+
+
+def test_a_trace_does_not_run_from_one_episode_into_the_next():
+    recorded = record([3, 4], [False, False])
+    joined = plain(recorded, pieces=np.zeros(7), trace=0.9)
+    A, _, _ = vf.Problem(recorded.log(), features, discount=0.9, trace=0.9).moments()
+    assert not np.allclose(A, naive.moments(joined)[0])  # or this test could not fail
+    np.testing.assert_allclose(A, naive.moments(plain(recorded, trace=0.9))[0], rtol=1e-12)
+
+
+# ---- immutability --------------------------------------------------------------------------------
+
+
+def test_nothing_in_a_log_can_be_written():
+    recorded = RAGGED
+    log = recorded.log(action=np.arange(len(recorded.reward)))
+    for piece in (log, log[2:6], log.select([0, 2])):
+        for name, column in vars(piece).items():
+            with pytest.raises(ValueError, match="read-only"):
+                column[0] = 0
+            with pytest.raises(FrozenInstanceError):
+                setattr(piece, name, column)
+
+
+def test_the_callers_arrays_stay_writeable_and_unchanged():
+    given = {**RAGGED._asdict(), "action": np.arange(17)}
+    before = {name: column.copy() for name, column in given.items()}
+    log = vf.Transitions.from_arrays(**given)
+    problem = vf.Problem(log, features, trace=0.5)
+    vf.solve(problem, "saga", max_passes=3)
+    for name, column in given.items():
+        np.testing.assert_array_equal(column, before[name])
+        column[0] = column[0]  # still allowed
+
+
+# ---- slices --------------------------------------------------------------------------------------
+
+CHOICES = {
+    "slice": slice(3, 12),
+    "slice with a step": slice(0, 17, 2),
+    "slice from the end": slice(-6, None),
+    "mask": np.arange(17) % 3 > 0,
+    "indices": np.array([0, 1, 2, 9, 10, 4, 5, 16]),
+    "list": [7, 8, 9],
+    "backwards": slice(None, None, -1),
+    "repeated": [6, 6, 7, 7],
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
+def test_a_slice_has_the_chosen_steps_in_the_chosen_order(choice):
+    actions = np.arange(17) * 10
+    piece = RAGGED.log(action=actions)[choice]
+    np.testing.assert_array_equal(piece.observations[piece.now], RAGGED.observation[choice])
+    for name in ("reward", "terminated", "truncated", "episode", "ratio"):
+        np.testing.assert_array_equal(getattr(piece, name), getattr(RAGGED, name)[choice])
+    np.testing.assert_array_equal(piece.action, actions[choice])
+    assert len(piece) == len(piece.reward)
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
+def test_a_trace_starts_afresh_where_a_slice_was_cut(choice):
+    chosen = np.arange(17)[choice]
+    cut = np.concatenate([[True], (np.diff(chosen) != 1) | (np.diff(RAGGED.episode[chosen]) != 0)])
+    apart = Recorded(*(column[chosen] for column in RAGGED))
+    problem = vf.Problem(RAGGED.log()[choice], features, discount=0.9, trace=0.7)
+    assert_same_moments(problem, plain(apart, pieces=np.cumsum(cut), trace=0.7))
+
+
+def test_a_gap_inside_an_episode_cuts_the_trace_in_slices_of_slices_too():
+    log = record([8], [False]).log()
+    np.testing.assert_array_equal(log[[0, 1, 4, 5]].begins, [True, False, True, False])
+    np.testing.assert_array_equal(log[[0, 1, 4, 5]][1:3].begins, [True, True])
+    np.testing.assert_array_equal(log[::2][:].begins, [True] * 4)
+
+
+@pytest.mark.parametrize("step", [0, 5, 16, -1])
+def test_an_integer_chooses_one_step(step):
+    piece = RAGGED.log()[step]
+    assert len(piece) == 1
+    assert piece.reward[0] == RAGGED.reward[step]
+    assert piece.begins[0]
+
+
+def test_the_whole_slice_is_the_log():
+    log = RAGGED.log()
+    assert_same_steps(log[:], log)
+
+
+def test_a_slice_shares_the_observations_of_its_log():
+    log = RAGGED.log()
+    assert np.shares_memory(log[3:5].observations, log.observations)
+
+
+def test_an_empty_selection_is_refused():
+    with pytest.raises(ValueError, match="selection is empty"):
+        RAGGED.log()[5:5]
+    with pytest.raises(ValueError, match="selection is empty"):
+        RAGGED.log().select([])
+
+
+# ---- by episode ----------------------------------------------------------------------------------
+
+
+def test_episodes_come_in_the_order_of_the_log():
+    log = RAGGED.log(episode=np.array([7, 3, 5, 0, 4])[RAGGED.episode])
+    np.testing.assert_array_equal(log.episodes, [7, 3, 5, 0, 4])
+
+
+def test_select_takes_whole_episodes_in_the_order_of_the_log():
+    log = RAGGED.log()
+    chosen = log.select([3, 0])
+    np.testing.assert_array_equal(chosen.episode, [0] * 5 + [3] * 7)
+    np.testing.assert_array_equal(chosen.reward, RAGGED.reward[np.isin(RAGGED.episode, [0, 3])])
+    assert len(log.select(1)) == 1
+    with pytest.raises(ValueError, match="no episode 9"):
+        log.select([0, 9])
+
+
+MANY = record([1, 2, 3, 4, 5] * 8, [True, False] * 20)
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.5, 20), (0.8, 32), (0.01, 1), (0.99, 39)])
+def test_split_cuts_no_episode_and_loses_none(fraction, count):
+    log = MANY.log()
+    left, right = log.split(fraction, seed=1)
+    assert len(left.episodes) == count
+    assert set(left.episodes).isdisjoint(right.episodes)
+    assert sorted([*left.episodes, *right.episodes]) == list(range(40))
+    for part in (left, right):
+        assert_same_steps(part, log.select(part.episodes))
+    assert len(left) + len(right) == len(log)
+
+
+def test_split_is_reproduced_by_its_seed_and_changed_by_another():
+    log = MANY.log()
+    assert_same_steps(log.split(0.5, seed=3)[0], log.split(0.5, seed=3)[0])
+    assert set(log.split(0.5, seed=3)[0].episodes) != set(log.split(0.5, seed=4)[0].episodes)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.2, 1.5, np.nan])
+def test_split_refuses_a_fraction_that_leaves_one_side_empty(fraction):
+    with pytest.raises(ValueError, match="fraction must lie strictly between 0 and 1"):
+        MANY.log().split(fraction)
+
+
+def test_split_refuses_a_log_of_one_episode_and_says_what_to_do():
+    with pytest.raises(ValueError, match=r"single episode cannot be split.*Slice it by step"):
+        record([9], [False]).log().split(0.5)
+
+
+# ---- ratios and repr -----------------------------------------------------------------------------
+
+
+def test_ratios_are_target_over_behaviour_of_the_logged_action():
+    behaviour, target = np.array([0.5, 0.25, 1.0]), np.array([0.25, 0.5, 0.0])
+    log = vf.Transitions.from_arrays(
+        np.eye(3), np.ones(3), terminated=[0, 0, 1], behaviour_prob=behaviour, target_prob=target
+    )
+    np.testing.assert_allclose(log.ratio, [0.5, 2.0, 0.0], rtol=1e-15)
+    assert vf.Problem(log).traits == {"ratio"}
+
+
+def test_without_probabilities_a_log_is_on_policy():
+    log = RAGGED.log(ratio=None)
+    np.testing.assert_array_equal(log.ratio, np.ones(17))
+
+
+def test_repr_is_one_line_that_counts():
+    assert repr(RAGGED.log()) == "Transitions(17 steps, 5 episodes, observations (2,), off-policy)"
+    states = vf.Transitions.from_arrays([0, 1], [0.0, 0.0], terminated=[0, 1])
+    assert repr(states) == "Transitions(2 steps, 1 episodes, observations (), on-policy)"
