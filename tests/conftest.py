@@ -79,3 +79,20 @@ class Oracle:
 @pytest.fixture(params=range(16), ids=lambda number: f"oracle{number}")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     return Oracle(request.param)
+
+
+# Tests that may be skipped, each with its reason; any other skip fails the run.
+ALLOWED_SKIPS: dict[str, str] = {}
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.outcome == "skipped":
+        _skipped.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    surprising = [test for test in _skipped if test.split("[")[0] not in ALLOWED_SKIPS]
+    if surprising and session.exitstatus == 0:
+        print("\nSkipped without a reason in ALLOWED_SKIPS: " + ", ".join(surprising))
+        session.exitstatus = 1

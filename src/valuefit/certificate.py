@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import scipy.linalg as linalg
 
@@ -41,27 +43,24 @@ class Certificate:
         """Whether another look costs next to nothing."""
         return self._exact is not None or self.exact_cost <= EASY
 
-    def gap(self, theta: Array, w: Array, *, allowance: float) -> float | None:
-        """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes."""
+    def gap(self, theta: Array, w: Array, *, tol: float, allowance: float) -> float | None:
+        """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes.
+
+        It need not be close when it is far from `tol` anyway.
+        """
         problem, self._allowance = self.problem, allowance
         if self._exact is not None or self.exact_cost <= min(EASY, allowance):
             return self._exact_gap(theta)
         if allowance < 2:
             return None
-        if problem.ridge == 0 and problem.k == problem.d:
-            excess = self._fixed_point_excess(theta)
-        elif problem.ridge > 0:
-            excess = self._saddle_excess(theta, w)
-        else:
-            excess = None
-        if excess is None:
-            return self._exact_gap(theta) if self.exact_cost <= allowance else None
-        if not problem.b.any():  # theta = 0 is optimal: the starting point is the unit of the gap instead
-            scale = self._start_excess()
-            return excess / scale if scale > 0 else 0.0
-        assert self.objective is not None
-        scale = 0.5 * self._energy_of_b() - self.objective
-        return excess / scale if scale > 0 else np.inf
+        gap = None
+        if problem.ridge > 0:
+            gap = self._saddle_gap(theta, w, tol)
+        elif problem.k == problem.d:
+            gap = self._fixed_point_gap(theta)
+        if gap is None and self.exact_cost <= allowance:
+            return self._exact_gap(theta)
+        return gap
 
     def _exact_gap(self, theta: Array) -> float:
         if self._exact is None:
@@ -70,14 +69,16 @@ class Certificate:
         self.objective = self._exact.objective(theta)
         return self._exact.gap(theta)
 
-    def _fixed_point_excess(self, theta: Array) -> float | None:
+    def _fixed_point_gap(self, theta: Array) -> float | None:
         r = self.problem.residual(theta)
         self.passes += 1
         _, upper = self._energy(r)
-        self.objective = None if upper is None else 0.5 * upper
-        return self.objective
+        if upper is None:
+            return None
+        self.objective = 0.5 * upper
+        return self._relative(self.objective)
 
-    def _saddle_excess(self, theta: Array, w: Array) -> float | None:
+    def _saddle_gap(self, theta: Array, w: Array, tol: float) -> float | None:
         problem = self.problem
         g_theta, g_w = problem.B(theta, w)
         r = problem.residual(theta)
@@ -87,7 +88,37 @@ class Certificate:
             return None
         # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
         self.objective = 0.5 * upper + 0.5 * float(w @ (r - g_w)) + 0.5 * problem.ridge * float(theta @ theta)
-        return 0.5 * upper + 0.5 * float(g_theta @ g_theta) / problem.ridge
+        excess = 0.5 * upper + 0.5 * float(g_theta @ g_theta) / problem.ridge
+        gap = self._relative(excess)
+        if tol < gap <= 100 * tol:
+            gap = self._relative(excess - self._dual_excess(g_theta, -g_w, excess))
+        return gap
+
+    def _dual_excess(self, g_theta: Array, e: Array, excess: float) -> float:
+        """How much a better w would tighten the bound, from below: 1/2 h' K^-1 h, K = C + A A' / ridge, h = b - K w."""
+        problem = self.problem
+
+        def K_dot(x: Array) -> Array:
+            g_x, C_x = problem.B(np.zeros(problem.d), x)
+            self.passes += 2
+            return C_x + problem.b - problem.A_dot(g_x) / problem.ridge
+
+        energy = 0.0
+        self.passes += 1
+        for grown, _ in self._conjugate_gradients(K_dot, e + problem.A_dot(g_theta) / problem.ridge, 12):
+            gained, energy = grown - energy, grown
+            if gained < 0.1 * (2 * excess - energy):
+                break
+        return 0.5 * energy
+
+    def _relative(self, excess: float) -> float:
+        """This excess over a lower bound of F(0) - F*, or of F(start) - F* where theta = 0 is optimal."""
+        if not self.problem.b.any():
+            scale = self._start_excess()
+            return excess / scale if scale > 0 else 0.0
+        assert self.objective is not None
+        scale = 0.5 * self._energy_of_b() - self.objective
+        return excess / scale if scale > 0 else np.inf
 
     def _start_excess(self) -> float:
         """F(start), from below, with b = 0 and hence F* = 0."""
@@ -105,27 +136,37 @@ class Certificate:
         """r' C^+ r from below, and from above if the iteration settled, by preconditioned conjugate gradients."""
         if self.problem.identity:
             return float(r @ r), float(r @ r)
-        x_energy, settled = 0.0, None
-        z = self._precondition(r)
-        p, rz = z.copy(), float(r @ z)
-        if rz == 0:
-            return 0.0, 0.0
-        for _ in range(min(60, int(self._allowance))):
-            Cp = self.problem.C_dot(p)
-            self.passes += 1
-            alpha = rz / float(p @ Cp)
-            x_energy += alpha * rz
-            r = r - alpha * Cp
+        energy = 0.0
+        for energy, left in self._conjugate_gradients(self._C_dot, r, 60):
+            if left <= 0.02 * energy:
+                return energy, energy + SLACK * left
+        return energy, None if energy > 0 or r.any() else 0.0
+
+    def _C_dot(self, x: Array) -> Array:
+        self.passes += 1
+        return self.problem.C_dot(x)
+
+    def _conjugate_gradients(
+        self, product: Callable[[Array], Array], r: Array, most: int
+    ) -> Iterator[tuple[float, float]]:
+        """Energies of the solution so far (rising to r' S^+ r), and what the preconditioner says is left."""
+        energy, z = 0.0, self._precondition(r)
+        p, left = z, float(r @ z)
+        for _ in range(min(most, int(self._allowance))):
+            Sp = product(p)
+            curvature = float(p @ Sp)
+            if not curvature > 0:
+                return
+            energy += left**2 / curvature
+            r = r - left / curvature * Sp
             z = self._precondition(r)
-            rz_next = float(r @ z)
-            if rz_next <= 0.02 * x_energy:
-                settled = x_energy + SLACK * rz_next
-                break
-            p = z + rz_next / rz * p
-            rz = rz_next
-        return x_energy, settled
+            before, left = left, float(r @ z)
+            yield energy, left
+            p = z + left / before * p
 
     def _precondition(self, r: Array) -> Array:
+        if self.problem.identity:
+            return r
         if self._factor is None:
             self._factor = self._sampled_factor()
         if isinstance(self._factor, tuple):

@@ -9,8 +9,6 @@ from valuefit.kernels import trace_backward
 from valuefit.problem import Problem
 from valuefit.transitions import Array
 
-C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero (DESIGN: singular C)
-
 
 class Exact:
     """Minimum-norm minimiser of F and exact excesses F(theta) - F*, by eigenvalues of C and the SVD of C^(+1/2) A.
@@ -20,19 +18,13 @@ class Exact:
     """
 
     def __init__(self, problem: Problem, start: Array | None = None) -> None:
-        A, b, C = problem.moments()
         self.ridge = problem.ridge
-        if problem.identity:
-            root, condition = np.eye(problem.k), 1.0
-        else:
-            values, vectors = linalg.eigh(C, check_finite=False)
-            kept = values > C_CUTOFF * max(values[-1], 0.0)
-            root = vectors[:, kept] / np.sqrt(values[kept])
-            condition = values[-1] / values[kept][0] if kept.any() else 1.0
-        self._root, self._A, self._b = root, A, b
-        M, self._y = root.T @ A, root.T @ b
+        values, _ = problem.C_spectrum
+        root = problem.C_root
+        M, self._y = root.T @ problem.A, root.T @ problem.b
         if M.shape[0] == 0:  # no feature is ever nonzero
             M, self._y = np.zeros((1, problem.d)), np.zeros(1)
+        condition = values[-1] / values[0] if len(values) else 1.0
         U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
         # Rounding in A is magnified by C^(+1/2), up to the square root of the condition number of C.
         cutoff = np.finfo(float).eps * max(M.shape) * np.sqrt(condition) * sigma[0]
@@ -41,7 +33,7 @@ class Exact:
         self._sigma, self._target = sigma[: self.rank], (U.T @ self._y)[: self.rank]
         curvature = self._sigma**2 + self.ridge
         self.theta: Array = self._Vt.T @ (self._sigma * self._target / curvature)
-        self.w: Array = root @ (root.T @ (b - A @ self.theta)) if root.shape[1] else np.zeros(problem.k)
+        self.w: Array = root @ (root.T @ (problem.b - problem.A @ self.theta))
         self.scale = 0.5 * float(np.sum((self._sigma * self._target) ** 2 / curvature))
         if self.scale <= 1e-15 * max(M.shape) * 0.5 * float(self._y @ self._y):
             # theta = 0 is optimal but for rounding: the starting point is the unit of the gap instead

@@ -211,7 +211,7 @@ def _sparse_axpy2v(rows, i, j, discount, a, x, b, y):
 
 @intrinsic
 def _prefetch(typing_context, array, i, j):
-    """Ask the processor for the cache line that holds array[i, j]."""
+    """Ask the processor for the cache line that holds array[i, j], into the outer caches: the innermost is full."""
 
     def build(context, builder, signature, arguments):
         kind = signature.args[0]
@@ -222,7 +222,7 @@ def _prefetch(typing_context, array, i, j):
         request = builder.module.declare_intrinsic(
             "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         )
-        builder.call(request, [builder.bitcast(pointer, byte), word(0), word(3), word(1)])
+        builder.call(request, [builder.bitcast(pointer, byte), word(0), word(1), word(1)])
         return context.get_dummy_value()
 
     return types.void(array, i, j), build

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.kernels import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
@@ -16,6 +17,7 @@ from valuefit.transitions import Array, Transitions, numbers, run_starts
 # (make bench measures it).
 GEMM_FLOPS = 32
 
+C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
 # What a problem may ask of a solver beyond the plain on-policy case, in the words of tables and sentences.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric")
 
@@ -327,6 +329,35 @@ class Problem:
             block = self.psi.take(index) * np.sqrt(self.visits[index] / self.n)[:, None]
             C += block.T @ block
         return C
+
+    # ---- the objective, through the pseudo-inverse of C ---------------------------------------------------
+
+    @cached_property
+    def C_spectrum(self) -> tuple[Array, Array]:
+        """The eigenvalues of C that count as nonzero, ascending, and their eigenvectors as columns."""
+        if self.identity:
+            return np.ones(self.k), np.eye(self.k)
+        values, vectors = linalg.eigh(self.C, check_finite=False)
+        kept = values > C_CUTOFF * max(values[-1], 0.0)
+        return values[kept], vectors[:, kept]
+
+    @cached_property
+    def C_root(self) -> Array:
+        """R, (k, rank), with R R' = C^+."""
+        values, vectors = self.C_spectrum
+        return vectors / np.sqrt(values)
+
+    def objective(self, theta: Array) -> float:
+        """F(theta)."""
+        off = self.C_root.T @ self.residual(theta)
+        return 0.5 * float(off @ off) + 0.5 * self.ridge * float(theta @ theta)
+
+    def gradient(self, theta: Array) -> Array:
+        """The gradient of F: ridge theta - A' C^+ (b - A theta)."""
+        w = self.C_root @ (self.C_root.T @ self.residual(theta))
+        return self.ridge * theta - self.At_dot(w)
+
+    # ---- what work is worth -----------------------------------------------------------------------------
 
     def passes(self, flops: float) -> float:
         """What this many operations at the rate of a matrix product are worth in passes over the log."""

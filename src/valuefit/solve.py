@@ -233,7 +233,7 @@ class _Run:
             return False
         spent = self.certificate.passes
         self.gap_of = self.state
-        self.gap = self.certificate.gap(self.state.theta, self.state.w, allowance=0.25 * self.max_passes)
+        self.gap = self.certificate.gap(self.state.theta, self.state.w, tol=self.tol, allowance=0.25 * self.max_passes)
         self.asking_cost = self.certificate.passes - spent
         self.passes += self.asking_cost
         self.asked_at = self.passes
@@ -256,7 +256,7 @@ class _Run:
         if state is not self.gap_of:
             self.gap = None  # it was that of another iterate
             if self.certificate.cheap and self.tol > 0:
-                self.gap = self.certificate.gap(state.theta, state.w, allowance=EASY)
+                self.gap = self.certificate.gap(state.theta, state.w, tol=self.tol, allowance=EASY)
         notes = [self.message, state.note]
         if len(self.problem.dead):
             listed = ", ".join(map(str, self.problem.dead[:5])) + (", ..." if len(self.problem.dead) > 5 else "")

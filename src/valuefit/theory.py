@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.exact import C_CUTOFF
 from valuefit.problem import Problem, pieces
 from valuefit.transitions import Array
 
@@ -49,38 +48,28 @@ class Theory:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    @cached_property
-    def _C_spectrum(self) -> Array:
-        if self.problem.identity:
-            return np.ones(1)
-        values = linalg.eigvalsh(self.problem.moments().C)
-        kept = values[values > C_CUTOFF * max(values[-1], 0.0)]
-        if len(kept) == 0:
+    @property
+    def _C_values(self) -> Array:
+        values, _ = self.problem.C_spectrum
+        if len(values) == 0:
             raise ValueError("Every feature is zero wherever a step started, so C = 0 and no theorem applies.")
-        return np.asarray(kept)
+        return values
 
     @cached_property
-    def _coupling_spectrum(self) -> Array:
+    def _coupling_values(self) -> Array:
         """Eigenvalues of A' C^+ A, ascending."""
-        A, _, C = self.problem.moments()
-        if self.problem.identity:
-            M = A
-        else:
-            values, vectors = linalg.eigh(C)
-            kept = values > C_CUTOFF * max(values[-1], 0.0)
-            M = (vectors[:, kept] / np.sqrt(values[kept])).T @ A
         sigma = np.zeros(self.problem.d)
-        found = linalg.svdvals(M)
+        found = linalg.svdvals(self.problem.C_root.T @ self.problem.A)
         sigma[: len(found)] = found
         return sigma[::-1] ** 2
 
     @property
     def lambda_max_C(self) -> float:
-        return float(self._C_spectrum[-1])
+        return float(self._C_values[-1])
 
     @property
     def lambda_min_C(self) -> float:
-        return float(self._C_spectrum[0])
+        return float(self._C_values[0])
 
     @property
     def kappa_C(self) -> float:
@@ -89,12 +78,12 @@ class Theory:
     @property
     def L_rho(self) -> float:
         """lambda_max(ridge I + A' C^-1 A), equation (11)."""
-        return self.problem.ridge + float(self._coupling_spectrum[-1])
+        return self.problem.ridge + float(self._coupling_values[-1])
 
     @property
     def mu_rho(self) -> float:
         """lambda_min(ridge I + A' C^-1 A), equation (12)."""
-        values = self._coupling_spectrum
+        values = self._coupling_values
         if self.problem.ridge > 0:
             return self.problem.ridge + float(values[0])
         nonzero = values[values > 1e-13 * values[-1]]

@@ -84,7 +84,7 @@ def updates(
     shrink_w = 1.0 - step_w if identity else 1.0
     scale_theta, along_theta, scale_w, along_w = 1.0, 0.0, 1.0, 0.0
     for j in range(draws.shape[0]):
-        ahead = min(j + 2, draws.shape[0] - 1)
+        ahead = min(j + 4, draws.shape[0] - 1)
         fetch(phi, now[ahead])
         fetch(phi, next[ahead])
         fetch(table, draws[ahead])

@@ -82,7 +82,7 @@ def inner_loop(
     shrink_w = 1.0 - step_w if identity else 1.0
     scale_theta, along_theta, scale_w, along_w = 1.0, 0.0, 1.0, 0.0
     for j in range(now.shape[0]):
-        ahead = min(j + 2, now.shape[0] - 1)
+        ahead = min(j + 4, now.shape[0] - 1)
         fetch(phi, now[ahead])
         fetch(phi, next[ahead])
         y_dot, G_dot = dot2v(phi, now[j], next[j], discount[j], theta, G_theta)

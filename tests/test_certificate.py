@@ -1,0 +1,139 @@
+"""The word "converged" is a promise about the gap: it is kept, and it is said when it can be."""
+
+import numpy as np
+import pytest
+from conftest import Oracle, problem_of
+
+import naive
+import valuefit as vf
+from valuefit import certificate
+from valuefit.certificate import Certificate
+from valuefit.exact import Exact
+
+
+def cosines(n, d, *, discount=0.9, seed=0, spread=1.0, ratio=False, **settings):
+    """Random Fourier features of a slow process: rows that all differ, conditioning by `spread`."""
+    rng = np.random.default_rng(seed)
+    x, noise = np.zeros((n + 1, 4)), rng.standard_normal((n + 1, 4))
+    for t in range(n):
+        x[t + 1] = 0.9 * x[t] + 0.4 * noise[t + 1]
+    rows = np.cos(x @ rng.standard_normal((4, d - 1)) * spread + rng.uniform(0, 2 * np.pi, d - 1))
+    rows = np.column_stack([rows, np.ones(n + 1)])
+    reward = x[:-1, 0] + rng.standard_normal(n)
+    ratios = rng.lognormal(0, 0.4, n) if ratio else None
+    return vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), reward, discount, ratios, **settings)
+
+
+def collinear(n=60, d=5, **settings):
+    """Two features are equal, one is never seen."""
+    log = naive.random_log(np.random.default_rng(3), n=n, d=d, **settings)
+    rows = log.Phi.copy()
+    rows[:, 2] = rows[:, 1]
+    rows[:, 4] = 0.0
+    return problem_of(log._replace(Phi=rows, Psi=rows))
+
+
+def small(seed, **settings):
+    return problem_of(naive.random_log(np.random.default_rng(seed), n=40, d=4, **settings))
+
+
+PROBLEMS = {
+    **{f"oracle{number}": lambda number=number: Oracle(number).problem() for number in range(16)},
+    "collinear": collinear,
+    "collinear ridge": lambda: collinear(ridge=0.01),
+    "more dual features": lambda: small(0, k=7),
+    "more dual features, ridge": lambda: small(1, k=7, ridge=0.05),
+    "identity": lambda: small(2, identity=True),
+    "identity ridge": lambda: small(4, identity=True, ridge=0.1),
+    "everything": lambda: small(5, k=6, ratio=True, trace=0.6, ridge=0.02),
+    "cosines": lambda: cosines(1500, 25),
+    "cosines ratio": lambda: cosines(1500, 25, ratio=True),
+    "cosines trace": lambda: cosines(1500, 25, trace=0.7),
+    "cosines ill conditioned": lambda: cosines(1500, 25, spread=0.4),
+    "cosines ridge": lambda: cosines(1500, 25, ridge=1e-3),
+    "cosines large ridge": lambda: cosines(1500, 25, ridge=1.0),
+}
+SOLVERS = ["lstd", "pdbg", "svrg", "saga", "gtd2", "tdc", "flstd-sa", "ctd", "recursive-lstd", "ilstd"]
+
+
+def runs(easy):
+    """(case, result, true gap, tol) of every solver on every problem, with moments as evidence or without."""
+    for label, make in PROBLEMS.items():
+        problem = make()
+        exact = Exact(problem)
+        for name in SOLVERS:
+            if problem.traits & vf.solvers.registry()[name].refusals.keys():
+                continue
+            for tol, passes in ((1e-2, 400), (1e-6, 2500)):
+                result = vf.solve(problem, name, tol=tol, max_passes=passes)
+                yield f"{label}, {name}, {tol}", result, exact.gap(result.theta), tol
+
+
+@pytest.mark.parametrize("easy", [5.0, -1.0], ids=["moments", "conjugate gradients"])
+def test_converged_is_never_said_wrongly_and_almost_always_when_due(monkeypatch, easy):
+    monkeypatch.setattr(certificate, "EASY", easy)
+    due = said = 0
+    for case, result, gap, tol in runs(easy):
+        assert result.status != "converged" or gap <= 10 * tol, f"{case}: said with a true gap of {gap:.1e}"
+        if result.gap is not None and result.gap > 1e-20:
+            assert result.gap >= 0.1 * gap, f"{case}: the bound {result.gap:.1e} is below the true gap {gap:.1e}"
+        if gap <= tol / 10:
+            due += 1
+            said += result.status == "converged"
+    assert due > 100
+    assert said >= 0.95 * due, f"said {said} times of {due}"
+
+
+@pytest.mark.parametrize("label", ["cosines", "cosines ratio", "cosines trace", "cosines ridge", "cosines large ridge"])
+def test_the_bound_without_moments_is_close_to_the_truth(monkeypatch, label):
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = PROBLEMS[label]()
+    exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
+    solver, rng = vf.solvers.SVRG(), np.random.default_rng(0)
+    state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
+    for epoch in range(200):
+        state, _ = solver.epoch(problem, state, rng)
+        true = exact.gap(state.theta)
+        if epoch % 20 == 19 and 1e-20 < true < 0.3:
+            bound = evidence.gap(state.theta, state.w, tol=5 * true, allowance=1000)
+            assert 0.9 * true <= bound <= 10 * true
+
+
+def test_a_planted_fault_is_caught(monkeypatch):
+    """A certificate that looks at the residual alone would call a badly conditioned problem solved too soon."""
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = cosines(1500, 25, spread=0.4)
+    result = vf.solve(problem, "saga", tol=1e-6, max_passes=200)
+    assert result.residual**2 < 1e-6 < Exact(problem).gap(result.theta)
+    assert result.status == "budget"
+
+
+def test_singular_a_at_ridge_zero_is_certified_by_the_moments_only(monkeypatch):
+    """b outside the range of A: F* > 0, which no look at F(theta) alone can tell from failure."""
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = small(7, k=7)
+    assert Exact(problem).objective(Exact(problem).theta) > 1e-3
+    evidence = Certificate(problem, np.zeros(problem.d))
+    theta = Exact(problem).theta
+    assert evidence.gap(theta, np.zeros(problem.k), tol=1e-8, allowance=2.0) is None
+    assert evidence.gap(theta, np.zeros(problem.k), tol=1e-8, allowance=1e6) < 1e-12
+
+
+def test_what_the_certificate_costs_is_counted(monkeypatch):
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = cosines(1500, 25)
+    blind = vf.solve(problem, "saga", tol=0, max_passes=30)
+    result = vf.solve(problem, "saga", tol=1e-3, max_passes=200)
+    assert blind.passes == 30.0
+    epochs = len(result.history)  # one row at the start, one an epoch; SAGA's start and epochs cost a pass each
+    assert result.status == "converged"
+    assert result.passes > epochs + 1
+
+
+def test_an_unaffordable_certificate_ends_as_budget(monkeypatch):
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = small(0, k=7)
+    result = vf.solve(problem, "saga", tol=1e-2, max_passes=4)
+    assert result.status == "budget"
+    assert result.gap is None
+    assert "residual" in result.message

@@ -1,0 +1,126 @@
+"""What holds for the repository as a whole: who imports whom, what pages say, what a wheel can do."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import valuefit as vf
+from valuefit.capabilities import markdown_table
+
+PACKAGE = ROOT / "src" / "valuefit"
+
+# The flow, one way: a module imports only from its left (DESIGN section 3).
+FLOW = [
+    "kernels", "transitions", "sources", "rows", "problem", "exact", "certificate", "theory", "solver", "solvers",
+    "result", "solve", "capabilities", "demo", "cli",
+]  # fmt: skip
+
+
+def imports_of(path: Path) -> set[str]:
+    """First-level names of the package that this file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("valuefit."):
+            found.add(node.module.split(".")[1])
+        if isinstance(node, ast.Import):
+            found |= {name.name.split(".")[1] for name in node.names if name.name.startswith("valuefit.")}
+    return found
+
+
+def test_modules_import_only_from_their_left():
+    places = {name: place for place, name in enumerate(FLOW)}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if name in ("__init__", "__main__"):
+            continue
+        for other in imports_of(path) - {name}:
+            assert places[other] < places[name], f"{path.name} imports {other}, which stands to its right"
+
+
+def test_a_solver_cannot_print_time_or_count():
+    for path in (PACKAGE / "solvers").glob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"\bprint\(|^import time|^from time|perf_counter|max_passes|tol\b", text, re.M), path.name
+
+
+def test_files_stay_small():
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").glob("*.py")]:
+        assert len(path.read_text().splitlines()) <= 500, f"{path.name} has grown past 500 lines"
+
+
+def test_the_table_in_architecture_is_the_generated_one():
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    assert markdown_table() in page, "Paste the output of `valuefit solvers --markdown` into ARCHITECTURE.md."
+
+
+def test_lstd_pdbg_svrg_and_saga_refuse_nothing():
+    for name in ("lstd", "pdbg", "svrg", "saga"):
+        assert vf.solvers.registry()[name].refusals == {}
+
+
+def test_every_solver_is_documented_on_the_readme():
+    page = (ROOT / "README.md").read_text()
+    for name in vf.solvers.names():
+        assert f"`{name}`" in page
+
+
+def test_readme_code_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks))
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "converged" in done.stdout
+
+
+def test_help_needs_no_numpy():
+    code = "import sys; from valuefit.cli import main; main(['--help'], standalone_mode=False);"
+    code += "heavy = {'numpy', 'scipy', 'numba', 'rich', 'matplotlib'} & set(sys.modules); assert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Examples" in done.stdout
+
+
+def test_version_is_the_one_of_the_package():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{vf.__version__}"' in text
+    assert f"version: {vf.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def run(*command, **settings):
+    done = subprocess.run(command, capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel, built from the sources and installed in an empty folder."""
+    place = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT))
+    built = next(place.glob("valuefit-*.whl"))
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place / "site"), str(built))
+    return place
+
+
+def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(wheel / "site"), "COLUMNS": "120"}
+    where = run(sys.executable, "-c", "import valuefit; print(valuefit.__file__)", cwd=tmp_path, env=environment)
+    assert where.startswith(str(wheel))
+    shown = run(sys.executable, "-m", "valuefit", "demo", "--quick", cwd=tmp_path, env=environment)
+    for word in ("passes", "seconds", "gap", "status", *vf.solvers.names()):
+        assert word in shown
+    assert re.search(r"lstd\W+[\d.]+\W+[\d.]+\W+[\d.e-]+\W+converged", shown)
+
+
+def test_the_command_line_lists_solvers():
+    shown = run(sys.executable, "-m", "valuefit", "solvers", "--markdown")
+    assert shown.strip() == markdown_table()
+    assert "recursive-lstd" in run(sys.executable, "-m", "valuefit", "solvers")
