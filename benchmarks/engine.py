@@ -153,8 +153,8 @@ def main() -> None:
     lines = [
         "# What one update and one pass cost",
         "",
-        f"Made by `make bench` on {platform.machine()}, Python {platform.python_version()}, one thread. Medians; ratios "
-        "within one run. The memory floor of an update is the time to read its two rows at the measured bandwidth.",
+        f"Made by `make bench` on {platform.machine()}, Python {platform.python_version()}, one thread. Medians; "
+        "ratios within one run. The memory floor of an update is the time to read its two rows at the rate measured.",
         "",
         "| figure | value | target | |",
         "|---|---|---|---|",

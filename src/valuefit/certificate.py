@@ -177,7 +177,7 @@ class Certificate:
         """Cholesky factor of C over sampled steps, or the diagonal of C where that factor would be too large."""
         problem = self.problem
         # A direction that the sample missed gets the weight of one visit, so it is over- and not underrated.
-        shift = float(problem.psi_squared.mean()) / problem.n
+        shift = (float(problem.psi_squared.mean()) or 1.0) / problem.n
         if 8 * problem.k**2 > min(memory_limit(), 2 << 30) or (problem.psi.sparse and problem.k > 2000):
             self.passes += 1
             return problem.psi.column_squares(problem.visits) / problem.n + shift

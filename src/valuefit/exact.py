@@ -33,6 +33,7 @@ class Exact:
         self._sigma, self._target = sigma[: self.rank], (U.T @ self._y)[: self.rank]
         curvature = self._sigma**2 + self.ridge
         self.theta: Array = self._Vt.T @ (self._sigma * self._target / curvature)
+        self.theta[problem.dead] = 0.0  # it is, but for rounding
         self.w: Array = root @ (root.T @ (problem.b - problem.A @ self.theta))
         self.scale = 0.5 * float(np.sum((self._sigma * self._target) ** 2 / curvature))
         if self.scale <= 1e-15 * max(M.shape) * 0.5 * float(self._y @ self._y):
@@ -75,7 +76,7 @@ def correction_gap(problem: Problem, theta: Array, correction: Array) -> float:
     y = problem.A_dot(theta)
     square = float(y @ y)
     below = problem.ridge * float(theta @ theta)
-    below += square**2 / float(y @ problem.C_dot(y)) if square > 0 else 0.0
+    below += square * (square / float(y @ problem.C_dot(y))) if square > 0 else 0.0
     if below > 0:
         return above / below
     return 0.0 if above == 0 else np.inf

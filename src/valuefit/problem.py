@@ -62,10 +62,9 @@ class Problem:
                 "Use a discount below 1, or mark the terminated steps."
             )
         used = np.union1d(log.now, log.next[log.next >= 0])
-        seen = log.observations[used]
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
         self._set_up(
-            Rows(_featurise(seen, features, "features")),
+            Rows(_featurise(log.observations, used, features, "features")),
             np.searchsorted(used, log.now),
             next,
             log.reward,
@@ -74,7 +73,7 @@ class Problem:
             log.begins,
             trace,
             ridge,
-            None if dual_features is None else Rows(_featurise(seen, dual_features, "dual_features")),
+            None if dual_features is None else Rows(_featurise(log.observations, used, dual_features, "dual_features")),
             metric,
         )
 
@@ -361,7 +360,7 @@ class Problem:
 
     def passes(self, flops: float) -> float:
         """What this many operations at the rate of a matrix product are worth in passes over the log."""
-        return flops / (GEMM_FLOPS * self.n * self.phi.stored / self.phi.shape[0])
+        return flops / (GEMM_FLOPS * self.n * max(1.0, self.phi.stored / self.phi.shape[0]))
 
     @property
     def moment_passes(self) -> float:
@@ -436,7 +435,7 @@ class Problem:
             weight = self.discount[steps]
             if self.phi.sparse:
                 v = now - sparse.diags_array(weight) @ after
-                out[steps] = np.asarray(v.multiply(v).sum(axis=1)).ravel()
+                out[steps] = np.asarray(v.power(2).sum(axis=1)).ravel()
             else:
                 v = now - weight[:, None] * after
                 out[steps] = np.einsum("ij,ij->i", v, v)
@@ -461,12 +460,16 @@ def _between(name: str, value: Any, low: float, high: float) -> None:
         raise ValueError(f"{name} is {wrong}; it must lie between {low} and {high}.")
 
 
-def _featurise(observations: Array, features: Any, name: str) -> Any:
-    """Feature rows of the distinct observations."""
+def _featurise(table: Array, used: Array, features: Any, name: str) -> Any:
+    """Feature rows of the observations in use."""
+    observations = table[used]
     if features is None:
         if observations.ndim == 1 and observations.dtype.kind in "iu":
-            return sparse.eye_array(len(observations), format="csr")
+            # a column for every state of the log, so that the weights of its slices and splits line up
+            return sparse.eye_array(len(table), format="csr")[used]
         return observations.reshape(len(observations), -1)
+    if isinstance(features, str):
+        raise ValueError(f"{name} is the word {features!r}; give a callable or a scikit-learn transformer.")
     rows = features(observations) if callable(features) else features.fit_transform(observations)
     shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
     if len(shape) != 2 or shape[0] != len(observations):

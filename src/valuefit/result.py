@@ -64,23 +64,29 @@ class Result:
     def load(cls, path: str | os.PathLike[str]) -> Result:
         """Read what `save` wrote; nothing is unpickled."""
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                facts = json.loads(str(stored["facts"]))
+            with open(path, "rb") as stream:
+                stored = np.load(stream, allow_pickle=False)
+                facts = dict(json.loads(str(stored["facts"])))
+                version = facts.pop("format")
                 arrays = {name: stored[name] for name in ("theta", "w", "history")}
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{path} is not a valuefit result, or was cut short ({error}). Solve again and save it anew."
             ) from error
-        version = facts.pop("format", None)
         if version != FORMAT:
             raise ValueError(
                 f"{path} has result format {version}; this version of valuefit reads format {FORMAT}. "
                 "Load it with the version that wrote it, or solve again."
             )
-        facts["dead"] = tuple(facts["dead"])
-        return cls(**arrays, **facts)
+        wanted = {f.name for f in fields(cls)} - arrays.keys()
+        if facts.keys() != wanted:
+            odd = ", ".join(sorted(facts.keys() ^ wanted))
+            raise ValueError(
+                f"{path} is not a valuefit result: its facts differ in {odd}. Solve again and save it anew."
+            )
+        return cls(**arrays, **{**facts, "dead": tuple(facts["dead"])})
 
 
 def write_atomically(path: Path, write: Callable[[Any], None]) -> Path:

@@ -37,7 +37,9 @@ class Rows:
     def __init__(self, matrix: Any, name: str = "features") -> None:
         if sparse.issparse(matrix):
             matrix = sparse.csr_array(matrix)
-            matrix.sum_duplicates()
+            if not matrix.has_canonical_format:
+                matrix = matrix.copy()  # the caller's own stays as it was
+                matrix.sum_duplicates()
             values = matrix.data
         else:
             matrix = values = np.asarray(matrix)
@@ -101,16 +103,21 @@ class Rows:
     def squared_norms(self) -> Array:
         """|row|^2 of every row."""
         if self.sparse:
-            return np.asarray(self.matrix.multiply(self.matrix).sum(axis=1), dtype=np.float64).ravel()
+            return np.asarray(self._squares().sum(axis=1)).ravel()
         out = np.empty(self.shape[0])
         for start, block in self.blocks():
             out[start : start + len(block)] = np.einsum("ij,ij->i", block, block, dtype=np.float64)
         return out
 
+    def _squares(self) -> Any:
+        """Squared entries of sparse rows, in float64, where those of float32 could overflow."""
+        values = self.matrix.data.astype(np.float64) ** 2
+        return sparse.csr_array((values, self.matrix.indices, self.matrix.indptr), shape=self.shape)
+
     def column_squares(self, weights: Array) -> Array:
         """sum over rows of weight * row^2, for every column."""
         if self.sparse:
-            return np.asarray(self.matrix.multiply(self.matrix).T @ weights, dtype=np.float64).ravel()
+            return np.asarray(self._squares().T @ weights).ravel()
         out = np.zeros(self.shape[1])
         for start, block in self.blocks():
             out += weights[start : start + len(block)] @ block.astype(np.float64) ** 2

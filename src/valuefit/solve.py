@@ -110,19 +110,25 @@ class _Run:
         self.state = self.best = State(theta, w)
         self.certificate = Certificate(self.problem, theta)
         self.best_merit = np.inf
+        self.floor: float | None = None  # noise around the minimum is no divergence
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            self._loop(theta, w, rng)
+
+    def _loop(self, theta: Array, w: Array, rng: np.random.Generator) -> None:
         try:
             self.state, cost = self.solver.init(self.problem, theta, w)
             self.best, self.weights = self.state, self.state.steps
             self.passes += cost
             self._take(self.state)
             while not self._done(cost):
-                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    state, cost = self.solver.epoch(self.problem, self.state, rng)
+                state, cost = self.solver.epoch(self.problem, self.state, rng)
                 self.passes += cost
                 self.epochs += 1
                 if not self._take(state) and not self._shorten():
                     return
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError) as error:
+            if not _by_keyboard(error):
+                raise
             self.status, self.message = "interrupted", "Stopped by the keyboard; this is the best iterate so far."
         except _Stopped:
             self.status, self.message = "interrupted", "Stopped by the callback; this is the best iterate so far."
@@ -134,7 +140,9 @@ class _Run:
         gradient = self._gradient(state)
         if gradient is not None:
             merit = self._merit(gradient)
-            if not merit <= BLOW_UP * self.best_merit or merit == np.inf:
+            if self.floor is None:
+                self.floor = 1e-3 * max(merit, self._merit((np.zeros(0), self.problem.b)))
+            if not merit <= BLOW_UP * max(self.best_merit, self.floor) or merit == np.inf:
                 return False
             if merit <= self.best_merit:
                 self.best, self.best_merit = state, merit
@@ -149,8 +157,7 @@ class _Run:
 
     def _merit(self, gradient: tuple[Array, Array]) -> float:
         """Squared gradient, weighed by the first steps, so that theta and w come in one unit."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            of_theta, of_w = (float(part @ part) for part in gradient)
+        of_theta, of_w = (float(part @ part) for part in gradient)
         value = self.weights[0] * of_theta + (self.weights[1] or self.weights[0]) * of_w
         return value if np.isfinite(value) else np.inf
 
@@ -273,14 +280,21 @@ class _Run:
             seconds=self.seconds,
             history=np.array(self.history, dtype=[(name, "f8") for name in columns]),
             objective=state.objective if state.objective is not None else self.certificate.objective,
-            gap=self.gap,
+            gap=self.gap if self.gap is not None and np.isfinite(self.gap) else None,
             residual=self.residual,
             solver=self.solver.name,
             settings=settings(self.solver),
             tol=self.tol,
-            seed=seed,
+            seed=int(seed),
             dead=tuple(int(column) for column in self.problem.dead),
         )
+
+
+def _by_keyboard(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind this: while numba enters a kernel, it surfaces as a SystemError that it caused."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _start(problem: Problem, init: Any) -> tuple[Array, Array]:
@@ -291,6 +305,8 @@ def _start(problem: Problem, init: Any) -> tuple[Array, Array]:
     elif isinstance(init, Result):
         given = (init.theta, init.w)
     elif isinstance(init, tuple):
+        if len(init) != 2:
+            raise ValueError(f"init has {len(init)} entries; a tuple must be (theta, w).")
         given = init
     else:
         given = (init, np.zeros(0))
@@ -315,7 +331,7 @@ def _true_gap(problem: Problem, reference: Any, start: Array) -> Callable[[Array
     best = reference.theta if isinstance(reference, Result) else np.asarray(reference, dtype=np.float64)
     if best.shape != (problem.d,):
         raise ValueError(f"reference has shape {best.shape}, but the problem has {problem.d} weights.")
-    if exact.gap(best) > 1e-6:
+    if not exact.gap(best) <= 1e-6:
         raise ValueError(
             f"reference is not the minimiser of this problem: its gap is {exact.gap(best):.1e}. "
             "Solve with 'lstd' first."

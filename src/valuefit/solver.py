@@ -55,8 +55,12 @@ class Solver(ABC):
 
 def settings(solver: Solver) -> dict[str, Any]:
     """The hyper-parameters as plain data; infinity, which JSON lacks, as a word."""
-    values = {f.name: getattr(solver, f.name) for f in fields(solver)}  # type: ignore[arg-type]
-    return {name: "inf" if value == math.inf else value for name, value in values.items()}
+    plain = {}
+    for field in fields(solver):  # type: ignore[arg-type]
+        value = getattr(solver, field.name)
+        value = value.item() if isinstance(value, np.generic) else value
+        plain[field.name] = "inf" if value == math.inf else value
+    return plain
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,13 @@ class FixedPoint(Solver):
         return inverse(2 * math.sqrt(float((problem.u_squared * problem.v_squared).max()))), 0.0
 
 
+def check_inner(inner: int | None) -> None:
+    """The number of updates in an epoch."""
+    if inner is not None and inner < 1:
+        raise ValueError(f"inner is {inner}; it must be at least 1.")
+
+
 def check_decay(decay: float) -> None:
+    """Passes after which a step has halved."""
     if not decay > 0:
         raise ValueError(f"decay is {decay}; it is a number of passes, more than 0 (math.inf for constant steps).")

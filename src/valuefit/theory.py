@@ -23,19 +23,29 @@ class SvrgPlan(NamedTuple):
 
 
 class SagaPlan(NamedTuple):
-    """Theorem 3: step sizes and the factor by which the potential T shrinks in one update."""
+    """Theorem 3: step sizes, and the rate at which the potential T shrinks in one update."""
 
     step_theta: float
     step_w: float
-    contraction: float
+    rate: float
+
+    @property
+    def contraction(self) -> float:
+        """T is multiplied by at most this."""
+        return 1 - self.rate
 
 
 class PdbgPlan(NamedTuple):
-    """Theorem 1: step sizes and the factor by which P shrinks in one iteration."""
+    """Theorem 1: step sizes, and the rate at which the error shrinks in one iteration."""
 
     step_theta: float
     step_w: float
-    contraction: float
+    rate: float
+
+    @property
+    def contraction(self) -> float:
+        """P, a squared error, is multiplied by at most this."""
+        return (1 - self.rate) ** 2
 
 
 class Theory:
@@ -170,17 +180,17 @@ class Theory:
         return linalg.eigvals(G)
 
     def pdbg(self) -> PdbgPlan:
-        """Theorem 1, with the contraction of the squared potential P."""
+        """Theorem 1."""
         step = 1 / (9 * self.L_rho * self.kappa_C)
         rate = 8 / (81 * self.kappa_C * self.kappa)
-        return PdbgPlan(step, 8 / (9 * self.lambda_max_C), (1 - rate) ** 2)
+        return PdbgPlan(step, 8 / (9 * self.lambda_max_C), rate)
 
     def pdbg_fastest(self) -> PdbgPlan:
         """The step 2 / (lambda_max(G) + lambda_min(G)) of appendix B, over the nonzero eigenvalues of G."""
         values = np.sort(self.G_spectrum().real)
         values = values[values > 1e-13 * values[-1]]
         step = 2 / (values[-1] + values[0])
-        return PdbgPlan(step, self.beta * step, float((1 - step * values[0]) ** 2))
+        return PdbgPlan(step, self.beta * step, float(step * values[0]))
 
     def svrg(self, rate: str = "4/5") -> SvrgPlan:
         """Theorem 2. The proof gives kappa(C), not its square, in N; "3/4" is the other choice of appendix C."""
@@ -193,14 +203,15 @@ class Theory:
         """Theorem 3, with kappa(C) as in the proof."""
         bottom = 8 * self.kappa_C * self.L_G**2 + self.problem.n * self.mu_rho**2
         step = self.mu_rho / (3 * bottom)
-        return SagaPlan(step, self.beta * step, 1 - self.mu_rho**2 / (9 * bottom))
+        return SagaPlan(step, self.beta * step, self.mu_rho**2 / (9 * bottom))
 
     def predicted_iterations(self, epsilon: float) -> dict[str, float]:
         """Iterations (PDBG), outer iterations (SVRG) and updates (SAGA) until P has shrunk by `epsilon`."""
         return {
-            "pdbg": math.log(epsilon) / math.log(self.pdbg().contraction),
+            # log1p: rates may be far below the rounding of 1
+            "pdbg": math.log(epsilon) / (2 * math.log1p(-self.pdbg().rate)),
             "svrg": math.log(epsilon) / math.log(self.svrg().contraction),
-            "saga": math.log(epsilon / 2) / math.log(self.saga().contraction),
+            "saga": math.log(epsilon / 2) / math.log1p(-self.saga().rate),
         }
 
     def table1(self, epsilon: float) -> dict[str, float]:

@@ -25,7 +25,10 @@ def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = n
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         where = int(np.flatnonzero(~np.isfinite(array))[0])
         raise ValueError(f"{name} is {array[where]} at step {where}. Remove that step or give it a finite value.")
-    return np.ascontiguousarray(array, dtype=dtype)
+    if np.dtype(dtype).kind == "i" and array.dtype.kind == "f" and (array % 1 != 0).any():
+        where = int(np.flatnonzero(array % 1 != 0)[0])
+        raise ValueError(f"{name} is {array[where]} at step {where}; it must be a whole number.")
+    return np.array(array, dtype=dtype)
 
 
 def flags(name: str, values: Any, length: int) -> Array:
@@ -52,8 +55,8 @@ def run_starts(episode: Array) -> Array:
     return begins
 
 
-def check_observations(name: str, values: Any) -> Array:
-    """Observations as a numeric array, finite, one row a step."""
+def check_observations(name: str, values: Any, needed: Array | None = None) -> Array:
+    """Observations as a numeric array, one row a step, finite in the steps that are needed (all if None)."""
     array = np.asarray(values)
     if array.dtype.hasobject or array.dtype.kind not in "biuf":
         raise ValueError(
@@ -63,9 +66,12 @@ def check_observations(name: str, values: Any) -> Array:
         raise ValueError(f"{name} must have one row a step; it is a single number.")
     if array.dtype.kind == "f":
         for start in range(0, len(array), 65536):
-            finite = np.isfinite(array[start : start + 65536]).reshape(len(array[start : start + 65536]), -1)
+            block = np.isfinite(array[start : start + 65536])
+            finite = block.all(axis=tuple(range(1, block.ndim)))
+            if needed is not None:
+                finite = finite | ~needed[start : start + 65536]
             if not finite.all():
-                where = start + int(np.flatnonzero(~finite.all(axis=1))[0])
+                where = start + int(np.flatnonzero(~finite)[0])
                 raise ValueError(f"{name} is NaN or infinite at row {where}. Remove that step or fill the gap.")
     return array
 
@@ -78,7 +84,7 @@ class Transitions:
     no observation followed. `terminated` stops the bootstrap, `truncated` does not. `begins[t]` says
     that step t does not continue step t-1, so a trace starts afresh there. Build it with
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
-    by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`).
+    by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied; large observations are not.
     """
 
     observations: Array
@@ -137,7 +143,7 @@ class Transitions:
         rows, now, next = _store_once(observation, next_observation, terminated, last, episode)
         if action is not None:
             action = np.asarray(action)
-            if action.dtype.hasobject or len(action) != n:
+            if action.dtype.hasobject or action.ndim == 0 or len(action) != n:
                 raise ValueError(f"action must be numbers, one a step: {n} steps, action {action.shape}.")
         return cls(
             observations=rows,
@@ -227,13 +233,16 @@ def _store_once(
         now = np.arange(n)
         rows, next = observation, np.where(last, -1, now + 1)
     else:
-        after = check_observations("next_observation", next_observation)
-        if after.shape != observation.shape:
+        shape = np.shape(next_observation)
+        if shape != observation.shape:
             raise ValueError(
-                f"next_observation has shape {after.shape} but observation has {observation.shape}. They must be equal."
+                f"next_observation has shape {shape} but observation has {observation.shape}. They must be equal."
             )
+        # what follows a terminated step is never looked at, so it may be padding
+        after = check_observations("next_observation", next_observation, ~terminated)
         same = np.zeros(n, bool)
-        same[:-1] = (after[:-1] == observation[1:]).reshape(n - 1, -1).all(axis=1) & ~last[:-1]
+        equal = after[:-1] == observation[1:]
+        same[:-1] = equal.all(axis=tuple(range(1, equal.ndim))) & ~last[:-1]
         alone = ~same & ~terminated
         next = np.full(n, -1)
         next[same] = np.flatnonzero(same) + 1

@@ -33,9 +33,9 @@ def find(solver: str | Solver) -> Solver:
     """The solver of this name with its default settings, or the one given."""
     if isinstance(solver, Solver):
         return solver
-    if solver in registry():
-        return registry()[solver]()
-    near = difflib.get_close_matches(str(solver), names(), n=1, cutoff=0.3)
+    if str(solver) in registry():
+        return registry()[str(solver)]()
+    near = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"There is no solver {solver!r}.{hint} The solvers are {', '.join(names())}.")
 

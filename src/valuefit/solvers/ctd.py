@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy2, compiled, dot2v
 from valuefit.problem import Problem
-from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State
+from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_inner
 from valuefit.transitions import Array
 
 
@@ -33,6 +33,10 @@ class CTD(FixedPoint):
 
     inner: int | None = None
     averaging: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_inner(self.inner)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         gradient = (np.zeros(problem.d), -problem.residual(theta))

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy2, compiled, dotv
 from valuefit.problem import Problem
-from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_decay
+from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_decay, check_inner
 from valuefit.transitions import Array
 
 
@@ -38,6 +38,7 @@ class FLSTDSA(FixedPoint):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_decay(self.decay)
+        check_inner(self.inner)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         return State(theta, np.zeros(problem.k), self.choose_step(problem), memory=(theta, np.zeros(problem.d))), 0.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy2, axpy2v, compiled, dot2, dot2v, fetch, settle
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps
+from valuefit.solver import State, Steps, check_inner
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
@@ -34,8 +34,7 @@ class SAGA(Steps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner is not None and self.inner < 1:
-            raise ValueError(f"inner is {self.inner}; it must be at least 1.")
+        check_inner(self.inner)
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         plan = theory.saga()

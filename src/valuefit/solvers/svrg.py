@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy, axpyv, compiled, dot2, dot2v, fetch, settle
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps
+from valuefit.solver import State, Steps, check_inner
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
@@ -36,8 +36,7 @@ class SVRG(Steps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner is not None and self.inner < 1:
-            raise ValueError(f"inner is {self.inner}; it must be at least 1.")
+        check_inner(self.inner)
         if self.rate not in ("4/5", "3/4"):
             raise ValueError(f'rate is {self.rate!r}; it must be "4/5" or "3/4".')
 

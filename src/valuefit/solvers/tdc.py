@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
 from valuefit.problem import Problem
-from valuefit.solver import SQUARE, State, Steps, check_decay
+from valuefit.solver import SQUARE, State, Steps, check_decay, check_inner
 from valuefit.transitions import Array
 
 
@@ -35,6 +35,7 @@ class TDC(Steps):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_decay(self.decay)
+        check_inner(self.inner)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         return State(theta, w, self.choose_steps(problem)), 0.0
