@@ -17,8 +17,8 @@ PACKAGE = ROOT / "src" / "valuefit"
 
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 FLOW = [
-    "kernels", "transitions", "sources", "rows", "problem", "exact", "certificate", "theory", "solver", "solvers",
-    "result", "solve", "capabilities", "demo", "cli",
+    "kernels", "transitions", "features", "sources", "rows", "problem", "exact", "certificate", "theory", "solver",
+    "solvers", "result", "solve", "capabilities", "experiment", "figures", "reproduce", "demo", "cli",
 ]  # fmt: skip
 
 
@@ -118,6 +118,23 @@ def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
     for word in ("passes", "seconds", "gap", "status", *vf.solvers.names()):
         assert word in shown
     assert re.search(r"lstd\W+[\d.]+\W+[\d.]+\W+[\d.e-]+\W+converged", shown)
+
+
+def test_an_installed_wheel_reproduces_figure_1_from_an_empty_folder(wheel, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(wheel / "site"), "COLUMNS": "160"}
+    shown = run(
+        sys.executable, "-m", "valuefit", "reproduce", "random-mdp", "--quick", cwd=tmp_path, env=environment
+    )  # fmt: skip
+    assert "SAGA" in shown
+    assert "passes to 1e-6" in shown
+    written = {path.name for path in (tmp_path / "results" / "random-mdp-quick").iterdir()}
+    assert written == {"runs", "random-mdp.png", "random-mdp.svg", "table.md", "results.csv"}
+
+
+def test_an_unknown_experiment_ends_with_a_sentence():
+    done = subprocess.run([sys.executable, "-m", "valuefit", "reproduce", "figure-7"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "There is no experiment 'figure-7'" in done.stderr
 
 
 def test_the_command_line_lists_solvers():

@@ -19,6 +19,7 @@ def main() -> None:
       valuefit demo            compare all solvers on the paper's Random MDP
       valuefit demo --quick    the same on a small one
       valuefit solvers         list the solvers and what they can do
+      valuefit reproduce random-mdp --quick
     """
 
 
@@ -44,6 +45,34 @@ def solvers(markdown: bool) -> None:
         click.echo(markdown_table())
     else:
         print_table()
+
+
+@main.command()
+@click.argument("name")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for the results. [default: results/NAME]")
+@click.option("--quick", is_flag=True, help="A small version, within a minute.")
+@click.option("--jobs", default=2, show_default=True, help="Runs at a time.")
+@click.option("--seed", default=0, show_default=True, help="Tuning uses this seed, the runs shown the next ones.")
+def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
+    """Run an experiment of the paper: tune, run, draw, tabulate.
+
+    NAME is random-mdp, mountain-car-5000, mountain-car-20000, off-policy, traces, or a path to a TOML file of the
+    same form. A run that was stopped goes on where it was when it is started again with the same folder.
+
+    \b
+    Examples:
+      valuefit reproduce random-mdp --quick
+      valuefit reproduce mountain-car-5000 --out figures/
+    """
+    from valuefit.reproduce import reproduce_experiment
+
+    try:
+        reproduce_experiment(name, out=out, quick=quick, jobs=jobs, seed=seed)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo("Stopped. Run the same command again to go on from here.", err=True)
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

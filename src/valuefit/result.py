@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,9 @@ class Result:
         """Write everything to one .npz file, under a temporary name first."""
         facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("theta", "w", "history")}
         text = json.dumps({"format": FORMAT, **facts}, allow_nan=False)
-
-        def write(stream: Any) -> None:
-            np.savez(stream, facts=np.array(text), theta=self.theta, w=self.w, history=self.history)
-
-        return write_atomically(Path(path), write)
+        stream = io.BytesIO()
+        np.savez(stream, facts=np.array(text), theta=self.theta, w=self.w, history=self.history)
+        return write_bytes(Path(path), stream.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
@@ -89,12 +87,11 @@ class Result:
         return cls(**arrays, **{**facts, "dead": tuple(facts["dead"])})
 
 
-def write_atomically(path: Path, write: Callable[[Any], None]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then rename it: a reader sees all of it or nothing."""
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write to a temporary name beside `path`, then rename it: a reader sees all of it or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as stream:
-            write(stream)
+        temporary.write_bytes(data)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,152 @@
+"""Tile coding (CMAC): overlapping grids, one active tile in each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from valuefit.kernels import compiled
+from valuefit.transitions import Array
+
+
+class Tiles(TransformerMixin, BaseEstimator):
+    """Tile coding as CSR rows with one 1 in each tiling.
+
+    Tiling i divides every dimension into `bins` tiles, shifted by a part of a tile that differs between tilings,
+    so that rows are constant on small cells and share tiles over large ones. A constant is in the span, for the
+    tiles of a tiling sum to one. Prefer it for few dimensions (up to four or so) and values with kinks.
+
+    tilings: how many grids. bins: tiles a dimension in each, one number or one a dimension; a displaced grid
+    needs one tile more than the range has widths, so the width is range / (bins - 1), or range / bins where a
+    dimension wraps. displacement: "asymmetric" (1, 3, 5, ... parts, coprime to
+    the number of tilings, which avoids artefacts along the diagonal) or
+    "uniform" (the same part in every dimension). hashed: number of columns to hash tiles into, None for one column
+    each; `collisions_` counts the tiles of the training rows that share a column. wrap: dimensions (by number) in
+    which the range closes on itself, such as angles. low, high: ranges; taken from the data where None.
+
+    Albus 1975; Sutton and Barto 2018, section 9.5.4.
+    """
+
+    def __init__(
+        self,
+        tilings: int = 8,
+        bins: int | Sequence[int] = 8,
+        *,
+        displacement: str = "asymmetric",
+        hashed: int | None = None,
+        wrap: Sequence[int] = (),
+        low: Any = None,
+        high: Any = None,
+    ) -> None:
+        self.tilings = tilings
+        self.bins = bins
+        self.displacement = displacement
+        self.hashed = hashed
+        self.wrap = wrap
+        self.low = low
+        self.high = high
+
+    def fit(self, X: Any, y: Any = None) -> Tiles:
+        """Learn the ranges, and count collisions if tiles are hashed."""
+        X = validate_data(self, X, dtype=np.float64)
+        d = X.shape[1]
+        self._check(d)
+        self.low_ = np.broadcast_to(X.min(axis=0) if self.low is None else np.asarray(self.low, float), d).copy()
+        high = np.broadcast_to(X.max(axis=0) if self.high is None else np.asarray(self.high, float), d)
+        if not (high >= self.low_).all():
+            raise ValueError("low must not exceed high in any dimension.")
+        self.bins_ = np.broadcast_to(np.asarray(self.bins, np.int64), d).copy()
+        wraps = np.zeros(d, bool)
+        wraps[list(self.wrap)] = True
+        self.wraps_ = wraps
+        widths = np.where(wraps, self.bins_, np.maximum(self.bins_ - 1, 1))
+        extent = np.where(high > self.low_, high - self.low_, 1.0)
+        self.scale_ = widths / extent
+        parts = coprime(d, self.tilings) if self.displacement == "asymmetric" else np.ones(d, np.int64)
+        self.shift_ = (np.arange(self.tilings)[:, None] * parts % self.tilings) / self.tilings
+        # one tile cannot be displaced
+        self.shift_[:, self.bins_ == 1] = 0.0
+        self.tiles_ = int(np.prod(self.bins_))
+        self.collisions_ = 0
+        if self.hashed is not None:
+            used = np.unique(self._tiles(X))
+            self.collisions_ = len(used) - len(np.unique(self._hash(used)))
+        return self
+
+    def transform(self, X: Any) -> sparse.csr_array:
+        """CSR rows, (n, tilings * tiles) or (n, hashed); observations outside the range take the tile at its edge."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        columns = self._tiles(X)
+        if self.hashed is not None:
+            columns = self._hash(columns)
+        starts = np.arange(0, columns.size + 1, self.tilings)
+        rows = sparse.csr_array(
+            (np.ones(columns.size), columns.ravel(), starts), shape=(len(X), len(self.get_feature_names_out()))
+        )
+        if self.hashed is not None:
+            rows.sum_duplicates()
+        return rows
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """One name a column."""
+        count = self.tilings * self.tiles_ if self.hashed is None else self.hashed
+        return np.array([f"tile{column}" for column in range(count)], dtype=object)
+
+    def _tiles(self, X: Array) -> Array:
+        out = np.empty((len(X), self.tilings), np.int64)
+        tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
+        return out
+
+    def _hash(self, tiles: Array) -> Array:
+        """A fixed mixing of the bits, so that the same tile has the same column on every machine."""
+        mixed = tiles.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(32)
+        return (mixed % np.uint64(self.hashed or 1)).astype(np.int64)
+
+    def _check(self, d: int) -> None:
+        if self.tilings < 1:
+            raise ValueError(f"tilings is {self.tilings}; there must be at least 1.")
+        bins = np.asarray(self.bins)
+        if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or (bins < 1).any():
+            raise ValueError(f"bins is {self.bins}; give one positive number, or one for each of {d} dimensions.")
+        if self.displacement not in ("asymmetric", "uniform"):
+            raise ValueError(f'displacement is {self.displacement!r}; it must be "asymmetric" or "uniform".')
+        if self.hashed is not None and self.hashed < 1:
+            raise ValueError(f"hashed is {self.hashed}; it must be a positive number of columns.")
+        if any(not 0 <= dimension < d for dimension in self.wrap):
+            raise ValueError(f"wrap is {tuple(self.wrap)}; dimensions run from 0 to {d - 1}.")
+
+
+def coprime(count: int, to: int) -> Array:
+    """The first odd numbers that share no factor with `to`: any other would leave some displacements unused."""
+    found: list[int] = []
+    candidate = 1
+    while len(found) < count:
+        if math.gcd(candidate, to) == 1:
+            found.append(candidate)
+        candidate += 2
+    return np.array(found)
+
+
+@compiled
+def tile_numbers(X, low, scale, shift, bins, wraps, tiles, out):
+    for i in range(X.shape[0]):
+        for k in range(shift.shape[0]):
+            tile = 0
+            for c in range(X.shape[1]):
+                place = int(np.floor((X[i, c] - low[c]) * scale[c] + shift[k, c]))
+                if wraps[c]:
+                    place %= bins[c]
+                else:
+                    place = min(max(place, 0), bins[c] - 1)
+                tile = tile * bins[c] + place
+            out[i, k] = k * tiles + tile

@@ -1,0 +1,147 @@
+"""Figures and tables of an experiment, from its curves."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from valuefit.experiment import Curves, Experiment
+from valuefit.result import write_bytes
+from valuefit.transitions import Array
+
+NAMES = {"pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC"}
+# A colour-blind safe palette, and dashes besides, so that curves differ in print too.
+STYLES = {
+    "pdbg": ("#0072B2", "-."),
+    "gtd2": ("#E69F00", ":"),
+    "flstd-sa": ("#999999", "--"),
+    "svrg": ("#D55E00", "-"),
+    "saga": ("#009E73", "-"),
+    "tdc": ("#CC79A7", ":"),
+}
+FLOOR = 1e-12
+
+
+def on_common_passes(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
+    """passes, and log10 of the gap of every run there (runs, passes); a run that ended early stays where it was."""
+    longest = max(runs, key=lambda run: run["passes"][-1])
+    passes = np.array(longest["passes"])
+    rows = [np.interp(passes, run["passes"], np.log10(np.maximum(run["gap"], 1e-300))) for run in runs]
+    return passes, np.array(rows)
+
+
+def straightness(passes: Array, gap: Array) -> float | None:
+    """R^2 of log gap against passes between a gap of 1e-1 and 1e-10; None where the curve does not go below 1e-6."""
+    inside = (gap < 1e-1) & (gap > 1e-10)
+    if gap.min() > 1e-6 or inside.sum() < 3:
+        return None
+    return float(np.corrcoef(passes[inside], np.log(gap[inside]))[0, 1] ** 2)
+
+
+def passes_to(passes: Array, gap: Array, target: float) -> float | None:
+    below = np.flatnonzero(gap <= target)
+    return float(passes[below[0]]) if len(below) else None
+
+
+def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Path]:
+    """One figure: a column a panel, a row a grid; the median over seeds with their spread shaded. PNG and SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    grids, panels = list(experiment.grids), experiment.panels
+    size = (4.2 * len(panels), 3.3 * len(grids))
+    figure, axes = plt.subplots(len(grids), len(panels), figsize=size, squeeze=False, sharey=True)
+    for row, grid in enumerate(grids):
+        for column, panel in enumerate(panels):
+            axis = axes[row, column]
+            for found in curves:
+                if (found.grid, found.panel) != (grid, panel.label) or not any(run["passes"] for run in found.runs):
+                    continue
+                colour, dashes = STYLES[found.method]
+                passes, logs = on_common_passes([run for run in found.runs if run["passes"]])
+                shown = 10 ** np.clip(logs, np.log10(FLOOR), 3)
+                axis.plot(passes, np.median(shown, axis=0), dashes, color=colour, label=NAMES[found.method])
+                axis.fill_between(passes, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.25, linewidth=0)
+            axis.set_yscale("log")
+            axis.set_ylim(FLOOR, 1e2)
+            axis.set_title(f"{panel.label} ({grid} grid)", fontsize=10)
+            axis.set_xlabel("passes over the log")
+            axis.grid(alpha=0.3)
+        axes[row, 0].set_ylabel("gap")
+    handles = {label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.suptitle(experiment.title)
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    written = []
+    for suffix in ("png", "svg"):
+        stream = io.BytesIO()
+        # no date inside, so that the same numbers give the same file
+        figure.savefig(stream, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
+        path = folder / f"{experiment.name}.{suffix}"
+        write_bytes(path, stream.getvalue())
+        written.append(path)
+    plt.close(figure)
+    return written
+
+
+def table(curves: list[Curves]) -> list[dict[str, Any]]:
+    """One row a method, grid and panel: best steps, passes to a gap of 1e-2 and 1e-6, last gap, straightness."""
+    rows = []
+    for found in curves:
+        runs = [run for run in found.runs if run["passes"]]
+        row: dict[str, Any] = {
+            "panel": found.panel,
+            "grid": found.grid,
+            "method": NAMES[found.method],
+            "step_theta": found.step_theta * found.unit_theta,
+            "step_w": None if found.method == "flstd-sa" else found.step_w * found.unit_w,
+            "diverged": sum(run["status"] == "diverged" for run in found.runs),
+        }
+        if runs:
+            passes, logs = on_common_passes(runs)
+            median = 10 ** np.median(logs, axis=0)
+            row |= {
+                "passes to 1e-2": passes_to(passes, median, 1e-2),
+                "passes to 1e-6": passes_to(passes, median, 1e-6),
+                "last gap": float(median[-1]),
+                "straightness": straightness(passes, median),
+            }
+        rows.append(row)
+    return rows
+
+
+def write_tables(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Path]:
+    """`table.md` for people and `results.csv`, tidy, for programs."""
+    rows = table(curves)
+    columns = ["panel", "grid", "method", "step_theta", "step_w", "passes to 1e-2", "passes to 1e-6", "last gap",
+               "straightness", "diverged"]  # fmt: skip
+    lines = [f"# {experiment.title}", "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    lines += ["| " + " | ".join(_cell(row.get(column)) for column in columns) + " |" for row in rows]
+    markdown = "\n".join(lines) + "\n"
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["panel", "grid", "method", "seed", "step_theta", "step_w", "passes", "gap"])
+    for found in curves:
+        for run in found.runs:
+            steps = (found.step_theta * found.unit_theta, found.step_w * found.unit_w)
+            for passes, gap in zip(run["passes"], run["gap"], strict=True):
+                writer.writerow([found.panel, found.grid, found.method, run["seed"], *steps, passes, gap])
+    written = []
+    for name, text in (("table.md", markdown), ("results.csv", out.getvalue())):
+        write_bytes(folder / name, text.encode())
+        written.append(folder / name)
+    return written
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value)

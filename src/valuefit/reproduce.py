@@ -1,0 +1,45 @@
+"""`valuefit reproduce`: an experiment from its name to its figure, with a progress line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from valuefit.experiment import load_experiment, run_experiment
+from valuefit.figures import draw, table, write_tables
+
+
+def reproduce_experiment(name: str, *, out: str | None, quick: bool, jobs: int, seed: int) -> Path:
+    """Run it, write its figure and tables, print the table; returns the folder."""
+    experiment = load_experiment(name, quick=quick, seed=seed)
+    folder = Path(out) if out else Path("results") / (experiment.name + ("-quick" if quick else ""))
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.completed} runs"),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("starting", total=None)
+        curves = run_experiment(
+            experiment, folder, jobs=jobs, progress=lambda text: bars.update(bar, description=text, advance=1)
+        )
+    written = [*draw(experiment, curves, folder), *write_tables(experiment, curves, folder)]
+    shown = Table(title=experiment.title, title_justify="left")
+    for column in ("panel", "grid", "method"):
+        shown.add_column(column)
+    for column in ("passes to 1e-2", "passes to 1e-6", "last gap"):
+        shown.add_column(column, justify="right")
+    for row in table(curves):
+        cells = [row.get(key) for key in ("passes to 1e-2", "passes to 1e-6")]
+        texts = ["-" if value is None else f"{value:.0f}" for value in cells]
+        gap = "diverged" if row.get("last gap") is None else f"{row['last gap']:.1e}"
+        shown.add_row(row["panel"], row["grid"], row["method"], *texts, gap)
+    console.print(shown)
+    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
+    return folder

@@ -1,0 +1,121 @@
+"""Tile coding: what a tile is, in every option, against plain loops."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import valuefit as vf
+from valuefit.features import Tiles
+
+
+def naive_tiles(X, low, high, tilings, bins, parts, wrap=()):
+    """Column sets of each row by plain loops."""
+    rows = []
+    for x in X:
+        active = set()
+        for k in range(tilings):
+            tile = 0
+            for c, value in enumerate(x):
+                widths = bins[c] if c in wrap else bins[c] - 1
+                place = (value - low[c]) / (high[c] - low[c]) * widths + (k * parts[c] % tilings) / tilings
+                place = int(np.floor(place + 1e-15))
+                place = place % bins[c] if c in wrap else min(max(place, 0), bins[c] - 1)
+                tile = tile * bins[c] + place
+            active.add(k * int(np.prod(bins)) + tile)
+        rows.append(active)
+    return rows
+
+
+def columns_of(rows):
+    return [set(rows.indices[rows.indptr[i] : rows.indptr[i + 1]]) for i in range(rows.shape[0])]
+
+
+@pytest.mark.parametrize(
+    ("tilings", "bins", "wrap", "parts"),
+    [(1, (4, 4), (), (1, 3)), (4, (5, 3), (), (1, 3)), (8, (6, 6), (0,), (1, 3)), (3, (4, 4), (), (1, 5))],
+)
+def test_tiles_are_those_of_the_plain_loops(tilings, bins, wrap, parts):
+    X = np.random.default_rng(0).uniform(-1, 3, (200, 2))
+    low, high = [-1.0, -1.0], [3.0, 3.0]
+    tiles = Tiles(tilings, bins, wrap=wrap, low=low, high=high).fit(X)
+    assert columns_of(tiles.transform(X)) == naive_tiles(X, low, high, tilings, bins, parts, wrap)
+
+
+def test_rows_are_csr_with_one_tile_in_each_tiling():
+    X = np.random.default_rng(0).standard_normal((500, 3))
+    rows = Tiles(8, 5).fit_transform(X)
+    assert sparse.issparse(rows)
+    assert rows.format == "csr"
+    assert rows.shape == (500, 8 * 125)
+    assert (np.diff(rows.indptr) == 8).all()
+    assert (rows.data == 1).all()
+
+
+def test_displacements_are_all_different_whatever_the_number_of_tilings():
+    for tilings in (2, 3, 6, 12, 15):
+        shift = Tiles(tilings, 4).fit(np.random.default_rng(0).random((10, 3))).shift_
+        for dimension in range(3):
+            assert len(np.unique(shift[:, dimension].round(9))) == tilings
+
+
+def test_uniform_displacement_moves_all_dimensions_alike():
+    shift = Tiles(4, 4, displacement="uniform").fit(np.random.default_rng(0).random((10, 3))).shift_
+    assert (shift == shift[:, :1]).all()
+
+
+def test_wrapped_dimensions_close_on_themselves():
+    angles = np.array([[0.0], [2 * np.pi], [0.01], [2 * np.pi - 0.01]])
+    closed = Tiles(8, 6, wrap=[0], low=0, high=2 * np.pi).fit(angles).transform(angles).toarray()
+    open_ = Tiles(8, 6, low=0, high=2 * np.pi).fit(angles).transform(angles).toarray()
+    assert (closed[0] == closed[1]).all()
+    assert closed[2] @ closed[3] >= 6
+    assert open_[2] @ open_[3] == 0
+
+
+def test_observations_outside_the_range_take_the_tile_at_its_edge():
+    tiles = Tiles(4, 5, low=0, high=1).fit([[0.5]])
+    inside, outside = tiles.transform([[0.0], [1.0]]), tiles.transform([[-9.0], [9.0]])
+    assert inside[0].toarray().argmax() == outside[0].toarray().argmax()
+    assert (inside[[1]] != outside[[1]]).nnz <= 2 * 4
+
+
+def test_hashing_counts_its_collisions_and_keeps_the_sums():
+    X = np.random.default_rng(0).random((2000, 2))
+    plain, hashed = Tiles(8, 8).fit(X), Tiles(8, 8, hashed=100).fit(X)
+    used = len(np.unique(plain.transform(X).indices))
+    rows = hashed.transform(X)
+    assert rows.shape == (2000, 100)
+    assert (rows.sum(axis=1) == 8).all()
+    assert hashed.collisions_ == used - len(np.unique(rows.indices)) > 0
+    assert Tiles(8, 8, hashed=10**6).fit(X).collisions_ < 5
+    assert plain.collisions_ == 0
+
+
+def test_tiles_are_a_scikit_learn_transformer():
+    X = np.random.default_rng(0).random((50, 2))
+    assert clone(Tiles(3, 7)).get_params()["bins"] == 7
+    rows = make_pipeline(StandardScaler(), Tiles(4, 4)).fit_transform(X)
+    assert rows.shape == (50, 64)
+    assert len(Tiles(4, 4).fit(X).get_feature_names_out()) == 64
+    log = vf.Transitions.from_arrays(X, np.ones(50), terminated=np.arange(50) == 49)
+    assert vf.solve(vf.Problem(log, Tiles(4, 4)), "lstd").status == "converged"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tilings": 0}, "at least 1"),
+        ({"bins": 0}, "positive"),
+        ({"bins": [3, 3, 3]}, "2 dimensions"),
+        ({"displacement": "random"}, "asymmetric"),
+        ({"hashed": 0}, "positive"),
+        ({"wrap": [2]}, "from 0 to 1"),
+        ({"low": 2, "high": 1}, "must not exceed"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Tiles(**settings).fit(np.random.default_rng(0).random((5, 2)))
