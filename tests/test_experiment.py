@@ -154,8 +154,8 @@ def test_off_policy_td_diverges_where_svrg_and_saga_do_not():
     panel = full.panels[0]
     assert panel.label == "Baird's star"
     for method in ("flstd-sa", "svrg", "saga"):
-        gap = experiments.run_job(experiments.Job(panel, method, 0.1, 0.1, 200.0, 1))["gap"]
+        gap = experiments.run_job(experiments.Job(panel, method, 0.01, 0.1, 200.0, 1))["gap"]
         if method == "flstd-sa":
-            assert gap[-1] > 100 * gap[len(gap) // 2] > 1e4
+            assert gap[-1] > 100 * gap[len(gap) // 2] > 100 * gap[0]
         else:
             assert gap[-1] < 1e-5
