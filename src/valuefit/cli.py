@@ -56,8 +56,8 @@ def solvers(markdown: bool) -> None:
 def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
     """Run an experiment of the paper: tune, run, draw, tabulate.
 
-    NAME is random-mdp, mountain-car-5000, mountain-car-20000, off-policy, traces, or a path to a TOML file of the
-    same form. A run that was stopped goes on where it was when it is started again with the same folder.
+    NAME is random-mdp, mountain-car-5000, mountain-car-20000, off-policy, traces, table-1, or a path to a TOML
+    file. A run that was stopped goes on where it was when it is started again with the same folder.
 
     \b
     Examples:

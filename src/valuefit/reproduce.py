@@ -10,10 +10,28 @@ from rich.table import Table
 
 from valuefit.experiment import load_experiment, run_experiment
 from valuefit.figures import draw, table, write_tables
+from valuefit.table1 import run_table1
+
+
+def _bars(console: Console) -> Progress:
+    columns = SpinnerColumn(), TextColumn("{task.completed} runs"), TextColumn("{task.description}")
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+
+
+def _table1(folder: Path, quick: bool) -> Path:
+    console = Console()
+    with _bars(console) as bars:
+        bar = bars.add_task("starting", total=None)
+        run_table1(folder, quick=quick, progress=lambda text: bars.update(bar, description=text, advance=1))
+    console.print((folder / "table.md").read_text(), soft_wrap=True, markup=False, highlight=False)
+    console.print(f"Written: {folder}/table.md, table-1.png, table-1.svg")
+    return folder
 
 
 def reproduce_experiment(name: str, *, out: str | None, quick: bool, jobs: int, seed: int) -> Path:
     """Run it, write its figure and tables, print the table; returns the folder."""
+    if name == "table-1":
+        return _table1(Path(out or ("results/table-1" + ("-quick" if quick else ""))), quick)
     experiment = load_experiment(name, quick=quick, seed=seed)
     folder = Path(out) if out else Path("results") / (experiment.name + ("-quick" if quick else ""))
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,68 @@
+"""Table 1 measured: counts follow the formulas, a stopped run goes on, and the page says it all."""
+
+import json
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from valuefit import table1
+from valuefit.sources.ar1 import ar1_log, fourier_features
+
+
+def test_the_process_is_the_one_described():
+    log = ar1_log(50_000, memory=0.8)
+    x = log.observations[log.now]
+    assert np.abs(x.var(axis=0) - 1).max() < 0.1
+    after = log.observations[log.next]
+    assert np.corrcoef(x[:, 0], after[:, 0])[0, 1] == pytest.approx(0.8, abs=0.02)
+    rows = fourier_features(30)(x)
+    assert rows.shape == (50_000, 30)
+    assert (rows[:, -1] == 1).all()
+
+
+def test_a_smaller_spread_is_worse_conditioned():
+    log = ar1_log(3000)
+    wide, narrow = (vf.Theory(vf.Problem(log, fourier_features(20, spread=s))).kappa_C for s in (1.0, 0.3))
+    assert narrow > 10 * wide
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("table1")
+    return table1.run_table1(folder, quick=True), folder
+
+
+def test_counted_operations_grow_as_the_formulas_say(cells):
+    found, _ = cells
+    assert table1.exponent(found["n"], "n", "lstd", "operations") == pytest.approx(1, abs=0.1)
+    assert table1.exponent(found["d"], "d", "lstd", "operations") == pytest.approx(2, abs=0.1)
+    for rows in found.values():
+        for row in rows:
+            assert row["methods"]["lstd"]["reached"]
+            assert row["methods"]["saga"]["reached"]
+            # at a fixed number of passes, SVRG and SAGA cost n d
+            each = row["methods"]["saga"]
+            assert each["operations"] == pytest.approx(24 * row["n"] * row["d"] * each["passes"])
+
+
+def test_larger_n_needs_fewer_passes(cells):
+    passes = [row["methods"]["saga"]["passes"] for row in cells[0]["n"]]
+    assert passes[-1] < passes[0]
+
+
+def test_a_second_call_measures_nothing_again(cells, monkeypatch):
+    found, folder = cells
+    measured = []
+    monkeypatch.setattr(table1, "measure", lambda size, **settings: measured.append(size))
+    assert table1.run_table1(folder, quick=True) == found
+    assert measured == [table1.Size(200, 5)]  # the compiler's
+
+
+def test_page_and_figure_are_written(cells):
+    found, folder = cells
+    page = (folder / "table.md").read_text()
+    assert "SAGA against LSTD" in page
+    assert (folder / "table-1.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list((folder / "runs").glob("*.json"))) == 5  # one cell is in both sweeps
+    assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == found["d"][1]
