@@ -27,7 +27,8 @@ from valuefit.sources.random_mdp import random_mdp
 from valuefit.theory import Theory
 
 HOME = Path(__file__).parent / "experiments"
-RUNGS = (1 / 16, 1 / 4, 1)  # successive halving: parts of the budget, keeping the better third of the settings
+# Successive halving: parts of the budget, and how many of the settings go on to the next
+RUNGS = ((1 / 32, 1 / 4), (1 / 4, 1 / 8), (1, 0))
 REACHED = 1e-10  # a gap this small is as good as any in a figure
 
 
@@ -298,11 +299,11 @@ class Race:
         grid = self.experiment.grids[self.grid]
         one_step = self.method == "flstd-sa"
         field = [(a, b) for a in grid["step_theta"] for b in (grid["step_w"][:1] if one_step else grid["step_w"])]
-        for part in RUNGS:
+        for part, kept in RUNGS:
             self.results = {}
             yield [self._job(steps, part, self.experiment.tuning_seed) for steps in field]
             field = sorted(self.results, key=lambda steps: score(self.results[steps]))
-            field = field[: max(1, len(field) // 3)]
+            field = field[: max(2, round(kept * len(field)))]
         self.best = field[0]
         self.final = []
         self.results = {}
