@@ -226,7 +226,7 @@ class _Run:
 
     def _standing(self) -> str:
         known = f"the residual is {self.residual:.1e}"
-        if self.gap is not None:
+        if self.gap is not None and self.gap_of is self.state:
             known += f" and the gap at most {self.gap:.1e}"
         return f"A gap below tol = {self.tol:.0e} is not shown yet: {known}."
 
@@ -260,10 +260,12 @@ class _Run:
         state = self.state
         if self.status == "interrupted" and state.gradient is not None:
             state = self.best if self._merit(state.gradient) > 100 * self.best_merit else state
+        objective = self.certificate.objective
         if state is not self.gap_of:
-            self.gap = None  # it was that of another iterate
+            self.gap = objective = None  # those were of another iterate
             if self.certificate.cheap and self.tol > 0:
                 self.gap = self.certificate.gap(state.theta, state.w, tol=self.tol, allowance=EASY)
+                objective = self.certificate.objective
         notes = [self.message, state.note]
         if len(self.problem.dead):
             listed = ", ".join(map(str, self.problem.dead[:5])) + (", ..." if len(self.problem.dead) > 5 else "")
@@ -279,7 +281,7 @@ class _Run:
             passes=self.passes,
             seconds=self.seconds,
             history=np.array(self.history, dtype=[(name, "f8") for name in columns]),
-            objective=state.objective if state.objective is not None else self.certificate.objective,
+            objective=objective if state.objective is None else state.objective,
             gap=self.gap if self.gap is not None and np.isfinite(self.gap) else None,
             residual=self.residual,
             solver=self.solver.name,

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_decay, check_inner
-from valuefit.transitions import Array
+from valuefit.solver import PlainSteps
 
 
 @dataclass(frozen=True)
-class GTD2(Steps):
+class GTD2(PlainSteps):
     """GTD2 on a fixed log: x -= step_j * B_t(x) with t drawn uniformly, over and over.
 
     theta += step_theta (v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)). Sublinear: the noise of
     single rows never dies, so steps must decay and digits get ever dearer. Prefer it for comparison with SVRG
     and SAGA, which make it linear at the same cost a step.
-
-    decay: step_j = step / (1 + j / (decay n)), so it halves after `decay` passes; math.inf keeps it constant,
-    as in the paper's experiments. inner: updates in an epoch; n if None.
 
     Sutton et al. 2009; Du et al. 2017, section 5.
     """
@@ -31,25 +24,8 @@ class GTD2(Steps):
     summary: ClassVar[str] = "stochastic gradient on the saddle point; sublinear"
     order: ClassVar[int] = 4
 
-    decay: float = 10.0
-    inner: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_decay(self.decay)
-        check_inner(self.inner)
-
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        return State(theta, w, self.choose_steps(problem)), 0.0
-
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        draws = rng.integers(0, problem.n, self.inner or problem.n)
-        theta, w = state.theta.copy(), state.w.copy()
-        updates(
-            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
-            theta, w, *state.steps, state.count, self.decay * problem.n, problem.ridge, problem.identity,
-        )  # fmt: skip
-        return replace(state, theta=theta, w=w, count=state.count + len(draws)), len(draws) / problem.n
+    def run(self, *arguments: Any) -> None:
+        updates(*arguments)
 
 
 @compiled

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.problem import Problem
-from valuefit.solver import SQUARE, State, Steps, check_decay, check_inner
-from valuefit.transitions import Array
+from valuefit.solver import SQUARE, PlainSteps
 
 
 @dataclass(frozen=True)
-class TDC(Steps):
+class TDC(PlainSteps):
     """TDC on a fixed log: the TD step, corrected so that its mean is the gradient of F.
 
     theta += step_theta (u delta - psi (psi'w) + v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)).
     At w = C^-1 (b - A theta) the mean direction is A'w - ridge theta = -grad F, with ratios and traces too
     (the usual GTD(lambda) form has another fixed point). Sublinear. Prefer it for comparison.
 
-    decay, inner: as in GTD2. Sutton et al. 2009; Maei 2011.
+    Sutton et al. 2009; Maei 2011.
     """
 
     name: ClassVar[str] = "tdc"
@@ -29,25 +25,8 @@ class TDC(Steps):
     order: ClassVar[int] = 5
     refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE}
 
-    decay: float = 10.0
-    inner: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_decay(self.decay)
-        check_inner(self.inner)
-
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        return State(theta, w, self.choose_steps(problem)), 0.0
-
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        draws = rng.integers(0, problem.n, self.inner or problem.n)
-        theta, w = state.theta.copy(), state.w.copy()
-        updates(
-            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
-            theta, w, *state.steps, state.count, self.decay * problem.n, problem.ridge, problem.identity,
-        )  # fmt: skip
-        return replace(state, theta=theta, w=w, count=state.count + len(draws)), len(draws) / problem.n
+    def run(self, *arguments: Any) -> None:
+        updates(*arguments)
 
 
 @compiled
