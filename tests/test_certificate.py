@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 from conftest import Oracle, problem_of
 
 import naive
@@ -137,3 +138,69 @@ def test_an_unaffordable_certificate_ends_as_budget(monkeypatch):
     assert result.status == "budget"
     assert result.gap is None
     assert "residual" in result.message
+
+
+def chain(rows, reward, **settings):
+    n = rows.shape[0] - 1
+    return vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), reward, 0.9, **settings)
+
+
+def slow_process(rng, n, d):
+    x = np.zeros((n + 1, d))
+    for t in range(n):
+        x[t + 1] = 0.8 * x[t] + 0.6 * rng.standard_normal(d)
+    return x
+
+
+def hard(kind):
+    """Problems on which a residual, or a preconditioner that misses small directions, would be believed too soon."""
+    rng = np.random.default_rng(0)
+    if kind == "five features a thousand times smaller":
+        x = slow_process(rng, 2000, 40)
+        return chain(x * np.where(np.arange(40) < 5, 1e-3, 1), (x @ rng.standard_normal(40))[:-1])
+    if kind == "nearly equal pairs":
+        x, y = slow_process(rng, 3000, 20), slow_process(rng, 3000, 20)
+        return chain(np.column_stack([x, x + 1e-4 * y]), (y @ rng.standard_normal(20))[:-1])
+    if kind == "nearly equal sparse pairs":
+        one, other = (sparse.random_array((3001, 300), density=0.02, rng=seed, format="csr") for seed in (1, 2))
+        return chain(sparse.hstack([one, one + 1e-2 * other]).tocsr(), rng.standard_normal(3000))
+    x = slow_process(rng, 1500, 30)
+    return chain(x, (x @ rng.standard_normal(30))[:-1], ridge=1e3)  # F(0) - F* is a tiny part of F(0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["five features a thousand times smaller", "nearly equal pairs", "nearly equal sparse pairs", "a huge ridge"],
+)
+def test_hard_problems_do_not_extract_a_false_word(monkeypatch, kind):
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = hard(kind)
+    exact = Exact(problem)
+    said = 0
+    for name in ("saga", "svrg"):
+        for tol in (1e-2, 1e-4):
+            result = vf.solve(problem, name, tol=tol, max_passes=150)
+            assert result.status != "converged" or exact.gap(result.theta) <= 10 * tol
+            said += result.status == "converged"
+    assert said == (4 if kind == "a huge ridge" else 0)
+
+
+def test_a_diagonal_preconditioner_is_trusted_less(monkeypatch):
+    """Where a factor of C costs too much, only the diagonal is left, which cannot see dependent columns."""
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+    problem = hard("nearly equal sparse pairs")
+    evidence = Certificate(problem, np.zeros(problem.d))
+    monkeypatch.setattr(problem, "passes", lambda flops: 1e9)
+    for passes in (20, 60):
+        theta = vf.solve(problem, "saga", tol=0, max_passes=passes).theta
+        bound = evidence.gap(theta, np.zeros(problem.k), tol=1e-2, allowance=100)
+        assert bound is None or bound >= 0.1 * Exact(problem).gap(theta)
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-4, 1e-8])
+def test_recursive_lstd_does_not_trust_a_correction_that_does_not_shrink(tol):
+    rng = np.random.default_rng(0)
+    x = slow_process(rng, 400, 6)
+    problem = chain(x * 10.0 ** np.arange(-3, 3), (x @ np.ones(6))[:-1])
+    result = vf.solve(problem, "recursive-lstd", tol=tol, max_passes=300)
+    assert result.status != "converged" or Exact(problem).gap(result.theta) <= 10 * tol

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "valuefit"
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 FLOW = [
     "kernels", "transitions", "features", "sources", "rows", "problem", "exact", "certificate", "theory", "solver",
-    "solvers", "result", "solve", "capabilities", "experiment", "figures", "table1", "reproduce", "demo", "cli",
+    "solvers", "result", "loop", "capabilities", "experiment", "figures", "table1", "reproduce", "demo", "cli",
 ]  # fmt: skip
 
 
@@ -141,3 +141,10 @@ def test_the_command_line_lists_solvers():
     shown = run(sys.executable, "-m", "valuefit", "solvers", "--markdown")
     assert shown.strip() == markdown_table()
     assert "recursive-lstd" in run(sys.executable, "-m", "valuefit", "solvers")
+
+
+def test_solve_is_the_function_whatever_was_imported_before():
+    code = "import valuefit.demo, valuefit.reproduce, valuefit as vf; assert callable(vf.solve); vf.solvers.names()"
+    run(sys.executable, "-c", code)
+    for name in vf.__all__:
+        assert getattr(vf, name) is not None

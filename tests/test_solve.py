@@ -46,7 +46,8 @@ def test_the_budget_is_kept(name):
     result = vf.solve(problem, name, tol=1e-30, max_passes=20)
     direct = name in ("lstd", "recursive-lstd", "ilstd")  # one epoch of these may cost more than that
     assert direct or result.passes <= 20
-    assert result.status == ("singular" if name == "lstd" else "budget")
+    assert result.status == "budget"
+    assert name != "lstd" or "rounding" in result.message
 
 
 def test_history_is_a_table_with_the_gap_only_when_a_reference_is_given():

@@ -210,7 +210,8 @@ def test_pdbg_on_the_moments_equals_the_twin(case: Case) -> None:
     for _ in range(4):
         state, passes = solver.epoch(problem, state, None)
         # an iteration reads A twice and C once, a pass reads two rows of phi for each step
-        done = passes * 2 * n * d / (2 * k * d + k * k)
+        row = problem.phi.stored / problem.phi.shape[0]
+        done = passes * 2 * n * row / (2 * k * d + k * k)
         assert abs(done - round(done)) < 1e-9
         iterations += round(done)
         expected = trajectory[iterations - 1]

@@ -9,9 +9,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from valuefit import solvers
+    from valuefit.loop import solve
     from valuefit.problem import Problem
     from valuefit.result import Result
-    from valuefit.solve import solve
     from valuefit.theory import Theory
     from valuefit.transitions import Transitions
 
@@ -21,7 +21,7 @@ _HOME = {
     "Result": "result",
     "Theory": "theory",
     "Transitions": "transitions",
-    "solve": "solve",
+    "solve": "loop",
     "solvers": "solvers",
 }
 

@@ -13,8 +13,9 @@ from valuefit.rows import memory_limit
 from valuefit.transitions import Array
 
 SAMPLE = 8  # rows a column that the preconditioner of C is made from
+PROBES = 8  # conjugate-gradient steps on a random vector that tell how far the preconditioner is off
 EASY = 5.0  # passes for which the moments are formed without asking
-SLACK = 5.0  # how far the sampled factor may be off when it bounds what conjugate gradients left over
+SLACK = 2.0  # the smallest Ritz value seen may be this far above the smallest eigenvalue
 
 
 class Certificate:
@@ -34,7 +35,10 @@ class Certificate:
         self.objective: float | None = None
         self._exact: Exact | None = None
         self._factor: tuple[Array, bool] | Array | None = None
+        self._ritz = 1.0  # the smallest eigenvalue of the preconditioned C, as far as it was seen
         self._b_energy: float | None = None
+        self._strict = 1.0  # part of the energy that the residual must fall below
+        self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
         self._unit: float | None = None
         self.exact_cost = _exact_cost(problem)
 
@@ -86,6 +90,13 @@ class Certificate:
         _, upper = self._energy(-g_w)
         if upper is None:
             return None
+        # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
+        y = problem.b - r
+        square = float(y @ y)
+        own = problem.ridge * float(theta @ theta)
+        if square > 0:
+            own += square * (square / float(y @ self._C_dot(y)))
+        self._own_scale = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
         # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
         self.objective = 0.5 * upper + 0.5 * float(w @ (r - g_w)) + 0.5 * problem.ridge * float(theta @ theta)
         excess = 0.5 * upper + 0.5 * float(g_theta @ g_theta) / problem.ridge
@@ -105,7 +116,7 @@ class Certificate:
 
         energy = 0.0
         self.passes += 1
-        for grown, _ in self._conjugate_gradients(K_dot, e + problem.A_dot(g_theta) / problem.ridge, 12):
+        for grown, *_ in self._conjugate_gradients(K_dot, e + problem.A_dot(g_theta) / problem.ridge, 12):
             gained, energy = grown - energy, grown
             if gained < 0.1 * (2 * excess - energy):
                 break
@@ -117,7 +128,7 @@ class Certificate:
             scale = self._start_excess()
             return excess / scale if scale > 0 else 0.0
         assert self.objective is not None
-        scale = 0.5 * self._energy_of_b() - self.objective
+        scale = max(0.5 * self._energy_of_b() - self.objective, self._own_scale)
         return excess / scale if scale > 0 else np.inf
 
     def _start_excess(self) -> float:
@@ -137,9 +148,13 @@ class Certificate:
         if self.problem.identity:
             return float(r @ r), float(r @ r)
         energy = 0.0
-        for energy, left in self._conjugate_gradients(self._C_dot, r, 60):
-            if left <= 0.02 * energy:
-                return energy, energy + SLACK * left
+        self._precondition(r)  # sets up the factor, and with it how far it may be off
+        for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60):
+            self._ritz = min(self._ritz, ritz)
+            # what is left is |residual|^2 in C^+, at most its size in the preconditioner over the smallest eigenvalue
+            above = SLACK / self._ritz * left
+            if above <= 0.2 * energy and left <= self._strict * energy:
+                return energy, energy + above
         return energy, None if energy > 0 or r.any() else 0.0
 
     def _C_dot(self, x: Array) -> Array:
@@ -148,27 +163,38 @@ class Certificate:
 
     def _conjugate_gradients(
         self, product: Callable[[Array], Array], r: Array, most: int
-    ) -> Iterator[tuple[float, float]]:
-        """Energies of the solution so far (rising to r' S^+ r), and what the preconditioner says is left."""
+    ) -> Iterator[tuple[float, float, float]]:
+        """Energies of the solution so far (rising to r' S^+ r), preconditioned residuals, smallest Ritz values."""
         energy, z = 0.0, self._precondition(r)
         p, left = z, float(r @ z)
+        diagonal: list[float] = []  # of the Lanczos matrix that conjugate gradients build on the way
+        beside: list[float] = []
+        alpha = beta = 0.0
         for _ in range(min(most, int(self._allowance))):
             Sp = product(p)
             curvature = float(p @ Sp)
-            if not curvature > 0:
+            if not (curvature > 0 and left > 0):
                 return
-            energy += left**2 / curvature
-            r = r - left / curvature * Sp
+            diagonal.append(curvature / left + (beta / alpha if alpha else 0.0))
+            alpha = left / curvature
+            energy += left * alpha
+            r = r - alpha * Sp
             z = self._precondition(r)
-            before, left = left, float(r @ z)
-            yield energy, left
-            p = z + left / before * p
+            before, left = left, max(float(r @ z), 0.0)
+            beta = left / before
+            ritz = linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(beside))[0]
+            yield energy, left, float(max(ritz, 1e-300))
+            beside.append(np.sqrt(beta) / alpha)
+            p = z + beta * p
 
     def _precondition(self, r: Array) -> Array:
         if self.problem.identity:
             return r
         if self._factor is None:
             self._factor = self._sampled_factor()
+            probe = np.random.default_rng(1).standard_normal(self.problem.k)
+            for *_, ritz in self._conjugate_gradients(self._C_dot, self.problem.C_dot(probe), PROBES):
+                self._ritz = min(self._ritz, ritz)
         if isinstance(self._factor, tuple):
             return np.asarray(linalg.cho_solve(self._factor, r, check_finite=False))
         return r / self._factor
@@ -176,18 +202,23 @@ class Certificate:
     def _sampled_factor(self) -> tuple[Array, bool] | Array:
         """Cholesky factor of C over sampled steps, or the diagonal of C where that factor would be too large."""
         problem = self.problem
-        # A direction that the sample missed gets the weight of one visit, so it is over- and not underrated.
-        shift = (float(problem.psi_squared.mean()) or 1.0) / problem.n
-        if 8 * problem.k**2 > min(memory_limit(), 2 << 30) or (problem.psi.sparse and problem.k > 2000):
-            self.passes += 1
-            return problem.psi.column_squares(problem.visits) / problem.n + shift
+        diagonal = problem.psi.column_squares(problem.visits) / problem.n
+        diagonal[diagonal == 0] = 1.0  # a dual feature without data takes no part
+        self.passes += 1
         count = min(problem.n, SAMPLE * problem.k)
+        each = problem.psi.stored / problem.psi.shape[0]
+        cost = count / problem.n + problem.passes(2 * count * each**2 + problem.k**3 / 3)
+        if 8 * problem.k**2 > memory_limit() or cost > 0.5 * self._allowance:
+            # Nearly dependent columns, which a diagonal cannot see, hide energy in a small residual: trust a tiny one.
+            self._strict = 1e-7
+            return diagonal
         chosen = np.random.default_rng(0).choice(problem.n, count, replace=False)
         rows = problem.psi.take(problem.now[chosen])
         gram = rows.T @ rows
         gram = np.asarray(gram.toarray() if problem.psi.sparse else gram) / count
-        gram[np.diag_indices_from(gram)] += shift
-        self.passes += count / problem.n + problem.passes(2 * count * problem.k**2 + problem.k**3)
+        # just enough for a factor to exist: a larger shift would hide small directions
+        gram[np.diag_indices_from(gram)] += 1e-10 * diagonal
+        self.passes += cost
         lower: tuple[Array, bool] = linalg.cho_factor(gram, lower=True, check_finite=False)
         return lower
 

@@ -32,7 +32,10 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
     """Compare every solver on the Random MDP of Du et al. (2017)."""
     from valuefit.demo import compare_solvers
 
-    compare_solvers(quick=quick, tol=tol, max_passes=max_passes, seed=seed)
+    try:
+        compare_solvers(quick=quick, tol=tol, max_passes=max_passes, seed=seed)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @main.command()

@@ -7,10 +7,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from valuefit.exact import Exact
+from valuefit.loop import Progress as Standing
+from valuefit.loop import solve
 from valuefit.problem import Problem
 from valuefit.result import Result
-from valuefit.solve import Progress as Standing
-from valuefit.solve import solve
 from valuefit.solvers import names
 from valuefit.sources.random_mdp import random_mdp
 

@@ -25,7 +25,10 @@ class Exact:
         if M.shape[0] == 0:  # no feature is ever nonzero
             M, self._y = np.zeros((1, problem.d)), np.zeros(1)
         condition = values[-1] / values[0] if len(values) else 1.0
-        U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+        try:
+            U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False)
+        except linalg.LinAlgError:  # the fast method gave up; the slow one does not
+            U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
         # Rounding in A is magnified by C^(+1/2), up to the square root of the condition number of C.
         cutoff = np.finfo(float).eps * max(M.shape) * np.sqrt(condition) * sigma[0]
         self.rank = int((sigma > cutoff).sum())

@@ -17,9 +17,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from valuefit.exact import Exact
+from valuefit.loop import solve
 from valuefit.problem import Problem
 from valuefit.result import write_bytes
-from valuefit.solve import solve
 from valuefit.solver import Solver
 from valuefit.solvers import find, registry
 from valuefit.sources.baird import CLASSIC_WEIGHTS, baird_features, baird_log

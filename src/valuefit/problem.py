@@ -55,6 +55,8 @@ class Problem:
         dual_features: Any = None,
         metric: str = "C",
     ) -> None:
+        if np.ndim(discount) != 0:
+            raise ValueError("discount must be one number; discounts of their own for each step go into from_rows.")
         _between("discount", discount, 0, 1)
         if discount == 1 and not log.terminated.any():
             raise ValueError(
@@ -155,7 +157,7 @@ class Problem:
             where = int(np.flatnonzero(ratio < 0)[0])
             raise ValueError(f"ratio is {ratio[where]} at step {where}. Importance ratios cannot be negative.")
         _between("trace", trace, 0, 1)
-        if not (np.isfinite(ridge) and ridge >= 0):
+        if not (isinstance(ridge, int | float | np.number) and np.isfinite(ridge) and ridge >= 0):
             raise ValueError(f"ridge is {ridge}; it must be a finite number, 0 or more.")
         if metric not in ("C", "identity"):
             raise ValueError(f'metric is {metric!r}; it must be "C" (MSPBE) or "identity" (NEU).')
@@ -454,7 +456,10 @@ def pieces(index: Array, width: int) -> list[Array]:
 
 
 def _between(name: str, value: Any, low: float, high: float) -> None:
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}; it must be a number between {low} and {high}.") from None
     if not ((array >= low) & (array <= high)).all():
         wrong = array if array.ndim == 0 else array[~((array >= low) & (array <= high))][0]
         raise ValueError(f"{name} is {wrong}; it must lie between {low} and {high}.")
@@ -465,11 +470,16 @@ def _featurise(table: Array, used: Array, features: Any, name: str) -> Any:
     observations = table[used]
     if features is None:
         if observations.ndim == 1 and observations.dtype.kind in "iu":
-            # a column for every state of the log, so that the weights of its slices and splits line up
+            # a column for every state number, so that the weights of slices, splits and grown logs line up
+            if table.min() >= 0 and table.max() < 10 * len(table) + 1000:
+                return sparse.eye_array(int(table.max()) + 1, format="csr")[observations]
             return sparse.eye_array(len(table), format="csr")[used]
         return observations.reshape(len(observations), -1)
-    if isinstance(features, str):
-        raise ValueError(f"{name} is the word {features!r}; give a callable or a scikit-learn transformer.")
+    if isinstance(features, str | np.ndarray | list):
+        raise ValueError(
+            f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
+            "Ready feature rows go into Problem.from_rows."
+        )
     rows = features(observations) if callable(features) else features.fit_transform(observations)
     shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
     if len(shape) != 2 or shape[0] != len(observations):

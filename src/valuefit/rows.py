@@ -65,8 +65,11 @@ class Rows:
         for start, block in self.blocks():
             values = block.data if self.sparse else block
             if not np.isfinite(values).all():
-                dense = block.toarray() if self.sparse else block
-                where = start + int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])
+                if self.sparse:
+                    entry = int(np.flatnonzero(~np.isfinite(values))[0])
+                    where = int(np.searchsorted(block.indptr, entry, side="right")) - 1
+                else:
+                    where = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
                 raise ValueError(
                     f"{name} are NaN or infinite in row {where}. Look at the observation of that row and the "
                     "transformer that made it."

@@ -180,8 +180,8 @@ class FixedPoint(Solver):
 
 def check_inner(inner: int | None) -> None:
     """The number of updates in an epoch."""
-    if inner is not None and inner < 1:
-        raise ValueError(f"inner is {inner}; it must be at least 1.")
+    if inner is not None and (inner < 1 or inner != int(inner)):
+        raise ValueError(f"inner is {inner}; it must be at least 1, and a whole number.")
 
 
 def check_decay(decay: float) -> None:

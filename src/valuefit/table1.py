@@ -14,9 +14,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from valuefit.exact import Exact
+from valuefit.loop import solve
 from valuefit.problem import Problem
 from valuefit.result import Result, write_bytes
-from valuefit.solve import solve
 from valuefit.solver import Solver
 from valuefit.solvers import registry
 from valuefit.sources.ar1 import ar1_log, fourier_features

@@ -274,7 +274,13 @@ def _ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
                 f"behaviour_prob is {behaviour[where]} at step {where}, but that action was taken. "
                 "Probabilities of logged actions are positive (are these log-probabilities? take exp first)."
             )
-        values = target / behaviour
+        with np.errstate(over="ignore"):
+            values = target / behaviour
+    if not np.isfinite(values).all():
+        where = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(
+            f"target_prob / behaviour_prob is {values[where]} at step {where}: behaviour_prob is too small."
+        )
     if (values < 0).any():
         where = int(np.flatnonzero(values < 0)[0])
         raise ValueError(f"ratio is {values[where]} at step {where}. Importance ratios cannot be negative.")

@@ -29,10 +29,12 @@ def names() -> list[str]:
     return list(registry())
 
 
-def find(solver: str | Solver) -> Solver:
-    """The solver of this name with its default settings, or the one given."""
+def find(solver: str | Solver | type[Solver]) -> Solver:
+    """The solver of this name or class with its default settings, or the one given."""
     if isinstance(solver, Solver):
         return solver
+    if isinstance(solver, type) and issubclass(solver, Solver):
+        return solver()
     if str(solver) in registry():
         return registry()[str(solver)]()
     near = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)

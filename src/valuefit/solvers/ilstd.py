@@ -68,8 +68,9 @@ class ILSTD(FixedPoint):
             for _ in range(problem.n):
                 move(A, mu, theta, state.steps[0] / problem.n, self.dimensions)
         gradient = (np.zeros(problem.d), -mu / problem.n)  # mu is n (b - A theta), exactly
-        moving = max(1.0, self.dimensions / 2)
-        reading = problem.passes(2 * problem.n * problem.d**2) if state.memory is None else 0.0
+        each = max(1.0, problem.phi.stored / problem.phi.shape[0])  # numbers of a row
+        moving = max(1.0, self.dimensions * problem.d / (2 * each))
+        reading = problem.passes(4 * problem.n * each * problem.d) if state.memory is None else 0.0
         return replace(state, theta=theta, memory=(A, mu), gradient=gradient), moving + reading
 
 

@@ -58,7 +58,10 @@ def _of_smallest_norm(problem: Problem) -> State:
     exact = Exact(problem)
     note = ""
     if exact.rank < problem.d:
-        note = f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm."
+        note = (
+            f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm. "
+            "Features whose scales differ by more than a million look dependent: rescale such."
+        )
     theta = exact.theta
     return State(theta, exact.w, gap=exact.gap(theta), objective=exact.objective(theta), finished=True, note=note)
 

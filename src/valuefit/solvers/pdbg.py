@@ -60,8 +60,9 @@ class PDBG(Steps):
         if not self.precompute:
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
             return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1.0
-        # one iteration reads 2 k d + k^2 numbers, a pass 2 n d: gather as many as make up a pass
-        cost = (2 * problem.k * problem.d + problem.k**2) / (2 * problem.n * problem.d)
+        # one iteration reads 2 k d + k^2 numbers, a pass every row twice: gather as many as make up a pass
+        row = max(1.0, problem.phi.stored / problem.phi.shape[0])
+        cost = (2 * problem.k * problem.d + problem.k**2) / (2 * problem.n * row)
         iterations = int(np.clip(1 / cost, 1, 1000))
         for _ in range(iterations):
             theta, w = theta - step_theta * g_theta, w - step_w * g_w

@@ -47,8 +47,9 @@ class RecursiveLSTD(Solver):
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         passes = 0.0
-        P = state.memory
-        if P is None:
+        if state.memory is not None:
+            P = state.memory[0]
+        else:
             P = self._start(problem)
             sweep(
                 problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, problem.ratio,
@@ -61,8 +62,12 @@ class RecursiveLSTD(Solver):
         theta, w = theta + change[: problem.d], w + change[problem.d :]
         gradient = problem.B(theta, w)
         correction = -problem.n * (P @ np.concatenate(gradient))[: problem.d]
-        gap = correction_gap(problem, theta, correction)
-        return replace(state, theta=theta, w=w, gradient=gradient, memory=P, gap=gap), passes + 5
+        # The correction tells the distance only where corrections shrink: a direction that e swamps hardly moves.
+        bound = correction_gap(problem, theta, correction)
+        before = np.inf if bound == 0 else (state.memory[1] if state.memory else 0.0)
+        shrink = np.sqrt(bound / before) if before > 0 else 1.0
+        gap = bound / (1 - shrink) ** 2 if shrink < 0.9 else None
+        return replace(state, theta=theta, w=w, gradient=gradient, memory=(P, bound), gap=gap), passes + 5
 
     def _start(self, problem: Problem) -> Array:
         e = self.initial * problem.n * (float(problem.psi_squared.mean()) or 1.0)

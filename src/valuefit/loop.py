@@ -13,13 +13,14 @@ from valuefit.certificate import EASY, Certificate
 from valuefit.exact import Exact
 from valuefit.problem import Problem
 from valuefit.result import Result
-from valuefit.solver import Solver, State, settings
+from valuefit.solver import FixedPoint, Solver, State, Steps, settings
 from valuefit.solvers import find, refuse
 from valuefit.transitions import Array
 
 BLOW_UP = 1e6  # a step-weighted squared gradient this much above the best one seen is divergence
 SHORTEN = 4.0  # by this much, then, where the steps are ours to change
 PATIENCE = 12  # how often before giving up
+ROUNDING = 1e-14  # no gap is asked for below this in earnest
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ def solve(
     or a `Result`); the history then holds the true gap of every epoch, free of charge. callback: called with a
     `Progress` after each epoch; return True to stop.
     """
+    if not isinstance(problem, Problem):
+        raise ValueError(
+            f"solve takes a Problem, not {type(problem).__name__}: make one with valuefit.Problem(log, ...)."
+        )
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed is {seed!r}; it must be a whole number, 0 or more.")
     solver = find(solver)
     if not (np.isfinite(tol) and tol >= 0):
         raise ValueError(f"tol is {tol}; it must be a finite number, 0 or more.")
@@ -197,8 +204,10 @@ class _Run:
             return True
         used = " and ".join(f"{step:.1e}" for step in steps if step > 0)
         remedy = "Give smaller steps, or none."
-        if self.solver.guarded:
+        if isinstance(self.solver, FixedPoint) and self.solver.guarded:
             remedy = "This method can diverge off-policy; use 'svrg' or 'saga'."
+        elif self.solver.guarded or not isinstance(self.solver, FixedPoint | Steps):
+            remedy = "Numbers grew out of range: rescale rewards and features."
         self.status = "diverged"
         self.message = f"{self.solver.name} diverged at steps {used}; this is the best iterate before. {remedy}"
         return False
@@ -208,6 +217,11 @@ class _Run:
         if self._converged():
             self.status = "converged"
             self.message = f"The gap is certified to be at most {self.gap:.1e}; tol = {self.tol:.0e} was asked."
+            return True
+        if self.state.finished and self.gap is not None and self.gap <= ROUNDING:
+            self.message = (
+                f"Exact but for rounding, which leaves a gap of at most {self.gap:.1e}, above tol = {self.tol:.0e}."
+            )
             return True
         if self.state.finished:
             self.status = "singular"
@@ -226,21 +240,24 @@ class _Run:
 
     def _standing(self) -> str:
         known = f"the residual is {self.residual:.1e}"
-        if self.gap is not None and self.gap_of is self.state:
+        if self.gap is not None and np.isfinite(self.gap) and self.gap_of is self.state:
             known += f" and the gap at most {self.gap:.1e}"
-        return f"A gap below tol = {self.tol:.0e} is not shown yet: {known}."
+        hint = ""
+        if self.certificate.exact_cost < 0.2 * self.max_passes:
+            hint = " 'lstd' is cheap here."
+        return f"A gap below tol = {self.tol:.0e} is not shown yet: {known}.{hint}"
 
     def _converged(self) -> bool:
-        if self.tol == 0:
-            return False
         if self.state.gap is not None:
             self.gap, self.gap_of = self.state.gap, self.state
             return self.gap <= self.tol
+        if self.tol == 0:
+            return False
         if not self._worth_asking():
             return False
         spent = self.certificate.passes
         self.gap_of = self.state
-        self.gap = self.certificate.gap(self.state.theta, self.state.w, tol=self.tol, allowance=0.25 * self.max_passes)
+        self.gap = self.certificate.gap(self.state.theta, self.state.w, tol=self.tol, allowance=self._allowance)
         self.asking_cost = self.certificate.passes - spent
         self.passes += self.asking_cost
         self.asked_at = self.passes
@@ -248,6 +265,11 @@ class _Run:
         left = 0.1 if self.gap is None or not np.isfinite(self.gap) else self.tol / max(self.gap, self.tol)
         self.look_below = self.residual**2 * left
         return self.gap is not None and self.gap <= self.tol
+
+    @property
+    def _allowance(self) -> float:
+        """Passes that the certificate may take: a part of the budget, and of what is left of it."""
+        return min(0.25 * self.max_passes, self.max_passes - self.passes)
 
     def _worth_asking(self) -> bool:
         if self.certificate.cheap:
