@@ -33,16 +33,20 @@ def updates(
     phi, psi, u, now, next, discount, u_row, u_factor, reward,
     theta, w, step_theta, step_w, count, half_life, ridge, identity,
 ):  # fmt: skip
+    scale = 1.0  # theta is kept as scale * y, so that shrinking it by the ridge costs nothing
     for j in range(now.shape[0]):
         slower = 1.0 + (count + j) / half_life
-        delta = reward[j] - dotv(phi, now[j], next[j], discount[j], theta)
+        delta = reward[j] - scale * dotv(phi, now[j], next[j], discount[j], theta)
         u_w = u_factor[j] * dot(u, u_row[j], w)
         psi_w = 0.0 if identity else dot(psi, now[j], w)
-        if ridge > 0.0:
-            theta *= 1.0 - step_theta / slower * ridge
+        scale *= 1.0 - step_theta / slower * ridge
+        if abs(scale) < 1e-100:
+            theta *= scale
+            scale = 1.0
         if identity:
             w *= 1.0 - step_w / slower
-        axpyv(phi, now[j], next[j], discount[j], step_theta / slower * u_w, theta)
+        axpyv(phi, now[j], next[j], discount[j], step_theta / slower * u_w / scale, theta)
         axpy(u, u_row[j], step_w / slower * delta * u_factor[j], w)
         if not identity:
             axpy(psi, now[j], -step_w / slower * psi_w, w)
+    theta *= scale

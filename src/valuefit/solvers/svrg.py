@@ -13,6 +13,8 @@ from valuefit.solver import State, Steps, check_inner
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
+PIECE = 1 << 21  # draws held in memory at a time
+
 
 @dataclass(frozen=True)
 class SVRG(Steps):
@@ -56,15 +58,16 @@ class SVRG(Steps):
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         assert state.gradient is not None
-        draws = rng.integers(0, problem.n, state.memory)
         d_theta, d_w = np.zeros(problem.d), np.zeros(problem.k)
         step_theta, step_w = state.steps
-        inner_loop(
-            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.trace > 0,
-            *state.gradient, d_theta, d_w, step_theta, step_w, problem.ridge, problem.identity,
-        )  # fmt: skip
+        for start in range(0, state.memory, PIECE):
+            draws = rng.integers(0, problem.n, min(PIECE, state.memory - start))
+            inner_loop(
+                problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.trace > 0,
+                *state.gradient, d_theta, d_w, step_theta, step_w, problem.ridge, problem.identity,
+            )  # fmt: skip
         theta, w = state.theta + d_theta, state.w + d_w
-        return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1 + len(draws) / problem.n
+        return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1 + state.memory / problem.n
 
 
 @compiled

@@ -34,20 +34,24 @@ def updates(
     phi, psi, u, now, next, discount, u_row, u_factor, reward,
     theta, w, step_theta, step_w, count, half_life, ridge, identity,
 ):  # fmt: skip
+    scale = 1.0  # theta is kept as scale * y, so that shrinking it by the ridge costs nothing
     for j in range(now.shape[0]):
         slower = 1.0 + (count + j) / half_life
         by_theta, by_w = step_theta / slower, step_w / slower
-        delta = reward[j] - dotv(phi, now[j], next[j], discount[j], theta)
+        delta = reward[j] - scale * dotv(phi, now[j], next[j], discount[j], theta)
         u_w = u_factor[j] * dot(u, u_row[j], w)
         psi_w = 0.0 if identity else dot(psi, now[j], w)
-        if ridge > 0.0:
-            theta *= 1.0 - by_theta * ridge
+        scale *= 1.0 - by_theta * ridge
+        if abs(scale) < 1e-100:
+            theta *= scale
+            scale = 1.0
         if identity:
-            theta -= by_theta * w
+            theta -= by_theta / scale * w
             w *= 1.0 - by_w
         else:
-            axpy(psi, now[j], -by_theta * psi_w, theta)
+            axpy(psi, now[j], -by_theta / scale * psi_w, theta)
             axpy(psi, now[j], -by_w * psi_w, w)
-        axpy(u, u_row[j], by_theta * delta * u_factor[j], theta)
-        axpyv(phi, now[j], next[j], discount[j], by_theta * u_w, theta)
+        axpy(u, u_row[j], by_theta / scale * delta * u_factor[j], theta)
+        axpyv(phi, now[j], next[j], discount[j], by_theta / scale * u_w, theta)
         axpy(u, u_row[j], by_w * delta * u_factor[j], w)
+    theta *= scale
