@@ -53,8 +53,8 @@ def solve(
     """Minimise F with one of the solvers until the gap is certified below `tol`, or the budget is spent.
 
     gap = (F(theta) - F*) / (F(0) - F*), with the starting point in place of 0 where theta = 0 is optimal.
-    A pass touches every transition once; set-up, snapshots and the stopping test all count. Ctrl-C returns the
-    best iterate so far. Same seed, machine, versions and threads: same bits.
+    A pass touches every transition once; snapshots, moments and the stopping test count, choosing steps does not
+    yet. Ctrl-C returns the best iterate so far. Same seed, machine, versions and threads: same bits.
 
     solver: a short name (`valuefit.solvers.names()`) or a solver with settings. tol: the gap promised by
     "converged"; 0 runs until the budget is spent. init: an earlier `Result`, a `(theta, w)` pair or a theta to
