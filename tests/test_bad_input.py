@@ -110,8 +110,8 @@ def test_a_behaviour_probability_that_is_not_positive_is_refused(value):
 
 
 def test_half_of_what_a_ratio_needs_is_refused():
-    with pytest.raises(ValueError, match="needs both behaviour_prob and target_prob"):
-        log_of(behaviour_prob=np.ones(4))
+    with pytest.raises(ValueError, match="target_prob needs behaviour_prob"):
+        log_of(target_prob=np.ones(4))
     with pytest.raises(ValueError, match="either ratio or the two probabilities, not both"):
         log_of(ratio=np.ones(4), behaviour_prob=np.ones(4), target_prob=np.ones(4))
 

@@ -201,12 +201,20 @@ def test_a_trace_does_not_run_from_one_episode_into_the_next():
     np.testing.assert_allclose(A, naive.moments(plain(recorded, trace=0.9))[0], rtol=1e-12)
 
 
+def test_behaviour_probabilities_wait_for_a_target_policy():
+    count = len(RAGGED.reward)
+    log = RAGGED.log(behaviour_prob=np.linspace(0.1, 1, count), ratio=None)
+    assert (log.ratio == 1).all()
+    np.testing.assert_array_equal(log[2:6].behaviour_prob, np.linspace(0.1, 1, count)[2:6])
+
+
 # ---- immutability --------------------------------------------------------------------------------
 
 
 def test_nothing_in_a_log_can_be_written():
     recorded = RAGGED
-    log = recorded.log(action=np.arange(len(recorded.reward)))
+    count = len(recorded.reward)
+    log = recorded.log(action=np.arange(count), behaviour_prob=np.full(count, 0.5))
     for piece in (log, log[2:6], log.select([0, 2])):
         for name, column in vars(piece).items():
             with pytest.raises(ValueError, match="read-only"):

@@ -97,6 +97,7 @@ class Transitions:
     ratio: Array
     begins: Array
     action: Array | None = None
+    behaviour_prob: Array | None = None
 
     @classmethod
     def from_arrays(
@@ -119,6 +120,7 @@ class Transitions:
         the observation of the following step is taken. Without `episode`, an episode ends at each
         `terminated` or `truncated`. Importance ratios come from `ratio`, or from
         `target_prob / behaviour_prob` of the logged action; without either the log is on-policy.
+        `behaviour_prob` alone is kept for a target policy that is named later.
         """
         observation = check_observations("observation", observation)
         n = len(observation)
@@ -156,6 +158,7 @@ class Transitions:
             ratio=_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
             action=action,
+            behaviour_prob=None if behaviour_prob is None else _behaviour(behaviour_prob, n),
         )._frozen()
 
     def _frozen(self) -> Transitions:
@@ -187,8 +190,10 @@ class Transitions:
             name: getattr(self, name)[chosen]
             for name in ("now", "next", "reward", "terminated", "truncated", "episode", "ratio")
         }
-        action = None if self.action is None else self.action[chosen]
-        return replace(self, **columns, begins=begins, action=action)._frozen()
+        for name in ("action", "behaviour_prob"):
+            column = getattr(self, name)
+            columns[name] = None if column is None else column[chosen]
+        return replace(self, **columns, begins=begins)._frozen()
 
     @property
     def episodes(self) -> Array:
@@ -254,28 +259,33 @@ def _store_once(
     return rows, now.astype(np.int64), next.astype(np.int64)
 
 
+def _behaviour(behaviour_prob: Any, n: int) -> Array:
+    behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
+    if (behaviour <= 0).any():
+        where = int(np.flatnonzero(behaviour <= 0)[0])
+        raise ValueError(
+            f"behaviour_prob is {behaviour[where]} at step {where}, but that action was taken. "
+            "Probabilities of logged actions are positive (are these log-probabilities? take exp first)."
+        )
+    return behaviour
+
+
 def _ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
     if ratio is not None:
-        if behaviour_prob is not None or target_prob is not None:
+        if target_prob is not None:
             raise ValueError("Give either ratio or the two probabilities, not both.")
         values = numbers("ratio", ratio, length=n)
-    elif behaviour_prob is None and target_prob is None:
+    elif target_prob is None:
         return np.ones(n)
-    elif behaviour_prob is None or target_prob is None:
+    elif behaviour_prob is None:
         raise ValueError(
-            "Off-policy needs both behaviour_prob and target_prob of the logged actions (or ratio itself)."
+            "target_prob needs behaviour_prob, the probability with which the logged action was chosen (or give "
+            "ratio itself)."
         )
     else:
-        behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
         target = numbers("target_prob", target_prob, length=n)
-        if (behaviour <= 0).any():
-            where = int(np.flatnonzero(behaviour <= 0)[0])
-            raise ValueError(
-                f"behaviour_prob is {behaviour[where]} at step {where}, but that action was taken. "
-                "Probabilities of logged actions are positive (are these log-probabilities? take exp first)."
-            )
         with np.errstate(over="ignore"):
-            values = target / behaviour
+            values = target / _behaviour(behaviour_prob, n)
     if not np.isfinite(values).all():
         where = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ValueError(
