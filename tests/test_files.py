@@ -223,6 +223,13 @@ def test_a_folder_keeps_any_selection_of_steps(tmp_path_factory, log, data):
     assert_same_log(vf.load(vf.save(piece, tmp_path_factory.mktemp("saved") / "folder")), piece)
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_an_episode_that_was_cut_off_where_the_next_begins_keeps_its_last_step(name, tmp_path):
+    log = vf.Transitions.from_arrays([0, 1, 2], [1.0, 2.0, 3.0], next_observation=[1, 2, 0], truncated=[0, 1, 0],
+                                     terminated=[0, 0, 1], episode=[0, 0, 1])  # fmt: skip
+    assert_same_log(vf.load(vf.save(log, tmp_path / name)), log)
+
+
 @pytest.mark.parametrize("name", FORMS[1:])
 def test_a_table_keeps_a_stretch_of_steps_and_refuses_a_torn_one(name, tmp_path):
     piece = expected()[2:12]
@@ -402,5 +409,8 @@ def test_a_million_steps_of_fifty_columns_load_in_seconds(tmp_path):
     check_large(1_000_000, tmp_path, seconds=60)
 
 
-def test_every_ending_has_a_test():
-    assert set(READERS) == {".csv", ".tsv", ".parquet", ".pq", ".npz", ".h5", ".hdf5"}
+@pytest.mark.parametrize("ending", sorted({*READERS, ".CSV", ".H5"}))
+def test_every_ending_is_read(ending, tmp_path):
+    kind = {".tsv": "csv", ".pq": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}.get(ending.lower(), ending.lower()[1:])
+    source = WRITERS[kind](COLUMNS, tmp_path)
+    assert len(vf.load(source.rename(tmp_path / f"renamed{ending}"))) == len(COLUMNS["reward"])
