@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from valuefit import solvers
+    from valuefit.files import load, save
     from valuefit.loop import solve
     from valuefit.problem import Problem
     from valuefit.result import Result
@@ -21,11 +22,13 @@ _HOME = {
     "Result": "result",
     "Theory": "theory",
     "Transitions": "transitions",
+    "load": "files",
+    "save": "files",
     "solve": "loop",
     "solvers": "solvers",
 }
 
-__all__ = ["Problem", "Result", "Theory", "Transitions", "solve", "solvers"]
+__all__ = ["Problem", "Result", "Theory", "Transitions", "load", "save", "solve", "solvers"]
 
 
 def __getattr__(name: str) -> Any:

@@ -85,6 +85,7 @@ class Transitions:
     that step t does not continue step t-1, so a trace starts afresh there. Build it with
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
     by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied; large observations are not.
+    `notes` say in words what a reader assumed or left out, `source` where the log came from.
     """
 
     observations: Array
@@ -98,6 +99,8 @@ class Transitions:
     begins: Array
     action: Array | None = None
     behaviour_prob: Array | None = None
+    notes: tuple[str, ...] = ()
+    source: str = ""
 
     @classmethod
     def from_arrays(
@@ -163,7 +166,7 @@ class Transitions:
 
     def _frozen(self) -> Transitions:
         for name, column in list(vars(self).items()):
-            if column is not None:
+            if isinstance(column, np.ndarray):
                 view = column.view()  # the caller's own array stays writeable
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
