@@ -288,10 +288,13 @@ def name_of(transformer: Any) -> str | None:
 
 
 def is_fitted(transformer: Any) -> bool:
-    """Whether scikit-learn calls it fitted (one that needs no fitting is)."""
+    """Whether it is fitted, as scikit-learn sees it: one that needs no fitting is."""
+    from sklearn.base import BaseEstimator
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
+    if not isinstance(transformer, BaseEstimator):  # of those, attributes that end in _ are what fitting leaves
+        return any(name.endswith("_") and not name.startswith("__") for name in vars(transformer))
     try:
         check_is_fitted(transformer)
     except NotFittedError:
