@@ -9,7 +9,7 @@ from small_mdp import SmallMDP
 import naive
 import valuefit as vf
 from valuefit import intervals
-from valuefit.intervals import Sandwich, effective_sample_size
+from valuefit.intervals import Sandwich
 
 
 def small_log(*, trace=0.0, ridge=0.0, off_policy=False, dual=False, identity=False, seed=0):
@@ -262,9 +262,3 @@ def test_a_single_short_episode_has_no_standard_error(steps):
     assert found.standard_error is None
     assert found.interval(1.0, 0.95) is None
     assert f"One episode of {steps} steps is too short" in found.reason
-
-
-def test_effective_sample_size():
-    assert effective_sample_size(np.ones(10)) == 10
-    assert effective_sample_size(np.array([1.0, 0, 0, 0])) == 1
-    assert effective_sample_size(np.zeros(3)) == 0

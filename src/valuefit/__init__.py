@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from valuefit import features, solvers
+    from valuefit.estimator import PolicyEvaluator
+    from valuefit.evaluation import Evaluation, evaluate
     from valuefit.files import load, save
     from valuefit.loop import solve
     from valuefit.problem import Problem
@@ -18,10 +20,13 @@ if TYPE_CHECKING:
 
 # public name -> module that holds it; imported on first use, for numba and scipy take their time
 _HOME = {
+    "Evaluation": "evaluation",
+    "PolicyEvaluator": "estimator",
     "Problem": "problem",
     "Result": "result",
     "Theory": "theory",
     "Transitions": "transitions",
+    "evaluate": "evaluation",
     "features": "features",
     "load": "files",
     "save": "files",
@@ -29,7 +34,10 @@ _HOME = {
     "solvers": "solvers",
 }
 
-__all__ = ["Problem", "Result", "Theory", "Transitions", "features", "load", "save", "solve", "solvers"]
+__all__ = [
+    "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions", "evaluate", "features", "load",
+    "save", "solve", "solvers",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -143,6 +143,8 @@ class Sandwich:
     @cached_property
     def _factors(self) -> tuple[Array, Array] | None:
         """LU of the saddle matrix, or None where it is nearly singular."""
+        if len(self.problem.dead) and not self.problem.ridge:
+            return None
         A, _, C = self.problem.moments()
         saddle = np.block([[self.problem.ridge * np.eye(self.problem.d), A.T], [A, -C]])
         lu, pivots, info = linalg.lapack.dgetrf(saddle)
@@ -231,9 +233,3 @@ def _minres(problem: Problem, right: Array) -> Array:
         M=_operator(len(right), lambda x: x / scale),
     )  # fmt: skip
     return np.asarray(solution)
-
-
-def effective_sample_size(ratio: Array) -> float:
-    """(sum ratio)^2 / sum ratio^2: how many steps of the policy itself the weighted steps are worth."""
-    square = float(ratio @ ratio)
-    return float(ratio.sum()) ** 2 / square if square > 0 else 0.0
