@@ -51,6 +51,11 @@ def error_by_differences(log, c, cluster):
     return np.sqrt(count / (count - 1) * np.sum(np.square(sums)))
 
 
+def never_dense(monkeypatch):
+    monkeypatch.setattr(intervals, "DENSE", 0)
+    monkeypatch.setattr(intervals, "DENSE_PASSES", 0)
+
+
 VARIANTS = [
     {},
     {"trace": 0.7},
@@ -85,10 +90,10 @@ def test_all_ways_to_the_adjoint_agree(variant, way, monkeypatch):
     if way == "spectrum":
         monkeypatch.setattr(intervals, "TRUST", 2.0)
     else:
-        monkeypatch.setattr(intervals, "DENSE", 0)
+        never_dense(monkeypatch)
     fresh = problem_of(log)
     found = Sandwich(fresh, theta, log.episode)
-    assert found.error(c).standard_error == pytest.approx(wanted.error(c).standard_error, rel=1e-5)
+    assert found.error(c).standard_error == pytest.approx(wanted.error(c).standard_error, rel=1e-3)
     assert found.way == (intervals.SPECTRUM if way == "spectrum" else intervals.ITERATION)
     assert ("A" in vars(fresh)) == (way == "spectrum")
 
@@ -139,12 +144,12 @@ def test_many_sparse_features_take_no_moments():
     assert sandwich.way == intervals.ITERATION
     assert "A" not in vars(problem)
     assert "C" not in vars(problem)
-    assert found.standard_error == pytest.approx(Sandwich(exact, theta, episode).error(c).standard_error, rel=1e-5)
+    assert found.standard_error == pytest.approx(Sandwich(exact, theta, episode).error(c).standard_error, rel=1e-3)
 
 
 def test_an_adjoint_that_is_not_reached_gives_no_number(monkeypatch):
     log = small_log(ridge=1e-6, dual=True)
-    monkeypatch.setattr(intervals, "DENSE", 0)
+    never_dense(monkeypatch)
     monkeypatch.setattr(intervals, "PRODUCTS", 2)
     problem = problem_of(log)
     found = Sandwich(problem, naive.minimiser(log)[0], log.episode).error(np.ones(3))

@@ -208,8 +208,8 @@ def evaluate(
     fitted, sentence = make(features, log)
     notes.append(sentence)
     problem = make_problem(log, fitted, found, values, discount, trace, ridge)
-    if solver == "auto" and "auto" not in names():
-        solver, tol = "lstd", 1e-8 if tol == "statistical" else tol
+    if "auto" not in names():  # until `solve` knows these two words itself
+        solver, tol = "lstd" if solver == "auto" else solver, 1e-8 if tol == "statistical" else tol
     result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed)  # type: ignore[arg-type]
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = Sandwich(problem, result.theta, log.episode)
