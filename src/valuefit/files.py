@@ -147,7 +147,7 @@ def _remove(path: Path) -> None:
 
 
 def _as_table(log: Transitions, *, flat: bool) -> dict[str, Any]:
-    """One row a step, next observations written out; where an episode terminated they are masked."""
+    """One row a step; next observations unless each is that of the next row, masked where an episode terminated."""
     _check_whole(log)
     if flat and log.observations.ndim > 2:
         raise ValueError(
@@ -155,16 +155,17 @@ def _as_table(log: Transitions, *, flat: bool) -> dict[str, Any]:
             "folder or .npz."
         )
     obs, next_obs = ("obs", "next_obs") if flat else ("observation", "next_observation")
-    missing = log.terminated.reshape(-1, *[1] * (log.observations.ndim - 1))
-    after = np.ma.array(log.observations[log.next], mask=np.broadcast_to(missing, log.observations[log.now].shape))
     table: dict[str, Array] = {
         "episode": log.episode,
         obs: log.observations[log.now],
-        next_obs: after,
         "reward": log.reward,
         "terminated": log.terminated,
         "truncated": log.truncated,
     }
+    follows = np.append((log.next[:-1] == log.now[1:]) & ~log.begins[1:], False)
+    if not (follows | log.terminated).all():
+        none = log.terminated.reshape(-1, *[1] * (log.observations.ndim - 1))
+        table[next_obs] = np.ma.array(log.observations[log.next], mask=np.broadcast_to(none, table[obs].shape))
     if (log.ratio != 1).any():
         table["ratio"] = log.ratio
     for name in ("action", "behaviour_prob"):

@@ -30,7 +30,6 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Tr
         with open(path, "rb") as stream:  # a stream, for pyarrow would unpack a compressed file by its name
             table = arrow_csv.read_csv(
                 stream,
-                read_options=arrow_csv.ReadOptions(block_size=8 << 20),
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
                 convert_options=arrow_csv.ConvertOptions(include_columns=wanted),
             )
@@ -69,7 +68,7 @@ def _lines(path: Path) -> int:
     lines = 0
     with open(path, "rb") as stream:
         while block := stream.read(1 << 22):
-            lines += max(block.count(b"\n"), block.count(b"\r"))
+            lines += block.count(b"\n") or block.count(b"\r")
     return lines + 1
 
 

@@ -13,7 +13,6 @@ from valuefit.sources.sizes import check_size, need, said
 from valuefit.sources.table import build
 from valuefit.transitions import Array, Transitions
 
-DEEPEST = 4  # groups within groups; also ends the walk where a file's groups contain themselves
 MOST_NAMES = 10_000
 
 
@@ -41,19 +40,26 @@ def opened(path: Path) -> Any:
         raise ValueError(f"{path} is no HDF5 file, or it is damaged ({said(error)}). Write it anew.") from error
 
 
-def names_in(group: Any, prefix: str = "", depth: int = 0) -> list[str]:
+def names_in(group: Any) -> list[str]:
     """Paths of datasets in a group and in the groups it contains; links are named but not followed."""
     h5py = need("h5py", "files", "Reading HDF5")
     found: list[str] = []
-    for name in group:
-        inside = isinstance(group.get(name, getlink=True), h5py.HardLink)
-        kind = group.get(name, getclass=True) if inside else None
-        if kind is not h5py.Group:
-            found.append(prefix + name)
-        elif depth < DEEPEST:
-            found += names_in(group[name], f"{prefix}{name}/", depth + 1)
-        if len(found) > MOST_NAMES:
-            raise ValueError(f"{group.file.filename} holds more than {MOST_NAMES} datasets, so it is no log of steps.")
+    seen = set()  # groups, by where they lie in the file: they may contain themselves
+    waiting = [(group, "")]
+    while waiting:
+        place, prefix = waiting.pop()
+        address = h5py.h5o.get_info(place.id).addr
+        if address in seen:
+            continue
+        seen.add(address)
+        for name in place:
+            inside = isinstance(place.get(name, getlink=True), h5py.HardLink)
+            if inside and place.get(name, getclass=True) is h5py.Group:
+                waiting.append((place[name], f"{prefix}{name}/"))
+            else:
+                found.append(prefix + name)
+        if len(found) + len(waiting) > MOST_NAMES:
+            raise ValueError(f"{group.file.filename} holds more than {MOST_NAMES} arrays, so it is no log of steps.")
     return found
 
 

@@ -13,6 +13,8 @@ from valuefit.sources.columns import choose, needed
 from valuefit.sources.sizes import check_size, need, said
 from valuefit.transitions import Transitions
 
+BATCH_BYTES = 256 << 20
+
 
 def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     """A log from a Parquet file; only the columns that are needed are read."""
@@ -26,10 +28,11 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
             wanted = needed(choose(schema.names, columns, where))
             for name in wanted:
                 check_type(name, schema.field(name).type, where)
-            check_size(_declared(file, set(wanted)), limit, where)
+            sizes = _declared(file, wanted)
+            check_size(sum(sizes), limit, where)
             pieces, size = [], 0
-            for group in range(file.num_row_groups):  # one by one, for what is declared may be a lie
-                pieces.append(file.read_row_group(group, columns=wanted))
+            for groups in _batches(sizes):  # not all at once, for what is declared may be a lie
+                pieces.append(file.read_row_groups(groups, columns=wanted))
                 size += pieces[-1].nbytes
                 check_size(size, limit, where)
             table = pyarrow.concat_tables(pieces) if pieces else schema.empty_table().select(wanted)
@@ -38,16 +41,26 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
     return build_table(table, columns, where)
 
 
-def _declared(file: Any, wanted: set[str]) -> int:
-    """Bytes of the wanted columns once unpacked: encodings make a long column of one value small on disk."""
-    total = 0
-    for group in range(file.num_row_groups):
-        metadata = file.metadata.row_group(group)
-        for place in range(metadata.num_columns):
-            column = metadata.column(place)
-            if any(column.path_in_schema == name or column.path_in_schema.startswith(f"{name}.") for name in wanted):
-                total += 8 * max(column.num_values, metadata.num_rows)
-    return total
+def _declared(file: Any, wanted: list[str]) -> list[int]:
+    """Bytes of the wanted columns in each row group: encodings make a long column of one value small on disk."""
+    leaves = [file.schema.column(place).path for place in range(len(file.schema))]
+    inside = tuple(f"{name}." for name in wanted)  # the numbers of a list column lie below its name
+    places = [place for place, leaf in enumerate(leaves) if leaf in wanted or leaf.startswith(inside)]
+    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+    return [8 * sum(max(group.column(place).num_values, group.num_rows) for place in places) for group in groups]
+
+
+def _batches(sizes: list[int]) -> list[list[int]]:
+    """Row groups that are read together: files of many small ones would be slow to read one by one."""
+    batches: list[list[int]] = []
+    room = 0
+    for group, size in enumerate(sizes):
+        if not batches or size > room:
+            batches.append([])
+            room = BATCH_BYTES
+        batches[-1].append(group)
+        room -= size
+    return batches
 
 
 def write_parquet(path: Path, columns: dict[str, Any]) -> None:
@@ -61,4 +74,5 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> None:
             data = np.ma.getdata(part)
             mask = np.ma.getmaskarray(part) if np.ma.isMaskedArray(part) else None
             flat[key] = pyarrow.array(np.ascontiguousarray(data), mask=mask)
-    parquet.write_table(pyarrow.table(flat), path)
+    repeating = [name for name, column in flat.items() if not pyarrow.types.is_floating(column.type)]
+    parquet.write_table(pyarrow.table(flat), path, use_dictionary=repeating)

@@ -200,8 +200,8 @@ def _jumps(table: dict[str, Array], terminated: Array, notes: list[str]) -> Arra
     if "next_obs" not in table or table["next_obs"].shape != table["obs"].shape:
         if "done" not in table:  # done marks every end
             notes.append(
-                "Episodes end only where a step terminated. If some were cut off (a time limit), add a column truncated "
-                "or episode: as it is, the steps before and after a cut count as neighbours."
+                "Episodes end only where a step terminated. If some were cut off (a time limit), add a column "
+                "truncated or episode: as it is, the steps before and after a cut count as neighbours."
             )
         return cut
     for start in range(0, len(cut) - 1, 65536):
