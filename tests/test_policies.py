@@ -1,5 +1,7 @@
 """Target policies in every form they may be given, ratios of the logged actions, and what is refused."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -281,3 +283,9 @@ def test_effective_sample_size_counts_equal_weights():
     assert effective_sample_size([2, 2, 2, 0]) == pytest.approx(3)
     assert effective_sample_size([3, 1]) == pytest.approx(1.6)
     assert effective_sample_size([1e300, 1e300]) == pytest.approx(2)
+
+
+def test_policies_do_not_wait_for_scikit_learn():
+    code = "import sys, valuefit.policies; assert 'sklearn' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

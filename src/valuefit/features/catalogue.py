@@ -28,8 +28,9 @@ BUILT_IN = {
     "identity": ("identity", "Identity"),
 }
 WIDEST = 4096  # numbers in an observation, beyond which built-in features make no sense
-STEPS_A_FEATURE = 20  # that "auto" wants at least
-MOST_FEATURES = 500  # that "auto" chooses
+# What "auto" allows itself: on short logs of Mountain Car, more features than this made values of rare states explode.
+STEPS_A_FEATURE = 40
+MOST_WAVES, MOST_FEATURES = 100, 300
 
 
 @runtime_checkable
@@ -194,8 +195,7 @@ def choose(observations: Array, steps: int) -> tuple[str, dict[str, Any], str]:
         if observations.ndim == 1 or states <= most:
             return "one-hot", {}, f'"auto", for {steps} steps over {states} states, chose'
     if width <= 6:
-        order = {1: 15, 2: 7, 3: 4}.get(width, 3)
-        return "fourier", {"order": order, "max_features": min(most, 200)}, why
+        return "fourier", {"order": 15 if width == 1 else 9, "max_features": min(most, MOST_WAVES)}, why
     degree = 2 if math.comb(width + 2, 2) <= most else 1
     return "polynomial", {"degree": degree, "max_features": max(width + 1, most)}, why
 

@@ -41,8 +41,7 @@ def data_range(X: Array, low: Any, high: Any) -> tuple[Array, Array]:
 
 def to_unit(X: Array, low: Array, high: Array) -> Array:
     """X scaled from [low, high] to [0, 1], clipped to it; 0 in a dimension whose range is a point."""
-    Z = (np.clip(X, low, high) - low) / np.where(high > low, high - low, 1.0)
-    return np.clip(Z, 0.0, 1.0, out=Z)
+    return (np.clip(X, low, high) - low) / np.where(high > low, high - low, 1.0)
 
 
 def row_blocks(rows: int, width: int) -> Iterator[slice]:

@@ -31,12 +31,19 @@ class StateAction(TransformerMixin, BaseEstimator):
         self.features = features
         self.actions = actions
 
+    @classmethod
+    def of(cls, features: Fitted, actions: int) -> StateAction:
+        """Ready for use, over features that `make` has fitted."""
+        stacked = cls(features, actions)
+        stacked.features_, stacked.actions_ = features, whole_number("actions", actions, 1)
+        return stacked
+
     def fit(self, X: Any, y: Any = None) -> StateAction:
         """Fit the state features to all but the last column of X, which holds the actions."""
         observations, action = apart(X)
         self.actions_ = int(action.max()) + 1 if self.actions is None else whole_number("actions", self.actions, 1)
         one_hot(action, self.actions_)
-        self.features_: Fitted = make(self.features, observations)[0]
+        self.features_ = make(self.features, observations)[0]
         return self
 
     def transform(self, X: Any) -> Any:
