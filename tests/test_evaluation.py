@@ -264,6 +264,21 @@ def test_starts_that_the_data_do_not_determine_are_doubted():
     assert "not determined" not in warned(flat, starts=np.array([[1.0, 1.0]]), ridge=0.1)
 
 
+def test_pairs_that_the_log_lacks_are_doubted():
+    state = np.arange(400) % 4
+    log = vf.Transitions.from_arrays(
+        state,
+        np.ones(400),
+        terminated=np.arange(400) % 20 == 19,
+        action=np.where(state == 0, np.arange(400) // 4 % 2, 0),
+    )
+    even, first = np.full((4, 2), 0.5), np.tile([1.0, 0.0], (4, 1))
+    assert "rests on features of states and actions that no logged step has" in warned(
+        log, features="one-hot", policy=even, values="state-action"
+    )
+    assert "no logged step has" not in warned(log, features="one-hot", policy=first, values="state-action")
+
+
 def test_a_log_without_randomness_is_doubted():
     text = warned(wide_log(reward=np.zeros(400)))
     assert "The standard error is 0 because no TD error differs from 0" in text

@@ -16,6 +16,7 @@ LOW_SHARE = 0.1  # of the steps, likewise
 HEAVY_SHARE = 0.5  # of all squared ratios, in the largest 1% of them
 DEAD_SHARE = 0.5
 CUT_SHARE = 0.5
+UNSEEN_SHARE = 0.05
 RATIO_OFF = 0.05  # how far the mean ratio may lie from 1 before it is looked at
 
 
@@ -87,6 +88,16 @@ def _of_the_ratios(ratio: Array, cluster: Array) -> list[str]:
             "behaviour_prob is that of the policy that acted, for the logged actions."
         )
     return found
+
+
+def of_unseen(share: float) -> list[str]:
+    """For state-action values: how much the policy rests on pairs that the log does not have."""
+    if share <= UNSEEN_SHARE:
+        return []
+    return [
+        f"{share:.0%} of what the policy does next rests on features of states and actions that no logged step has, "
+        "so their weights are 0. Use a log that tries those actions, or features that share more between states."
+    ]
 
 
 def _of_the_horizon(log: Transitions, discount: float) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.doubts import doubts
+from valuefit.doubts import doubts, of_unseen
 from valuefit.features.catalogue import Fitted, make
 from valuefit.files import load
 from valuefit.intervals import Sandwich, Spread
@@ -23,6 +23,7 @@ from valuefit.policies import (
     effective_sample_size,
     find_policy,
     state_action_problem,
+    unseen_share,
     with_ratios,
 )
 from valuefit.problem import Problem
@@ -215,6 +216,9 @@ def evaluate(
     sandwich = Sandwich(problem, result.theta, log.episode)
     value, spread = at_starts(log, problem, result, sandwich, fitted, found, values, starts)
     notes.append(_where(value, starts, sandwich))
+    warnings = doubts(log, problem, result, sandwich, spread, discount=float(discount))
+    if values == "state-action":
+        warnings += of_unseen(unseen_share(log, fitted, policy=found))
     return Evaluation(
         log=log,
         problem=problem,
@@ -228,7 +232,7 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        warnings=doubts(log, problem, result, sandwich, spread, discount=float(discount)),
+        warnings=warnings,
     )
 
 
