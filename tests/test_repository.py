@@ -18,8 +18,9 @@ PACKAGE = ROOT / "src" / "valuefit"
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 FLOW = [
     "kernels", "transitions", "features", "sources", "files", "rows", "problem", "balance", "exact", "certificate",
-    "theory", "solver", "solvers", "result", "loop", "capabilities", "policies", "intervals", "evaluation", "estimator",
-    "report", "experiment", "figures", "table1", "reproduce", "demo", "cli",
+    "theory", "solver", "solvers", "result", "loop", "capabilities", "target", "policies", "intervals", "doubts",
+    "summary", "evaluation", "stored", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo",
+    "cli",
 ]  # fmt: skip
 
 

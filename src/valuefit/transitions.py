@@ -175,6 +175,11 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.now)
 
+    @property
+    def shape(self) -> tuple[int]:
+        """(steps,): what scikit-learn asks of data that it slices."""
+        return (len(self),)
+
     def __repr__(self) -> str:
         episodes = len(np.unique(self.episode))
         policy = "off-policy" if (self.ratio != 1).any() else "on-policy"
