@@ -17,8 +17,8 @@ PACKAGE = ROOT / "src" / "valuefit"
 
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 FLOW = [
-    "kernels", "transitions", "features", "sources", "files", "rows", "problem", "balance", "exact", "certificate",
-    "theory", "solver", "solvers", "result", "loop", "capabilities", "target", "policies", "intervals", "doubts",
+    "kernels", "transitions", "features", "sources", "files", "rows", "problem", "metric", "steering", "exact",
+    "certificate", "theory", "solver", "solvers", "result", "loop", "capabilities", "target", "policies", "intervals", "doubts",
     "summary", "evaluation", "stored", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo",
     "cli",
 ]  # fmt: skip
