@@ -54,7 +54,7 @@ PROBLEMS = {
     "cosines ridge": lambda: cosines(1500, 25, ridge=1e-3),
     "cosines large ridge": lambda: cosines(1500, 25, ridge=1.0),
 }
-SOLVERS = ["lstd", "pdbg", "svrg", "saga", "gtd2", "tdc", "flstd-sa", "ctd", "recursive-lstd", "ilstd"]
+SOLVERS = ["lstd", "krylov", "pdbg", "svrg", "saga", "gtd2", "tdc", "flstd-sa", "ctd", "recursive-lstd", "ilstd"]
 
 
 def runs(easy):

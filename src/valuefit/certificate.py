@@ -11,11 +11,14 @@ from valuefit.exact import Exact
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
+from valuefit.whitening import Whitening, identity_whitening, whiten
 
-SAMPLE = 8  # rows a column that the preconditioner of C is made from
-PROBES = 8  # conjugate-gradient steps on a random vector that tell how far the preconditioner is off
+PROBES = 8  # conjugate-gradient steps on a random vector that tell how far a diagonal preconditioner is off
 EASY = 5.0  # passes for which the moments are formed without asking
 SLACK = 2.0  # the smallest Ritz value seen may be this far above the smallest eigenvalue
+STRICT = (
+    1e-5  # part of the energy that the residual must fall below with a diagonal, which cannot see dependent columns
+)
 
 
 class Certificate:
@@ -24,8 +27,9 @@ class Certificate:
     Where forming the moments is cheap the gap is computed exactly. Otherwise, with e = b - A theta - C w:
     for a square A at ridge 0, F* is 0 unless A is singular and F(theta) = 1/2 r' C^+ r with r = b - A theta;
     for ridge > 0, any w bounds F* from below, and F(theta) - F* <= |ridge theta - A' w|^2 / (2 ridge)
-    + 1/2 e' C^+ e. The energies come from conjugate gradients on C, preconditioned by the Cholesky factor of a
-    sample. What remains (rectangular or singular A at ridge 0) needs the moments, if `allowance` permits.
+    + 1/2 e' C^+ e. The energies come from conjugate gradients on C, preconditioned by the factor of a sketch, of
+    which it is certain how far it is off; where only a diagonal is affordable, Ritz values tell. What remains
+    (rectangular or singular A at ridge 0) needs the moments, if `allowance` permits.
     """
 
     def __init__(self, problem: Problem, start: Array) -> None:
@@ -34,10 +38,9 @@ class Certificate:
         self._allowance = 0.0
         self.objective: float | None = None
         self._exact: Exact | None = None
-        self._factor: tuple[Array, bool] | Array | None = None
-        self._ritz = 1.0  # the smallest eigenvalue of the preconditioned C, as far as it was seen
+        self._made: Whitening | None = None
+        self._ritz = 1.0  # the smallest eigenvalue of C preconditioned by its diagonal, as far as it was seen
         self._b_energy: float | None = None
-        self._strict = 1.0  # part of the energy that the residual must fall below
         self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
         self._unit: float | None = None
         self.exact_cost = _exact_cost(problem)
@@ -88,7 +91,7 @@ class Certificate:
         r = problem.residual(theta)
         self.passes += 2
         _, upper = self._energy(-g_w)
-        if upper is None:
+        if upper is None or not self._whitening.clear:  # which directions of C count as zero decides F, then
             return None
         # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
         y = problem.b - r
@@ -139,21 +142,29 @@ class Certificate:
         return self._unit
 
     def _energy_of_b(self) -> float:
+        """b' C^+ b from below: the steps that still bring a twentieth."""
         if self._b_energy is None:
-            self._b_energy = self._energy(self.problem.b)[0]
+            b, energy = self.problem.b, 0.0
+            if self.problem.identity:
+                energy = float(b @ b)
+            else:
+                for grown, *_ in self._conjugate_gradients(self._C_dot, b, 20):
+                    gained, energy = grown - energy, grown
+                    if gained <= 0.05 * energy:
+                        break
+            self._b_energy = energy
         return self._b_energy
 
     def _energy(self, r: Array) -> tuple[float, float | None]:
         """r' C^+ r from below, and from above if the iteration settled, by preconditioned conjugate gradients."""
         if self.problem.identity:
             return float(r @ r), float(r @ r)
-        energy = 0.0
-        self._precondition(r)  # sets up the factor, and with it how far it may be off
-        for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60):
-            self._ritz = min(self._ritz, ritz)
+        energy, certain = 0.0, np.isfinite(self._whitening.excess)
+        for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60 if certain else 1000):
             # what is left is |residual|^2 in C^+, at most its size in the preconditioner over the smallest eigenvalue
-            above = SLACK / self._ritz * left
-            if above <= 0.2 * energy and left <= self._strict * energy:
+            self._ritz = min(self._ritz, ritz)
+            above = left * (self._whitening.excess if certain else SLACK / self._ritz)
+            if above <= 0.2 * energy and (certain or left <= STRICT * energy):
                 return energy, energy + above
         return energy, None if energy > 0 or r.any() else 0.0
 
@@ -165,7 +176,7 @@ class Certificate:
         self, product: Callable[[Array], Array], r: Array, most: int
     ) -> Iterator[tuple[float, float, float]]:
         """Energies of the solution so far (rising to r' S^+ r), preconditioned residuals, smallest Ritz values."""
-        energy, z = 0.0, self._precondition(r)
+        energy, z = 0.0, self._whitening.solve(r)
         p, left = z, float(r @ z)
         diagonal: list[float] = []  # of the Lanczos matrix that conjugate gradients build on the way
         beside: list[float] = []
@@ -179,48 +190,26 @@ class Certificate:
             alpha = left / curvature
             energy += left * alpha
             r = r - alpha * Sp
-            z = self._precondition(r)
+            z = self._whitening.solve(r)
             before, left = left, max(float(r @ z), 0.0)
             beta = left / before
-            ritz = linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(beside))[0]
+            ritz = linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(beside), select="i", select_range=(0, 0))[0]
             yield energy, left, float(max(ritz, 1e-300))
             beside.append(np.sqrt(beta) / alpha)
             p = z + beta * p
 
-    def _precondition(self, r: Array) -> Array:
-        if self.problem.identity:
-            return r
-        if self._factor is None:
-            self._factor = self._sampled_factor()
-            probe = np.random.default_rng(1).standard_normal(self.problem.k)
-            for *_, ritz in self._conjugate_gradients(self._C_dot, self.problem.C_dot(probe), PROBES):
-                self._ritz = min(self._ritz, ritz)
-        if isinstance(self._factor, tuple):
-            return np.asarray(linalg.cho_solve(self._factor, r, check_finite=False))
-        return r / self._factor
-
-    def _sampled_factor(self) -> tuple[Array, bool] | Array:
-        """Cholesky factor of C over sampled steps, or the diagonal of C where that factor would be too large."""
-        problem = self.problem
-        diagonal = problem.psi.column_squares(problem.visits) / problem.n
-        diagonal[diagonal == 0] = 1.0  # a dual feature without data takes no part
-        self.passes += 1
-        count = min(problem.n, SAMPLE * problem.k)
-        each = problem.psi.stored / problem.psi.shape[0]
-        cost = count / problem.n + problem.passes(2 * count * each**2 + problem.k**3 / 3)
-        if 8 * problem.k**2 > memory_limit() or cost > 0.5 * self._allowance:
-            # Nearly dependent columns, which a diagonal cannot see, hide energy in a small residual: trust a tiny one.
-            self._strict = 1e-7
-            return diagonal
-        chosen = np.random.default_rng(0).choice(problem.n, count, replace=False)
-        rows = problem.psi.take(problem.now[chosen])
-        gram = rows.T @ rows
-        gram = np.asarray(gram.toarray() if problem.psi.sparse else gram) / count
-        # just enough for a factor to exist: a larger shift would hide small directions
-        gram[np.diag_indices_from(gram)] += 1e-10 * diagonal
-        self.passes += cost
-        lower: tuple[Array, bool] = linalg.cho_factor(gram, lower=True, check_finite=False)
-        return lower
+    @property
+    def _whitening(self) -> Whitening:
+        if self._made is None:
+            self._made = identity_whitening(self.problem)
+            if not self.problem.identity:
+                self._made = whiten(self.problem, limit=0.5 * self._allowance)
+            self.passes += self._made.passes
+            if not np.isfinite(self._made.excess):
+                probe = np.random.default_rng(1).standard_normal(self.problem.k)
+                for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBES):
+                    self._ritz = min(self._ritz, ritz)
+        return self._made
 
 
 def _exact_cost(problem: Problem) -> float:

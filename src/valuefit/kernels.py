@@ -288,6 +288,21 @@ def rows_tdot2(rows, a, c, x, y):
     return x, y
 
 
+@compiled
+def add_rows(rows, index, weight, share, out):
+    """out_i = weighted sum of the i-th `share` rows."""
+    for j in range(index.shape[0]):
+        axpy(rows, index[j], weight[j], out[j // share])
+
+
+@compiled
+def add_steps(phi, psi, now, next, discount, ratio, weight, share, of_psi, of_v):
+    """Weighted sums of psi and of ratio * v over every `share` steps."""
+    for j in range(now.shape[0]):
+        axpy(psi, now[j], weight[j], of_psi[j // share])
+        axpyv(phi, now[j], next[j], discount[j], weight[j] * ratio[j], of_v[j // share])
+
+
 # ---- one log: the recurrences of the trace run over scalars, never over rows -------------------------------
 
 

@@ -11,6 +11,7 @@ import scipy.linalg as linalg
 from valuefit.problem import Problem, pieces
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
+from valuefit.whitening import sketch
 
 SAMPLE = 8  # rows sampled for each feature at first
 GROWTH = 4  # and by how much more, should that be too few
@@ -58,7 +59,7 @@ def metric_cost(problem: Problem, count: int) -> float:
     if count >= problem.n:
         moments = problem.moment_passes
     else:
-        moments = count / problem.n + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
+        moments = (count / problem.n if problem.trace else 1.0) + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
     factors = problem.passes(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
     return moments + factors + 1 + problem.passes(4 * problem.phi.shape[0] * SKETCH * (k + d))
 
@@ -91,9 +92,13 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
 
 
 def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
+    """A and C over all steps, or of sums of rows with random signs; with traces, of steps drawn by |u||v|."""
     if count >= problem.n:
         return problem.A, problem.C
+    if not problem.trace:
+        mixed = sketch(problem, size=count, cross=True)
+        assert mixed.A is not None
+        return mixed.A, np.eye(problem.k) if problem.identity else mixed.C
     size = np.sqrt(problem.u_squared * problem.v_squared)
     chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
     chosen = rng.choice(problem.n, count, p=chance / chance.sum())
@@ -104,9 +109,8 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
         now, next, discount, u_row, u_factor = problem.steps(t)
         V = problem.phi.take(now) - discount[:, None] * problem.phi.take(next)
         A += (problem.u.take(u_row) * (u_factor * share)[:, None]).T @ V
-        if not problem.identity:
-            psi = problem.psi.take(now) * np.sqrt(share)[:, None]
-            C += psi.T @ psi
+        psi = problem.psi.take(now) * np.sqrt(share)[:, None]
+        C += psi.T @ psi
     return A, np.eye(problem.k) if problem.identity else C
 
 

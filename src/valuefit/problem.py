@@ -276,7 +276,7 @@ class Problem:
     def C(self) -> Array:
         """mean psi psi', (k, k), or the identity."""
         self._require_moment_memory()
-        return np.eye(self.k) if self.identity else self._second_moment()
+        return np.eye(self.k) if self.identity else self.second_moment
 
     def _require_moment_memory(self) -> None:
         require_memory(
@@ -321,7 +321,9 @@ class Problem:
                 A += U.T @ (self.phi.take(self.now[steps]) - weight[:, None] * after)
         return A
 
-    def _second_moment(self) -> Array:
+    @cached_property
+    def second_moment(self) -> Array:
+        """mean psi psi', whatever the metric."""
         if self.psi.sparse:
             weighted = sparse.diags_array(self.visits / self.n) @ self.psi.matrix
             return np.asarray((self.psi.matrix.T @ weighted).toarray(), dtype=np.float64)
@@ -363,6 +365,10 @@ class Problem:
     def passes(self, flops: float) -> float:
         """What this many operations at the rate of a matrix product are worth in passes over the log."""
         return flops / (GEMM_FLOPS * self.n * max(1.0, self.phi.stored / self.phi.shape[0]))
+
+    def reading(self, numbers: float) -> float:
+        """What reading this many numbers from memory is worth in passes."""
+        return numbers / (2 * self.n * max(1.0, self.phi.stored / self.phi.shape[0]))
 
     @property
     def moment_passes(self) -> float:

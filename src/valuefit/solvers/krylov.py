@@ -1,0 +1,349 @@
+"""Krylov: minimal residuals on A theta = b, or on the saddle point, in coordinates where C is nearly the identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.problem import Problem
+from valuefit.rows import memory_limit
+from valuefit.solver import Solver, State
+from valuefit.solvers.lstd import LSTD
+from valuefit.transitions import Array
+from valuefit.whitening import (
+    Sketch,
+    affordable,
+    diagonal_whitening,
+    energy_below,
+    factorise,
+    identity_whitening,
+    plan,
+    sketch,
+)
+
+SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
+WINDOW = 20  # iterations in which the squared residual must fall by STALL, five times as many without a triangle
+STALL = 0.3
+GROW = 4.0  # by this much the sketch grows, then
+EXACT = 1e-14  # a gap that rounding leaves
+ROUNDING = 1e-24  # part of the first squared residual that is left by rounding
+
+
+@dataclass(frozen=True)
+class Krylov(Solver):
+    """Generalised minimal residuals (GCR), preconditioned by a factor of C made from few rows.
+
+    Every row enters one of about c d sums with random signs, and L L' = C of those sums. At ridge 0 the iterates
+    minimise |L^-1 (b - A theta)|^2, which is 2 F up to a known factor, over a growing subspace; with a ridge or dual
+    features of their own, the same is done on the saddle point, preconditioned by the sketched saddle point. An
+    iteration costs a pass. Sparse rows with many features get the diagonal of C instead. The sketch grows when
+    progress stalls; if that does not help, the moments are formed and solved directly, and the message says so.
+    Prefer it for a thousand or more dense features, or very many sparse ones.
+
+    depth: directions kept to be orthogonal to; beyond, the oldest are dropped.
+
+    Eisenstat, Elman and Schultz 1983; Rokhlin and Tygert 2008; Clarkson and Woodruff 2013.
+    """
+
+    name: ClassVar[str] = "krylov"
+    summary: ClassVar[str] = "minimal residuals, preconditioned by C of few mixed rows"
+    order: ClassVar[int] = 1
+
+    depth: int = 60
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.depth != int(self.depth):
+            raise ValueError(f"depth is {self.depth}; it must be at least 1, and a whole number.")
+
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+        system = _system(problem, growth=1.0)
+        below, cost = energy_below(problem, system.whitening, problem.b)
+        memory, more = _restart(problem, system, system.join(theta, w), below)
+        if below == 0.0:  # F(0) = F*: the start is the unit of the gap
+            below, extra = energy_below(problem, system.whitening, problem.residual(theta))
+            memory = memory._replace(below=0.0, unit=below + problem.ridge * float(theta @ theta))
+            more += extra + 1
+        return _state(problem, memory), system.passes + cost + more
+
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+        memory: Memory = state.memory
+        if memory.stalled:
+            return self._other_way(problem, state, rng)
+        system = memory.system
+        seed = memory.residual if memory.basis == () or memory.moved else memory.basis[-1].image
+        z = system.direction(seed / np.linalg.norm(system.measure(seed)))
+        image = system.apply(z)
+        q = system.measure(image)
+        before, sweeps = 0.0, 0
+        while (size := float(np.linalg.norm(q))) < 0.7 * before or sweeps == 0:  # again after much was taken away
+            before, sweeps = size, sweeps + 1
+            for old in memory.basis:
+                part = float(old.measured @ q)
+                q, image, z = q - part * old.measured, image - part * old.image, z - part * old.direction
+        cost = 1 + system.each + problem.reading(6 * sweeps * len(memory.basis) * len(q))
+        if not size > 0:
+            return replace(state, memory=memory._replace(stalled=True)), cost
+        vector = _Vector(z / size, image / size, q / size)
+        step = float(vector.measured @ memory.measured)
+        measured = memory.measured - step * vector.measured
+        left = float(measured @ measured)
+        trail = (*memory.trail, left)
+        memory = memory._replace(
+            x=memory.x + step * vector.direction,
+            residual=memory.residual - step * vector.image,
+            measured=measured,
+            basis=(*memory.basis, vector)[-self._room(problem, len(q)) :],
+            moved=abs(step) > 0.1 * np.sqrt(memory.trail[-1]),
+            trail=trail,
+            stalled=len(trail) > system.window and left > STALL * trail[-1 - system.window],
+        )
+        if left > ROUNDING * trail[0]:
+            return _state(problem, memory), cost
+        memory, extra = _restart(problem, system, memory.x, memory.below, memory.unit)
+        state = _state(problem, memory)
+        exact = state.gap is not None and state.gap <= EXACT
+        # rounding has hidden a residual, as it does where A is singular: no further iteration would see it either
+        hidden = memory.trail[0] > 1e6 * left and not exact
+        return replace(state, finished=exact, memory=memory._replace(stalled=hidden)), cost + extra
+
+    def _room(self, problem: Problem, size: int) -> int:
+        """Directions that are kept: what a quarter of the memory holds and some two passes read, if that is less."""
+        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), 2 / problem.reading(6 * size))
+        return int(np.clip(most, 5, self.depth))
+
+    def _other_way(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+        """After a stall: a larger sketch, the moments themselves, or patience where neither can be had."""
+        memory: Memory = state.memory
+        direct = problem.moment_passes + problem.passes(2 * problem.d**3)
+        growth = GROW * memory.system.growth
+        if memory.system.trusted and 4.0 < memory.system.whitening.excess < np.inf:
+            system = _system(problem, growth)
+            if system.passes <= direct:
+                memory, cost = _restart(problem, system, memory.x, memory.below, memory.unit)
+                return _state(problem, memory), system.passes + cost
+        if 8 * 4 * problem.k * (problem.k + problem.d) <= memory_limit():
+            answer, cost = LSTD().epoch(problem, state, rng)
+            how = f"Krylov iterations stalled at {memory.trail[-1] / memory.trail[0]:.0e} of the first squared residual"
+            if not memory.system.trusted:
+                how = "The rank of C is in doubt"
+            return replace(answer, note=f"{how}; this was solved directly, as by 'lstd'. {answer.note}".strip()), cost
+        memory, cost = _restart(problem, memory.system, memory.x, memory.below, memory.unit)
+        return _state(problem, memory._replace(stalled=False)), cost
+
+
+class _Vector(NamedTuple):
+    """A direction, what the system makes of it, and that measured; the measured ones are orthonormal."""
+
+    direction: Array
+    image: Array
+    measured: Array
+
+
+class Memory(NamedTuple):
+    """Where the iteration stands."""
+
+    system: _FixedPoint | _Saddle
+    x: Array
+    residual: Array
+    measured: Array
+    below: float  # b' C^+ b, from below
+    unit: float = 0.0  # instead of it, where b = 0
+    basis: tuple[_Vector, ...] = ()
+    moved: bool = True  # whether the last direction brought anything
+    trail: tuple[float, ...] = ()  # squared measured residuals since the start or restart
+    stalled: bool = False
+
+
+def _restart(
+    problem: Problem, system: _FixedPoint | _Saddle, x: Array, below: float, unit: float = 0.0
+) -> tuple[Memory, float]:
+    """From x with its true residual."""
+    residual = system.residual(x)
+    measured = system.measure(residual)
+    cost = 1.0 if x.any() else 0.5  # b alone is a sum over rows
+    trail = (float(measured @ measured),)
+    return Memory(system, x, residual, measured, below, unit, trail=trail, stalled=not system.trusted), cost
+
+
+def _state(problem: Problem, memory: Memory) -> State:
+    """The iterate, with its gap where the whitening vouches for it.
+
+    F(0) - F* is at least F(0) - F(theta), and sqrt(2 (F(0) - F*)) = |theta*|_H at least sqrt(ridge) |theta| less
+    |theta - theta*|_H: the larger of the two is what the excess is divided by.
+    """
+    system = memory.system
+    theta, w = system.split(memory.x)
+    state = State(theta, w, gradient=system.gradient(memory.residual), memory=memory)
+    if not memory.measured.any() and system.trusted:
+        return replace(state, gap=0.0, finished=True)
+    twice, objective = system.excess(memory)
+    if not np.isfinite(twice):
+        return state
+    norm = np.sqrt(problem.ridge * float(theta @ theta))
+    scale = memory.unit or max(memory.below - 2 * objective, max(norm - np.sqrt(twice), 0.0) ** 2)
+    return replace(state, gap=float(twice / scale) if scale > 0 else np.inf, objective=objective)
+
+
+class _FixedPoint:
+    """A theta = b, for ridge 0 and psi = phi, preconditioned by the sketched A, or C."""
+
+    def __init__(self, problem: Problem, moments: Sketch | None, growth: float) -> None:
+        self.problem, self.growth = problem, growth
+        self.whitening = diagonal_whitening(problem) if moments is None else factorise(problem, moments)
+        self.passes = self.whitening.passes
+        self.each = problem.reading(self.whitening.factor.size)
+        self.window = 5 * WINDOW if moments is None else WINDOW
+        self.trusted = True
+        self.lu: tuple[Array, Array] | None = None
+        if moments is not None and moments.A is not None and len(self.whitening.kept):
+            self.scale = np.sqrt(np.diag(moments.C))[self.whitening.kept]
+            self._factorise_A(moments.A)
+
+    def _factorise_A(self, A: Array) -> None:
+        """LU of the sketched A, columns and rows brought to the scale of the features."""
+        kept = self.whitening.kept
+        lu, pivots, info = linalg.lapack.dgetrf(A[np.ix_(kept, kept)] / np.outer(self.scale, self.scale))
+        self.passes += self.problem.passes(2 / 3 * len(kept) ** 3)
+        if info == 0:
+            self.lu = lu, pivots
+            self.each = self.problem.reading(lu.size + self.whitening.factor.size / 2)
+
+    def join(self, theta: Array, w: Array) -> Array:
+        return theta
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        return x, np.zeros(self.problem.k)
+
+    def gradient(self, residual: Array) -> tuple[Array, Array]:
+        return np.zeros(self.problem.d), -residual
+
+    def residual(self, x: Array) -> Array:
+        return self.problem.residual(x)
+
+    def apply(self, x: Array) -> Array:
+        return self.problem.A_dot(x)
+
+    def direction(self, residual: Array) -> Array:
+        if self.lu is None:
+            return self.whitening.solve(residual)
+        theta = np.zeros(self.problem.d)
+        inside = residual[self.whitening.kept] / self.scale
+        theta[self.whitening.kept] = linalg.lu_solve(self.lu, inside, check_finite=False) / self.scale
+        return theta
+
+    def measure(self, residual: Array) -> Array:
+        return residual if self.problem.identity else self.whitening.half(residual)
+
+    def excess(self, memory: Memory) -> tuple[float, float]:
+        """2 (F - F*) from above, and F: F* is 0."""
+        twice = float(memory.measured @ memory.measured)
+        twice *= 1.0 if self.problem.identity else self.whitening.likely
+        return twice, 0.5 * twice
+
+
+class _Saddle:
+    """ridge theta - A' w = 0 and A theta + C w = b, preconditioned by the same equations with sketched A and C."""
+
+    def __init__(self, problem: Problem, moments: Sketch | None, growth: float) -> None:
+        self.problem, self.growth = problem, growth
+        k, d = problem.k, problem.d
+        self.window = 5 * WINDOW if moments is None else WINDOW
+        if moments is None:
+            self.whitening = identity_whitening(problem) if problem.identity else diagonal_whitening(problem)
+            self.M = np.zeros(d)
+            if problem.psi is problem.phi and not problem.identity:
+                self.M[self.whitening.kept] = self.whitening.factor
+            self.R = np.sqrt(self.M**2 + problem.ridge)
+            self.R[self.R == 0] = 1.0
+            self.passes, self.each, self.trusted = self.whitening.passes, 0.0, True
+            return
+        assert moments.A is not None
+        self.whitening = (
+            identity_whitening(problem, moments.passes) if problem.identity else factorise(problem, moments)
+        )
+        self.trusted = self.whitening.clear  # otherwise the cut between zero and small eigenvalues of C decides F
+        A = moments.A[self.whitening.kept]
+        if self.whitening.factor.ndim == 2:
+            A = linalg.solve_triangular(self.whitening.factor, A, lower=True, check_finite=False)
+        self.M = np.asarray(A)
+        H = self.M.T @ self.M
+        H[np.diag_indices_from(H)] += problem.ridge
+        self.R = _root(H)
+        self.passes = self.whitening.passes + problem.passes(k**2 * d + k * d**2 + d**3 / 3)
+        self.each = problem.reading(self.whitening.factor.size + 2 * self.M.size + d**2)
+
+    def join(self, theta: Array, w: Array) -> Array:
+        return np.concatenate([theta, w])
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        return x[: self.problem.d], x[self.problem.d :]
+
+    def gradient(self, residual: Array) -> tuple[Array, Array]:
+        return self.split(-residual)
+
+    def residual(self, x: Array) -> Array:
+        return -np.concatenate(self.problem.B(*self.split(x)))
+
+    def apply(self, x: Array) -> Array:
+        of_theta, of_w = self.problem.B(*self.split(x))
+        return np.concatenate([of_theta, of_w + self.problem.b])
+
+    def direction(self, residual: Array) -> Array:
+        of_theta, of_w = self.split(residual)
+        white = self.whitening.half(of_w)
+        if self.M.ndim == 1:
+            spread = np.zeros(self.problem.d)
+            coupled = self.M.any()
+            if coupled:
+                spread[self.whitening.kept] = white
+            theta = (of_theta + self.M * spread) / self.R**2
+            return np.concatenate(
+                [theta, self.whitening.back(white - (self.M * theta)[self.whitening.kept] if coupled else white)]
+            )
+        theta = linalg.cho_solve((self.R, True), of_theta + self.M.T @ white, check_finite=False)
+        return np.concatenate([theta, self.whitening.back(white - self.M @ theta)])
+
+    def measure(self, residual: Array) -> Array:
+        of_theta, of_w = self.split(residual)
+        if self.problem.ridge > 0:
+            of_theta = of_theta / np.sqrt(self.problem.ridge)
+        elif self.M.ndim == 1:
+            of_theta = of_theta / self.R
+        else:
+            of_theta = linalg.solve_triangular(self.R, of_theta, lower=True, check_finite=False)
+        return np.concatenate([of_theta, self.whitening.half(of_w)])
+
+    def excess(self, memory: Memory) -> tuple[float, float]:
+        """2 (F - F*) <= |ridge theta - A' w|^2 / ridge + e' C^+ e, and F = (b'w + e'w + g'theta + e' C^+ e) / 2."""
+        problem = self.problem
+        if problem.ridge == 0 or not self.trusted:
+            return np.inf, np.inf
+        theta, w = self.split(memory.x)
+        minus_g, e = self.split(memory.residual)
+        white = memory.measured[problem.d :]
+        energy = self.whitening.likely * float(white @ white)
+        twice = float(minus_g @ minus_g) / problem.ridge + energy
+        return twice, 0.5 * (float(problem.b @ w) + float(e @ w) - float(minus_g @ theta) + energy)
+
+
+def _system(problem: Problem, growth: float) -> _FixedPoint | _Saddle:
+    size, cross = plan(problem, growth=growth)
+    if problem.psi.sparse:
+        size, cross = problem.n, problem.ridge > 0 or problem.psi is not problem.phi
+    fits = affordable(problem, size=size, cross=cross, limit=SPARSE_LIMIT if problem.psi.sparse else np.inf)
+    moments = sketch(problem, size=size, cross=cross) if fits else None
+    fixed_point = problem.ridge == 0 and problem.psi is problem.phi
+    return (_FixedPoint if fixed_point else _Saddle)(problem, moments, growth)
+
+
+def _root(H: Array) -> Array:
+    """The Cholesky factor of a semi-definite matrix, shifted as little as it takes."""
+    shift = 0.0
+    while True:
+        factor, info = linalg.lapack.dpotrf(H + shift * np.eye(len(H)), lower=True, clean=True)
+        if info == 0:
+            return np.asarray(factor)
+        shift = max(10 * shift, 1e-13 * float(np.trace(H)) / len(H), 1e-300)

@@ -1,0 +1,203 @@
+"""Moments of few mixed rows, and a triangular factor of C: coordinates in which C is nearly the identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.kernels import add_rows, add_steps
+from valuefit.problem import Problem
+from valuefit.rows import memory_limit
+from valuefit.transitions import Array
+
+FEWEST, MOST = 2.0, 64.0  # rows a column of a sketch
+PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
+GREY = 1e-11  # above, it certainly does not
+
+
+class Sketch(NamedTuple):
+    """Moments of mixed rows: C (k, k), A (k, d) where asked for, and what is certain of them."""
+
+    C: Array
+    A: Array | None
+    excess: float  # the sketched C is at most this times C, for certain
+    likely: float  # and at most this times C, to all appearances
+    passes: float
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """L with L L' near C on the dual features `kept`, so that |L^-1 r|^2 is near r' C^+ r.
+
+    factor: lower triangular, or the square roots of the diagonal of C where a triangle costs too much.
+    kept: as many columns as C has rank; the others depend on them. excess: L L' <= excess * C for certain, hence
+    r' C^+ r <= excess * |L^-1 r|^2 for r in the range of C; 1 where C itself was factorised, infinite for a
+    diagonal. likely: the same to all appearances, and never below a fifth of it. clear: whether the rank is beyond
+    doubt. passes: what it cost.
+    """
+
+    factor: Array
+    kept: Array
+    size: int
+    excess: float
+    likely: float
+    clear: bool
+    passes: float
+
+    def half(self, r: Array) -> Array:
+        """L^-1 r."""
+        inside = r[self.kept]
+        if self.factor.ndim == 1:
+            return inside / self.factor
+        return np.asarray(linalg.solve_triangular(self.factor, inside, lower=True, check_finite=False))
+
+    def back(self, y: Array) -> Array:
+        """L^-T y, zero on the features that are not kept."""
+        if self.factor.ndim == 1:
+            inside = y / self.factor
+        else:
+            inside = linalg.solve_triangular(self.factor, y, lower=True, trans=1, check_finite=False)
+        out = np.zeros(self.size)
+        out[self.kept] = inside
+        return out
+
+    def solve(self, r: Array) -> Array:
+        """(L L')^-1 r."""
+        return self.back(self.half(r))
+
+
+def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
+    """Rows to sketch, and whether A is worth sketching too: as many as save more passes than they cost.
+
+    With c rows a column, minimal residuals take some 72 / c iterations more than with A itself, or 12 + 28 / sqrt(c)
+    more where only C is sketched, which costs a third (measured on Fourier features of 200 and 1000 columns).
+    """
+    k, d = problem.k, problem.d
+    one, both = problem.passes(k**3), problem.passes(k**3 + 2 * k**2 * d)  # passes for one row more a column
+    of_C = plan_of_C(problem) / k
+    of_both = float(np.clip(np.sqrt(72 / both), FEWEST, MOST))
+    cross = problem.ridge > 0 or problem.psi is not problem.phi
+    cross = cross or of_both * both + 72 / of_both <= of_C * one + 28 / np.sqrt(of_C) + 12
+    return int(growth * (of_both if cross else of_C) * k) + 1, cross
+
+
+def plan_of_C(problem: Problem) -> int:
+    """Rows to sketch for C alone."""
+    return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST, MOST)) + 1
+
+
+def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
+    """C, and A if `cross`, from `size` sums of rows with random signs, each row in one of them.
+
+    A sum of q signed rows has an outer product of at most q times the sum of theirs, so the sketched C is at most
+    q C; and no row, however rare or long, is missed, as it would be by sampling. The sketched A is shrunk towards
+    C, for its noise falls mostly where A is small; it leaves out traces, whose sketch would be noise. Where `size`
+    reaches the number of rows that steps start from, the moments are those of all rows.
+    """
+    k, d, n = problem.k, problem.d, problem.n
+    members = np.flatnonzero(problem.visits)
+    if size >= len(members):
+        passes = problem.moment_passes if cross else gram_passes(problem)
+        return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
+    rng = np.random.default_rng(0)
+    if not cross:
+        members = rng.permutation(members)
+        share = -(-len(members) // size)
+        X = np.zeros((size, k))
+        weight = np.sqrt(problem.visits[members] / n) * rng.choice([-1.0, 1.0], len(members))
+        add_rows(problem.psi.kernel, members, weight, share, X)
+        return Sketch(X.T @ X, None, float(share), _likely(k, size, share), 1 + problem.passes(size * k**2))
+    order = rng.permutation(n)
+    share = -(-n // size)
+    X, V = np.zeros((size, k)), np.zeros((size, d))
+    weight = rng.choice([-1.0, 1.0], n) / np.sqrt(n)
+    add_steps(
+        problem.phi.kernel, problem.psi.kernel, problem.now[order], problem.next[order], problem.discount[order],
+        problem.ratio[order], weight, share, X, V,
+    )  # fmt: skip
+    C, A = X.T @ X, X.T @ V
+    if problem.psi is problem.phi:
+        shrink = 0.75 * np.sqrt(k / size)
+        A = (1 - shrink) * A + shrink * C
+    return Sketch(C, A, float(share), _likely(k, size, share), 1 + problem.passes(size * (k**2 + 2 * k * d)))
+
+
+def _likely(k: int, size: int, share: int) -> float:
+    """The largest eigenvalue of the sketched C relative to C: that of random rows and a half, or a fifth of `share`."""
+    return min(float(share), max(1.5 * (1 + np.sqrt(k / size)) ** 2, share / 5))
+
+
+def factorise(problem: Problem, moments: Sketch) -> Whitening:
+    """The Cholesky factor of C, with pivots where columns depend on one another."""
+    lengths = np.sqrt(np.diag(moments.C))
+    kept = np.flatnonzero(lengths)
+    if not len(kept):
+        return Whitening(np.ones(0), kept, problem.k, 1.0, 1.0, True, moments.passes)
+    scale = lengths[kept]
+    unit = moments.C[np.ix_(kept, kept)] / np.outer(scale, scale)
+    factor, info = linalg.lapack.dpotrf(unit, lower=True, clean=True)
+    passes = moments.passes + problem.passes(problem.k**3 / 3)
+    if info != 0 or np.diag(factor).min() ** 2 <= GREY:
+        factor, pivots, rank, _ = linalg.lapack.dpstrf(unit, tol=PIVOT, lower=True)
+        order = pivots[:rank] - 1
+        factor, kept, scale = np.tril(factor[:rank, :rank]), kept[order], scale[order]
+        passes += problem.passes(problem.k**3 / 3)
+    pivot = np.diag(factor) ** 2
+    clear = bool(pivot.min() > GREY and (pivot * scale**2).min() > GREY * (lengths**2).max())
+    factor = np.asfortranarray(factor * scale[:, None])
+    return Whitening(factor, kept, problem.k, moments.excess, moments.likely, clear, passes)
+
+
+def diagonal_whitening(problem: Problem) -> Whitening:
+    """The diagonal of C alone, in one pass."""
+    diagonal = problem.psi.column_squares(problem.visits) / problem.n
+    kept = np.flatnonzero(diagonal)  # a dual feature without data takes no part
+    return Whitening(np.sqrt(diagonal[kept]), kept, problem.k, np.inf, np.inf, True, 1.0)
+
+
+def identity_whitening(problem: Problem, passes: float = 0.0) -> Whitening:
+    """For the metric C = I."""
+    return Whitening(np.ones(problem.k), np.arange(problem.k), problem.k, 1.0, 1.0, True, passes)
+
+
+def affordable(problem: Problem, *, size: int, cross: bool, limit: float) -> bool:
+    """Whether a sketch (all of the moments, for sparse rows) and its factors fit into memory and `limit` passes."""
+    k, d = problem.k, problem.d
+    wide = k + d if cross else k
+    if 8 * (3 * k * wide + (0 if problem.psi.sparse else size * wide)) > memory_limit():
+        return False
+    work = k**3 + (2 * k * d * (k + d) if cross else 0)
+    if problem.psi.sparse:
+        return (problem.moment_passes if cross else gram_passes(problem)) + problem.passes(work) <= limit
+    rows = min(size, int((problem.visits > 0).sum()))
+    return 1 + problem.passes(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit
+
+
+def whiten(problem: Problem, *, limit: float) -> Whitening:
+    """The factor of a sketched C, of C itself for sparse rows, or of its diagonal past `limit` passes."""
+    size = problem.n if problem.psi.sparse else plan_of_C(problem)
+    if affordable(problem, size=size, cross=False, limit=limit):
+        return factorise(problem, sketch(problem, size=size, cross=False))
+    return diagonal_whitening(problem)
+
+
+def energy_below(problem: Problem, whitening: Whitening, r: Array) -> tuple[float, float]:
+    """r' C^+ r from below, and the passes it cost: the value itself, or (r'z)^2 / z'Cz with z = (L L')^-1 r."""
+    if problem.identity or not r.any():
+        return float(r @ r), 0.0
+    white = whitening.half(r)
+    energy = float(white @ white)
+    if whitening.excess == 1.0 or energy == 0.0:
+        return energy, 0.0
+    values = problem.psi.dot(whitening.back(white))
+    return energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5
+
+
+def gram_passes(problem: Problem) -> float:
+    """Passes that C is worth."""
+    if problem.psi.sparse:
+        return 1 + problem.passes(10 * problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
+    return 1 + problem.passes(float((problem.visits > 0).sum()) * problem.k**2)
