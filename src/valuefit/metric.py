@@ -11,12 +11,11 @@ import scipy.linalg as linalg
 from valuefit.problem import Problem, pieces
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
-from valuefit.whitening import sketch
 
-SAMPLE = 8  # rows sampled for each feature at first
+FIRST = 5.0  # passes that the first sample may cost
+FEWEST = 3  # but so many rows for each feature at least
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
-CHEAP = 6.0  # passes that all moments may cost and still be taken whole
 SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
 
 
@@ -47,9 +46,7 @@ class Metric:
 
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """What is left to gain, as the squared gradient in these coordinates; about twice the excess of F."""
-        value = sum(
-            float(part @ (matrix @ part)) for part, matrix in zip(gradient, (self.theta, self.w), strict=True)
-        )
+        value = sum(float(part @ (matrix @ part)) for part, matrix in zip(gradient, (self.theta, self.w), strict=True))
         return value if np.isfinite(value) else np.inf
 
 
@@ -59,7 +56,7 @@ def metric_cost(problem: Problem, count: int) -> float:
     if count >= problem.n:
         moments = problem.moment_passes
     else:
-        moments = (count / problem.n if problem.trace else 1.0) + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
+        moments = count / problem.n + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
     factors = problem.passes(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
     return moments + factors + 1 + problem.passes(4 * problem.phi.shape[0] * SKETCH * (k + d))
 
@@ -70,8 +67,11 @@ def metric_fits(problem: Problem) -> bool:
 
 
 def first_count(problem: Problem) -> int:
-    """Steps to sample at first: all of them where moments are cheap."""
-    return problem.n if problem.moment_passes <= CHEAP else min(problem.n, SAMPLE * problem.k)
+    """Steps to sample at first: as many as a few passes pay for, all of them where moments are as cheap as that."""
+    if problem.moment_passes <= FIRST:
+        return problem.n
+    each = problem.passes(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
+    return min(problem.n, max(FEWEST * problem.k, int(FIRST / each)))
 
 
 def sampled_metric(problem: Problem, count: int) -> Metric:
@@ -85,20 +85,14 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     dual = 1.0 if problem.identity else max(float((weight * of_psi).max()), 1e-300)
     strength = np.maximum(problem.ratio**2, weight * of_u / dual)
     primal = float((weight * of_v * strength).max())
-    steps = (0.25 / max(primal, 1e-300), 0.5 / dual)
-    return Metric(
-        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps
-    )
+    steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
+    return Metric(inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps)
 
 
 def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A and C over all steps, or of sums of rows with random signs; with traces, of steps drawn by |u||v|."""
+    """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
     if count >= problem.n:
         return problem.A, problem.C
-    if not problem.trace:
-        mixed = sketch(problem, size=count, cross=True)
-        assert mixed.A is not None
-        return mixed.A, np.eye(problem.k) if problem.identity else mixed.C
     size = np.sqrt(problem.u_squared * problem.v_squared)
     chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
     chosen = rng.choice(problem.n, count, p=chance / chance.sum())

@@ -1,4 +1,4 @@
-"""Steps adapted while running: longer while that pays, shorter after a setback, a larger sample when both are slow."""
+"""Steps adapted while running: longer where that pays, shorter after a setback, a larger sample when both are slow."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from valuefit.problem import Problem
 from valuefit.transitions import Array
 
 TOGETHER = 0.3  # of a full step: how far a batch of single-row steps may add up
-STRIDE = 1.5  # by which steps are lengthened on trial
+STRIDE = 1.6  # between neighbouring sizes of a step
 SLOW = 1 / 6  # decades of the squared gradient a pass
+TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
     """The metric in use, how far its steps are stretched, and what came of them.
 
-    Every epoch ends with a gradient that the method has anyway; its size in the metric says whether the epoch is
-    kept. One that made it larger is undone and the steps are halved. While lengthening them pays they grow. Where
-    a stage has cost as much as the next, larger sample would, and is still slow, that sample is taken.
+    Every epoch ends with a gradient that the method has anyway; its size in the metric says what the epoch was
+    worth. One that made it larger is undone and the steps are halved. Else the best of the neighbouring sizes tried
+    so far goes on, a longer one being tried first and then a shorter one. Where a stage has cost as many passes
+    as the next, larger sample would, and is still slow, that sample is taken.
     """
 
     metric: Metric
     merit: float
     first: float  # merit when this metric came in
     spent: float = 0.0  # passes since then
-    factor: float = 1.0
-    stride: float = STRIDE
-    rate: float = 0.0  # decades of merit a pass in the last epoch
+    size: int = 0  # steps are those of the metric times STRIDE ** size
+    longest: int = 20  # sizes above this one failed
+    rates: tuple[tuple[int, float], ...] = ()  # decades of merit a pass, by size
     length: int = 1  # steps in the next epoch, for methods that choose it
 
     @property
     def steps(self) -> tuple[float, float]:
-        return self.factor * self.metric.steps[0], self.factor * self.metric.steps[1]
+        stretch = STRIDE**self.size
+        return stretch * self.metric.steps[0], stretch * self.metric.steps[1]
 
     def batch(self, width: int) -> int:
         """Rows to take together: enough to pay for the products with the metric, few enough to act as one by one."""
@@ -44,44 +47,53 @@ class Course:
         self,
         problem: Problem,
         before: tuple[Array, Array],
-        gradient: tuple[Array, Array],
+        after: tuple[Array, Array],
         passes: float,
         *,
         slack: float = 1.0,
     ) -> tuple[Course, bool, float]:
-        """The course after an epoch of so many passes, from one gradient to another; whether to keep it; added passes."""
-        merit = self.metric.merit(gradient)
-        spent = self.spent + passes
-        kept = merit <= slack * self.merit
-        if kept:
-            rate = math.log10(max(self.merit, 1e-300) / max(merit, 1e-300)) / passes
-            pays = rate >= self.rate or self.stride == 1.0
-            factor = self.factor * self.stride if pays else self.factor / self.stride
-            length = min(problem.n, 2 * self.length) if rate * passes < 1 else self.length
-            course = replace(
-                self, merit=merit, spent=spent, factor=factor, stride=self.stride if pays else 1.0, rate=rate,
-                length=length,
-            )  # fmt: skip
-        else:
-            shorter = self.factor / (2 if merit <= 100 * self.merit else 8)
-            course = replace(self, spent=spent, factor=shorter, stride=1.0)
-        return (*course._larger(problem, gradient if kept else before, kept),)
+        """The course after an epoch of so many passes, from one gradient to another; whether to keep it; added passes.
 
-    def _larger(self, problem: Problem, gradient: tuple[Array, Array], kept: bool) -> tuple[Course, bool, float]:
-        """The same, with a larger sample where that is due; `gradient` is that of the point stood at."""
+        slack: how much larger the squared gradient may get without a setback, for methods that circle the solution.
+        """
+        merit = self.metric.merit(after)
+        kept = merit <= slack * self.merit
+        course = replace(self, spent=self.spent + passes)
+        if kept:
+            rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes
+            course = replace(
+                course, merit=merit, rates=((self.size, rate), *(pair for pair in self.rates if pair[0] != self.size)),
+                length=min(problem.n, 2 * self.length) if rate * passes < 1 else self.length,
+            )  # fmt: skip
+            course = replace(course, size=course._next_size())
+        else:
+            back = 2 if merit <= 100 * self.merit else 5
+            course = replace(course, size=self.size - back, longest=self.size - 1, rates=())
+        count, cost = course._due(problem)
+        if count:
+            return begin(problem, after if kept else before, count), kept, cost
+        return course, kept, 0.0
+
+    def _next_size(self) -> int:
+        rates = dict(self.rates)
+        best = max(rates, key=lambda size: rates[size])
+        for near in (best + 1, best - 1):
+            if near not in rates and near <= self.longest and (near > best or rates[best] < SLOW):
+                return near
+        return best
+
+    def _due(self, problem: Problem) -> tuple[int, float]:
+        """The size of a larger sample and its cost, or (0, 0) while this one does."""
         if self.metric.count >= problem.n:
-            return self, kept, 0.0
+            return 0, 0.0
         count = min(problem.n, GROWTH * self.metric.count)
         cost = metric_cost(problem, count)
-        fallen = math.log10(max(self.first, 1e-300) / max(self.merit, 1e-300))
-        if self.spent < max(6.0, cost) or fallen > SLOW * self.spent:
-            return self, kept, 0.0
-        return begin(problem, gradient, count), kept, cost
+        fallen = math.log10(max(self.first, TINY) / max(self.merit, TINY))
+        return (count, cost) if self.spent >= max(6.0, cost) and fallen <= SLOW * self.spent else (0, 0.0)
 
 
 def begin(problem: Problem, gradient: tuple[Array, Array], count: int | None = None) -> Course:
     """The course at a point with this gradient, its metric from `count` sampled steps."""
     metric = sampled_metric(problem, first_count(problem) if count is None else count)
     merit = metric.merit(gradient)
-    length = min(problem.n, max(1, int(4 / min(metric.steps))))
-    return Course(metric, merit, merit, length=length)
+    return Course(metric, merit, merit, length=min(problem.n, max(1, int(4 / metric.steps[0]))))

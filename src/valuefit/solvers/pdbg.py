@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.kernels import trace_backward
 from valuefit.problem import Moments, Problem
 from valuefit.solver import State, Steps, inverse
-from valuefit.steering import Course, begin
+from valuefit.steering import STRIDE, Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
@@ -78,8 +78,10 @@ class PDBG(Steps):
 
     def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, float]:
         assert state.gradient is not None
-        theta = state.theta - course.factor * 0.25 * (course.metric.theta @ state.gradient[0])
-        w = state.w - course.factor * (course.metric.w @ state.gradient[1])
+        # in an exact metric these steps, a quarter and one, halve the error at each pass
+        stretch = STRIDE ** min(course.size, 0)
+        theta = state.theta - 0.25 * stretch * (course.metric.theta @ state.gradient[0])
+        w = state.w - stretch * (course.metric.w @ state.gradient[1])
         gradient = problem.B(theta, w)
         course, kept, more = course.judge(problem, state.gradient, gradient, 1.0, slack=2.0)
         if not kept:
