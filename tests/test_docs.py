@@ -1,0 +1,81 @@
+"""What the pages of docs/ show is what happens: their Python runs, page by page, and prints what stands below it."""
+
+import contextlib
+import io
+import re
+
+import pytest
+from conftest import ROOT
+
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
+LINK = re.compile(r"\]\(([^)#\s]+\.(?:md|py|png))[^)]*\)")
+
+
+def blocks(page):
+    """(line, code, what it prints or None) of every Python block; a text block right below is what it prints."""
+    text = page.read_text()
+    found = list(FENCE.finditer(text))
+    for place, match in enumerate(found):
+        if match[1] != "python":
+            continue
+        after = found[place + 1] if place + 1 < len(found) else None
+        near = after is not None and after[1] == "text" and not text[match.end() : after.start()].strip()
+        yield text.count("\n", 0, match.start()) + 2, match[2], after[2] if near else None
+
+
+def run(page, line, code, world):
+    """What a block prints; a ValueError counts as printed, as the pages show it."""
+    out = io.StringIO()
+    padded = "\n" * (line - 1) + code  # so that a traceback names the line of the page
+    with contextlib.redirect_stdout(out):
+        try:
+            exec(compile(padded, str(page), "exec"), world)
+        except ValueError as error:
+            return f"ValueError: {error}"
+    return out.getvalue()
+
+
+def matches(said, expected):
+    """Whether the words are the same; "..." on the page stands for anything."""
+    words = [re.escape(" ".join(part.split())) for part in expected.split("...")]
+    return re.fullmatch(r"\s*.*?\s*".join(words), " ".join(said.split()), re.S) is not None
+
+
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT / "docs")))
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    world = {"__name__": "__main__"}
+    for line, code, expected in blocks(page):
+        said = run(page, line, code, world)
+        where = f"{page.relative_to(ROOT)}, line {line}"
+        if expected is None:
+            assert not said.startswith("ValueError"), f"{where}: {said}"
+        else:
+            assert matches(said, expected), f"{where} prints:\n{said}\nbut the page says:\n{expected}"
+
+
+def test_a_page_that_says_something_else_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1, 'is it')\n```\n\n```text\n3 is it\n```\n\n```python\nint('x')\n```\n")
+    (line, code, expected), (other, wrong, nothing) = blocks(page)
+    assert (line, other, nothing) == (2, 10, None)
+    assert not matches(run(page, line, code, {}), expected)
+    assert matches(run(page, line, code, {}), "2 ... it")
+    assert run(page, other, wrong, {}).startswith("ValueError: invalid literal")
+
+
+def test_every_page_is_reached_and_every_link_leads_somewhere():
+    listed = {ROOT / "docs" / "index.md"}
+    for page in PAGES:
+        text = page.read_text()
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", text, re.S):
+            names = [line.strip() for line in tree.splitlines() if line.strip() and not line.startswith(":")]
+            listed |= {(page.parent / f"{name}.md").resolve() for name in names}
+        for target in LINK.findall(text):
+            assert (page.parent / target).is_file(), f"{page.relative_to(ROOT)} links to {target}"
+    assert listed == set(PAGES)
