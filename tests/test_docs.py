@@ -1,4 +1,4 @@
-"""What the pages of docs/ show is what happens: their Python runs, page by page, and prints what stands below it."""
+"""What README and the pages of docs/ show is what happens: their Python runs and prints what stands below it."""
 
 import contextlib
 import io
@@ -42,10 +42,10 @@ def matches(said, expected):
     return re.fullmatch(r"\s*.*?\s*".join(words), " ".join(said.split()), re.S) is not None
 
 
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+WITH_CODE = [page for page in [ROOT / "README.md", *PAGES] if "```python" in page.read_text()]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT / "docs")))
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
@@ -71,7 +71,7 @@ def test_a_page_that_says_something_else_is_seen(tmp_path):
 
 def test_every_page_is_reached_and_every_link_leads_somewhere():
     listed = {ROOT / "docs" / "index.md"}
-    for page in PAGES:
+    for page in [ROOT / "README.md", *PAGES]:
         text = page.read_text()
         for tree in re.findall(r"```\{toctree\}\n(.*?)```", text, re.S):
             names = [line.strip() for line in tree.splitlines() if line.strip() and not line.startswith(":")]
