@@ -37,7 +37,7 @@ bench: $(call STAMP,dev)
 
 .PHONY: docs
 docs: $(call STAMP,docs)
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo "Built docs/_build/html/index.html"
 
 $(BIN)/python:

@@ -17,6 +17,7 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 highlight_language = "text"
+smartquotes = False  # quotes in sentences are often code
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -30,6 +31,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"valuefit {version}"
 html_theme_options = {
     "show_prev_next": False,
+    "header_links_before_dropdown": 7,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],

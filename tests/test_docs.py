@@ -3,10 +3,14 @@
 import contextlib
 import io
 import re
+import shlex
 
 import pytest
 from conftest import ROOT
 
+from valuefit.cli import main
+
+COMING = {"evaluate", "convert"}  # commands that the pages may name before they are there
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 LINK = re.compile(r"\]\(([^)#\s]+\.(?:md|py|png))[^)]*\)")
@@ -67,6 +71,29 @@ def test_a_page_that_says_something_else_is_seen(tmp_path):
     assert not matches(run(page, line, code, {}), expected)
     assert matches(run(page, line, code, {}), "2 ... it")
     assert run(page, other, wrong, {}).startswith("ValueError: invalid literal")
+
+
+def commands():
+    """(page, words) of every line of the pages that calls valuefit."""
+    for page in [ROOT / "README.md", *PAGES]:
+        for kind, text in FENCE.findall(page.read_text()):
+            if kind == "console":
+                for line in text.splitlines():
+                    assert line.startswith("$ valuefit "), f"{page.name}: {line}"
+                    yield page, shlex.split(line)[2:]
+
+
+def test_every_command_line_on_the_pages_has_options_that_exist():
+    seen = set()
+    for page, (name, *words) in commands():
+        seen.add(name)
+        if name not in main.commands:
+            assert name in COMING, f"{page.name} calls valuefit {name}"
+            continue
+        known = {option for parameter in main.commands[name].params for option in parameter.opts}
+        for word in words:
+            assert not word.startswith("--") or word in known, f"{page.name}: valuefit {name} has no {word}"
+    assert {"evaluate", "convert", "reproduce"} <= seen
 
 
 def test_every_page_is_reached_and_every_link_leads_somewhere():
