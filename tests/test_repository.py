@@ -20,7 +20,7 @@ FLOW = [
     "kernels", "transitions", "features", "sources", "files", "rows", "problem", "balance", "exact", "certificate",
     "theory", "solver", "solvers", "result", "loop", "capabilities", "target", "policies", "intervals", "doubts",
     "summary", "evaluation", "stored", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo",
-    "cli",
+    "settings", "terminal", "options", "commands", "cli",
 ]  # fmt: skip
 
 
