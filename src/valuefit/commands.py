@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from valuefit.evaluation import Evaluation, evaluate
 from valuefit.files import load, save
 from valuefit.loop import Progress as Standing
-from valuefit.policies import find_policy
+from valuefit.policies import Policy, find_policy
 from valuefit.result import write_bytes
 from valuefit.settings import Settings, config_text
 from valuefit.sources.example import example_log
@@ -35,18 +37,17 @@ def evaluate_log(settings: Settings, write_config: str | None) -> int:
     The answer is printed before anything is written, so that a full disk does not cost it.
     """
     check_outputs(settings, write_config)
-    console = Console()
-    bars = sys.stdout.isatty() and not settings.json and not settings.quiet
-    log = example_log() if settings.log is None else load(settings.log, columns=settings.columns or None)
     if settings.log is None and settings.columns:
         raise ValueError("--columns names the columns of a log, but no LOG is given.")
-    with progress(console, settings.max_passes, shown=bars) as callback:
+    console = Console()
+    shown = sys.stdout.isatty() and not settings.json and not settings.quiet
+    with progress(console, settings.max_passes, shown=shown) as callback:
+        log = example_log() if settings.log is None else load(settings.log, columns=settings.columns or None)
         evaluation = evaluate(
             log,
             features=settings.features,
             discount=settings.discount,
-            # code from a file was refused where the settings were made
-            policy=None if settings.policy is None else find_policy(settings.policy, allow_code=True),
+            policy=None if settings.policy is None else policy_of(settings.policy),
             trace=settings.trace,
             ridge=settings.ridge,
             values=settings.values,
@@ -114,6 +115,25 @@ def check_outputs(settings: Settings, write_config: str | None) -> None:
             raise ValueError(f"{name!r} is there already. Choose another name, or overwrite it with --force.")
 
 
+def policy_of(name: str) -> Policy:
+    """The policy of this name; where its own code fails, a sentence says where."""
+    policy = find_policy(name, allow_code=True)  # code that only a file asks for was refused by `settings.merge`
+    if policy.function is None:
+        return policy
+
+    def guarded(*arguments: Array) -> Any:
+        assert policy.function is not None
+        try:
+            return policy.function(*arguments)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise ValueError(
+                f"The policy {name} failed with {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."
+            ) from error
+
+    return replace(policy, function=guarded)
+
+
 def read_starts(path: Path, log: Transitions) -> Array:
     """Observations to average over, from a file of numbers."""
     if path.suffix.lower() not in FILES:
@@ -136,8 +156,10 @@ def progress(console: Console, total: float, *, shown: bool) -> Iterator[Callabl
         return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} passes")
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
-        bar = bars.add_task("Evaluating", total=total)
-        yield lambda standing: bars.update(bar, completed=min(standing.passes, total))
+        bar = bars.add_task("Reading", total=None)
+        yield lambda standing: bars.update(
+            bar, description="Solving", total=total, completed=min(standing.passes, total)
+        )
 
 
 def convert_log(source: str, target: str, *, columns: dict[str, Any], force: bool) -> None:

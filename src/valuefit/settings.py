@@ -158,9 +158,9 @@ def _from_folder(name: str, value: str, folder: Path) -> str:
 
 
 def _no_path(name: str, value: str) -> bool:
-    return (name == "log" and value.startswith("minari:")) or (
-        name == "policy" and Path(value).suffix.lower() not in TABLE_FILES
-    )
+    if name == "policy":
+        return Path(value).suffix.lower() not in TABLE_FILES
+    return name == "log" and (value.startswith("minari:") or "://" in value)
 
 
 # ---- writing ------------------------------------------------------------------------------------------------

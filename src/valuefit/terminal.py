@@ -14,10 +14,14 @@ from valuefit.summary import number
 # words of the Python interface in sentences of the library, and what they are called on the command line
 IN_OPTIONS = (
     (re.compile(r"columns=\{'(\w+)': \.\.\.\}"), r"--columns \1=..."),
+    (re.compile(r"columns=\{'(\w+)': None\}"), r"--columns \1="),
+    (re.compile(r"\bcolumns=\."), "--columns."),
+    (re.compile(r"\bload it with a larger limit"), "load it in Python with a larger limit"),
     (re.compile(r'values="(state(?:-action)?)"'), r"--values \1"),
     (re.compile(r"\bwith force(?:=True)?\."), "with --force."),
     (re.compile(r"\buse force\."), "use --force."),
     (re.compile(r"\bpolicy=,"), "--policy,"),
+    (re.compile(r"\bwith max_passes\b"), "with --max-passes"),
 )
 MEANS = (
     "What a start is worth: the sum of all rewards to come, each step discounted by {:g}. The interval covers the "
