@@ -7,7 +7,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '
 
 .PHONY: help demo test test-slow lint format bench clean
 help:
-	@echo "make demo       set up and compare every solver on the paper's Random MDP"
+	@echo "make demo       set up and evaluate a policy from the log that comes along; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
 	@echo "make test-slow  run all tests"
 	@echo "make lint       ruff and mypy"
@@ -15,7 +15,7 @@ help:
 	@echo "make docs       set up and build the documentation into docs/_build/html"
 
 demo: $(call STAMP,demo)
-	@$(BIN)/valuefit demo
+	@$(BIN)/valuefit evaluate --report valuefit-report.html --force
 
 test: $(call STAMP,dev)
 	$(BIN)/python -m pytest -m "not slow"

@@ -31,10 +31,11 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"valuefit {version}"
 html_theme_options = {
     "show_prev_next": False,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+html_sidebars = {page.stem: [] for page in HERE.glob("*.md")}  # these have no pages below them
 html_show_sourcelink = False
 html_copy_source = False

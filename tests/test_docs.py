@@ -2,15 +2,17 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 
 import pytest
+from click.testing import CliRunner
 from conftest import ROOT
 
+import valuefit as vf
 from valuefit.cli import main
 
-COMING = {"evaluate", "convert"}  # commands that the pages may name before they are there
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 LINK = re.compile(r"\]\(([^)#\s]+\.(?:md|py|png))[^)]*\)")
@@ -87,13 +89,32 @@ def test_every_command_line_on_the_pages_has_options_that_exist():
     seen = set()
     for page, (name, *words) in commands():
         seen.add(name)
-        if name not in main.commands:
-            assert name in COMING, f"{page.name} calls valuefit {name}"
-            continue
+        assert name in main.commands, f"{page.name} calls valuefit {name}"
         known = {option for parameter in main.commands[name].params for option in parameter.opts}
         for word in words:
             assert not word.startswith("--") or word in known, f"{page.name}: valuefit {name} has no {word}"
     assert {"evaluate", "convert", "reproduce"} <= seen
+
+
+DATA = [page for page in WITH_CODE if page.parent.name == "data" and page.stem not in ("index", "tables")]
+
+
+@pytest.mark.parametrize("page", DATA, ids=lambda page: page.stem)
+def test_the_command_line_of_a_format_gives_the_number_of_its_python_call(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    world = {"__name__": "__main__"}
+    for line, code, _ in blocks(page):
+        run(page, line, code, world)
+    called = [words for where, words in commands() if where == page and words[0] == "evaluate"]
+    assert called
+    for words in called:
+        source, columns = words[1], [word for word in words[2:] if "=" in word]
+        done = CliRunner().invoke(main, [*words, "--json"])
+        assert done.exit_code == 0, done.output
+        asked = dict(word.split("=", 1) for word in columns) or None
+        expected = vf.evaluate(source, columns=asked, discount=0.9).policy_value.estimate
+        assert json.loads(done.stdout)["policy_value"]["estimate"] == pytest.approx(expected, abs=1e-8)
 
 
 def test_every_page_is_reached_and_every_link_leads_somewhere():
