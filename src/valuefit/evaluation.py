@@ -168,7 +168,7 @@ class Evaluation:
         return importlib.import_module("valuefit.stored").read(Path(path), features=features, policy=policy)
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write one self-contained HTML page."""
+        """Write one self-contained HTML page with figures (extra `plot`); overwrites nothing without `force`."""
         # a view of this object, so it stands to the right of this module
         return importlib.import_module("valuefit.report").write_report(self, path, force=force)
 
@@ -192,13 +192,15 @@ def evaluate(
 ) -> Evaluation:
     """How good the policy is, from the log alone: the mean value over the starts, with a 95% interval.
 
-    log: a `Transitions`, or whatever `valuefit.load` takes, with `columns`. features: a name ("auto", "tiles", ...), a
-    scikit-learn transformer or a callable. policy: None takes the log as it is (on-policy, or its own ratios); else a
-    callable, a table or probabilities of the logged actions, which need `behaviour_prob` in the log, or
-    values="state-action", which needs none. starts: observations to average over; the first of each episode if None.
+    log, columns: a `Transitions`, or whatever `valuefit.load` takes. features: a name ("auto", "fourier:order=5", ...),
+    a scikit-learn transformer or a callable. discount: what a reward one step later is worth. policy: None takes the
+    log as it is (on-policy, or by its own ratios); else a callable, a table or probabilities of the logged actions.
+    values: "state" weighs steps by ratios, so a policy needs `behaviour_prob` in the log; "state-action" learns a value
+    for each action and needs none. starts: observations to average over; the first of each episode if None.
     trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
-    The interval is that of the sandwich covariance clustered by episode; see `valuefit.intervals`.
+    The interval covers the fixed point of the features, not what the features cannot express; episodes are the
+    clusters of its sandwich covariance.
     """
     log = load(log, columns=columns)
     if values not in VALUES:
