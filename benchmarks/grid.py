@@ -79,27 +79,32 @@ def run_tasks(cell: str, tasks: list[str], kept: Kept, *, seconds: float, quick:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=_pump, args=(child, lines), daemon=True).start()
-        began, allowed = time.monotonic(), 600.0
-        while True:
-            try:
-                line = lines.get(timeout=max(allowed - (time.monotonic() - began), 0.1))
-            except queue.Empty:
-                child.kill()
-                _failed(kept, left.pop(0), "killed", f"no end after {allowed:.0f} s")
-                break
-            if line is None:
-                child.wait()
-                if left:
-                    _failed(kept, left.pop(0), "died", f"the process ended with {child.returncode}")
-                break
-            said = json.loads(line)
-            began = time.monotonic()
-            allowed = 600.0 if said.get("begins") == "reference" else 2 * seconds + 60
-            if "task" in said:
-                kept.add(said["task"], said["record"])
-                left.remove(said["task"])
-                _tell(cell, said["task"], said["record"])
-        child.wait()
+        try:
+            _follow(cell, left, kept, lines, seconds)
+        finally:
+            child.kill()  # it has ended, or is to end
+            child.wait()
+
+
+def _follow(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | None], seconds: float) -> None:
+    """Take in what a process says until it ends, or until a task takes too long; `left` holds what is not done."""
+    began, allowed = time.monotonic(), 600.0
+    while True:
+        try:
+            line = lines.get(timeout=max(allowed - (time.monotonic() - began), 0.1))
+        except queue.Empty:
+            return _failed(cell, kept, left.pop(0), "killed", f"no end after {allowed:.0f} s")
+        if line is None:
+            return (
+                _failed(cell, kept, left.pop(0), "died", "its process ended, perhaps out of memory") if left else None
+            )
+        said = json.loads(line)
+        began = time.monotonic()
+        allowed = 600.0 if said.get("begins") == "reference" else 2 * seconds + 60
+        if "task" in said:
+            kept.add(said["task"], said["record"])
+            left.remove(said["task"])
+            _tell(cell, said["task"], said["record"])
 
 
 def _pump(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
@@ -109,9 +114,9 @@ def _pump(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
     lines.put(None)
 
 
-def _failed(kept: Kept, task: str, status: str, message: str) -> None:
+def _failed(cell: str, kept: Kept, task: str, status: str, message: str) -> None:
     kept.add(task, {"status": status, "message": message})
-    _tell("", task, kept.tasks[task])
+    _tell(cell, task, kept.tasks[task])
 
 
 def _tell(cell: str, task: str, record: Record) -> None:

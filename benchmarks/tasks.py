@@ -103,7 +103,7 @@ class Bench:
     @property
     def truth(self) -> Reference:
         if self._truth is None:
-            with threadpool_limits(2):
+            with threadpool_limits(2 if self.problem.d >= 1000 else 1):
                 self._truth = reference(self.problem, self.store)
         return self._truth
 
