@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg as linalg
+import scipy.optimize as optimize
 from threadpoolctl import threadpool_limits
 
 import valuefit as vf
@@ -41,12 +42,9 @@ WHAT = {
 
 
 def line(amounts: list[float], seconds: list[float]) -> tuple[float, float]:
-    """(each, fixed) of a line that minimises relative errors; a fixed part below zero is put to zero."""
-    x, y = np.array(amounts), np.array(seconds)
-    design = np.column_stack([x, np.ones(len(x))]) / y[:, None]
-    each, fixed = np.linalg.lstsq(design, np.ones(len(x)), rcond=None)[0]
-    if fixed < 0:
-        each, fixed = np.linalg.lstsq(design[:, :1], np.ones(len(x)), rcond=None)[0][0], 0.0
+    """(each, fixed), neither below zero, of the line with the smallest relative errors."""
+    y = np.maximum(seconds, 1e-12)  # a difference of two small times may come out below zero
+    each, fixed = optimize.nnls(np.column_stack([amounts / y, 1 / y]), np.ones(len(y)))[0]
     return float(each), float(fixed)
 
 

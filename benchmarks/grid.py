@@ -93,11 +93,12 @@ def _follow(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | Non
         try:
             line = lines.get(timeout=max(allowed - (time.monotonic() - began), 0.1))
         except queue.Empty:
-            return _failed(cell, kept, left.pop(0), "killed", f"no end after {allowed:.0f} s")
+            _failed(cell, kept, left.pop(0), "killed", f"no end after {allowed:.0f} s")
+            return
+        if line is None and left:
+            _failed(cell, kept, left.pop(0), "died", "its process ended, perhaps out of memory")
         if line is None:
-            return (
-                _failed(cell, kept, left.pop(0), "died", "its process ended, perhaps out of memory") if left else None
-            )
+            return
         said = json.loads(line)
         began = time.monotonic()
         allowed = 600.0 if said.get("begins") == "reference" else 2 * seconds + 60
