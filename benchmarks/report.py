@@ -79,11 +79,14 @@ def page(results: Record) -> str:
         lines.append(f"| {name} | {' | '.join(_passes(facts['tasks'].get(solver)) for solver in own)} |")
     shown = [*own, *peers]
     lines += ["", "## Seconds over the fastest that reached the gap", ""]
-    lines += ["In brackets: did not reach it, and with which gap it ended.", ""]
+    lines += [
+        "In brackets: did not reach it, and with which gap it ended; where nobody did, over the fastest to end.",
+        "",
+    ]
     lines += [f"| cell | {' | '.join(shown)} |", _rule(1 + len(shown))]
     for name, facts in results["cells"].items():
-        unit = fastest(facts["tasks"], tuple(shown))
-        cells = " | ".join(_ratio(facts["tasks"].get(task), unit[1] if unit else None) for task in shown)
+        unit = _unit(facts["tasks"], shown)
+        cells = " | ".join(_ratio(facts["tasks"].get(task), unit) for task in shown)
         lines.append(f"| {name} | {cells} |")
     lines += ["", "## What did not run, or not to its end", ""]
     lines += [
@@ -94,6 +97,13 @@ def page(results: Record) -> str:
         and record.get("message") != "rows are dense"
     ]
     return "\n".join([*lines, ""])
+
+
+def _unit(tasks: Record, shown: list[str]) -> float:
+    """Seconds of the fastest that reached the gap; of the fastest to end where nobody did."""
+    best = fastest(tasks, tuple(shown))
+    ended = [tasks[name]["seconds"] for name in shown if tasks.get(name, {}).get("seconds")]
+    return best[1] if best else min(ended, default=1.0)
 
 
 def _rule(columns: int) -> str:
@@ -111,12 +121,12 @@ def _passes(task: Record | None) -> str:
     return f"{task['passes']:.0f}{rose} ({gap}){word}"
 
 
-def _ratio(task: Record | None, unit: float | None) -> str:
+def _ratio(task: Record | None, unit: float) -> str:
     if task is None:
         return ""
     if task.get("seconds") is None:
         return str(task["status"])
-    ratio = "?" if unit is None else f"{task['seconds'] / unit:.3g}"
+    ratio = f"{task['seconds'] / unit:.3g}"
     if reached(task):
         return ratio
     gap = "" if task.get("gap") is None else f": {task['gap']:.0e}"
@@ -137,14 +147,22 @@ def draw(results: Record, path: Path) -> None:
         colour, marker = f"C{place % 10}", "o" if name in OWN else "s"
         axes.plot([], [], marker, color=colour, label=name)
         for row, facts in enumerate(cells.values()):
-            task, unit = facts["tasks"].get(name), fastest(facts["tasks"], tuple(shown))
-            if task is None or unit is None or not task.get("seconds"):
+            task = facts["tasks"].get(name)
+            if task is None or not task.get("seconds"):
                 continue
             inside = colour if reached(task) else "none"
-            axes.plot(task["seconds"] / unit[1], row, marker, color=colour, markerfacecolor=inside, alpha=0.8)
+            axes.plot(
+                task["seconds"] / _unit(facts["tasks"], shown),
+                row,
+                marker,
+                color=colour,
+                markerfacecolor=inside,
+                alpha=0.8,
+            )
     axes.set_yticks(range(len(cells)), list(cells))
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
     axes.set_xlabel("seconds over the fastest that reached a gap of 1e-6 (hollow: did not reach it)")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False)

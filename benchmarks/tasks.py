@@ -33,7 +33,7 @@ PASSES = 400.0
 OWN = ("lstd", "pdbg", "svrg", "saga", "krylov", "auto")
 PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
 SHORT = ("pdbg", "td-svrg")  # known to be slow: a quarter of the time
-MEMORY = 18 << 30  # address space of a process
+MEMORY = 14 << 30  # address space of a process
 Record = dict[str, Any]
 
 

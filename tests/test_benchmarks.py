@@ -13,7 +13,7 @@ import valuefit as vf
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import costs, peers, targets
+from benchmarks import costs, peers, report, targets
 from benchmarks.cells import CELLS
 from benchmarks.grid import Kept, main, slug, wanted_tasks
 from benchmarks.reference import dense_reference, moments, reference
@@ -175,6 +175,19 @@ def test_solvers_can_be_chosen():
 def made_up(**tasks):
     facts = {"kind": "random-mdp", "sparse": False, "n": 10, "d": 2, "tasks": tasks}
     return {"cells": {"random-mdp ridge=0": facts}, "engine": None}
+
+
+def test_a_cell_that_nobody_solved_is_still_shown(tmp_path):
+    late = {"status": "budget", "gap": 0.1, "passes": 400.0, "seconds": 2.0, "worst": 1.0}
+    gone = {"status": "killed", "message": "no end after 60 s"}
+    results = made_up(svrg=late, lstd=gone, saga={**late, "seconds": 4.0})
+    results["cells"]["random-mdp ridge=0"]["about"] = "made up"
+    results["cells"]["none"] = {**results["cells"]["random-mdp ridge=0"], "tasks": {"lstd": gone}}
+    report.write({**results, "seconds": 1.0, "quick": False}, tmp_path)
+    page = (tmp_path / "results.md").read_text()
+    assert "| random-mdp ridge=0 | killed | (1: 1e-01) | (2: 1e-01) |" in page
+    assert "- random-mdp ridge=0, lstd: killed. no end after 60 s" in page
+    assert (tmp_path / "results.png").stat().st_size > 1000
 
 
 def test_targets_are_missed_where_they_should_be():
