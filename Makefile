@@ -7,14 +7,15 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '
 
 .PHONY: help demo test test-slow lint format bench clean
 help:
-	@echo "make demo       set up and compare every solver on the paper's Random MDP"
+	@echo "make demo       set up and evaluate a policy from the log that comes along; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
 	@echo "make test-slow  run all tests"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      measure every number that the docs state"
+	@echo "make docs       set up and build the documentation into docs/_build/html"
 
 demo: $(call STAMP,demo)
-	@$(BIN)/valuefit demo
+	@$(BIN)/valuefit evaluate --report valuefit-report.html --force
 
 test: $(call STAMP,dev)
 	$(BIN)/python -m pytest -m "not slow"
@@ -34,6 +35,11 @@ format: $(call STAMP,dev)
 bench: $(call STAMP,dev)
 	OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine
 
+.PHONY: docs
+docs: $(call STAMP,docs)
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+	@echo "Built docs/_build/html/index.html"
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "valuefit needs Python 3.11 or newer, and $(PYTHON) is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -51,5 +57,10 @@ $(call STAMP,demo): | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[plot]"
 	@touch $@
 
+$(call STAMP,docs): | $(BIN)/python
+	@echo "Installing valuefit and Sphinx into .venv ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf .venv .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build .venv .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,7 +20,7 @@ FLOW = [
     "kernels", "transitions", "features", "sources", "files", "rows", "problem", "exact", "whitening", "metric",
     "steering", "certificate", "theory", "solver", "solvers", "result", "loop", "capabilities", "target", "policies",
     "intervals", "doubts", "summary", "evaluation", "stored", "estimator", "report", "experiment", "figures", "table1",
-    "reproduce", "demo", "cli",
+    "reproduce", "demo", "settings", "terminal", "options", "commands", "cli",
 ]  # fmt: skip
 
 
@@ -120,6 +120,13 @@ def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
     for word in ("passes", "seconds", "gap", "status", *vf.solvers.names()):
         assert word in shown
     assert re.search(r"lstd\W+[\d.]+\W+[\d.]+\W+[\d.e-]+\W+converged", shown)
+
+
+def test_an_installed_wheel_evaluates_the_log_that_comes_along(wheel, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(wheel / "site")}
+    shown = run(sys.executable, "-m", "valuefit", "evaluate", "--quiet", cwd=tmp_path, env=environment)
+    assert re.match(r"-69\.\d+ \(standard error 0\.\d+, 95% interval", shown)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_installed_wheel_reproduces_figure_1_from_an_empty_folder(wheel, tmp_path):

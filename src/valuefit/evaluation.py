@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from valuefit.doubts import doubts, of_unseen
 from valuefit.features.catalogue import Fitted, make
 from valuefit.files import load
 from valuefit.intervals import Sandwich, Spread
-from valuefit.loop import solve
+from valuefit.loop import Progress, solve
 from valuefit.policies import (
     Policy,
     action_probabilities,
@@ -167,7 +168,7 @@ class Evaluation:
         return importlib.import_module("valuefit.stored").read(Path(path), features=features, policy=policy)
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write one self-contained HTML page."""
+        """Write one self-contained HTML page with figures (extra `plot`); overwrites nothing without `force`."""
         # a view of this object, so it stands to the right of this module
         return importlib.import_module("valuefit.report").write_report(self, path, force=force)
 
@@ -187,16 +188,19 @@ def evaluate(
     seed: int = 0,
     starts: Any = None,
     columns: Any = None,
+    callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
     """How good the policy is, from the log alone: the mean value over the starts, with a 95% interval.
 
-    log: a `Transitions`, or whatever `valuefit.load` takes, with `columns`. features: a name ("auto", "tiles", ...), a
-    scikit-learn transformer or a callable. policy: None takes the log as it is (on-policy, or its own ratios); else a
-    callable, a table or probabilities of the logged actions, which need `behaviour_prob` in the log, or
-    values="state-action", which needs none. starts: observations to average over; the first of each episode if None.
-    trace, ridge, solver, tol, max_passes, seed: as in `Problem` and `solve`.
+    log, columns: a `Transitions`, or whatever `valuefit.load` takes. features: a name ("auto", "fourier:order=5", ...),
+    a scikit-learn transformer or a callable. discount: what a reward one step later is worth. policy: None takes the
+    log as it is (on-policy, or by its own ratios); else a callable, a table or probabilities of the logged actions.
+    values: "state" weighs steps by ratios, so a policy needs `behaviour_prob` in the log; "state-action" learns a value
+    for each action and needs none. starts: observations to average over; the first of each episode if None.
+    trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
-    The interval is that of the sandwich covariance clustered by episode; see `valuefit.intervals`.
+    The interval covers the fixed point of the features, not what the features cannot express; episodes are the
+    clusters of its sandwich covariance.
     """
     log = load(log, columns=columns)
     if values not in VALUES:
@@ -211,7 +215,9 @@ def evaluate(
     problem = make_problem(log, fitted, found, values, discount, trace, ridge)
     if "auto" not in names():  # until `solve` knows these two words itself
         solver, tol = "lstd" if solver == "auto" else solver, 1e-8 if tol == "statistical" else tol
-    result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed)  # type: ignore[arg-type]
+    result = solve(
+        problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback  # type: ignore[arg-type]
+    )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = Sandwich(problem, result.theta, log.episode)
     value, spread = at_starts(log, problem, result, sandwich, fitted, found, values, starts)

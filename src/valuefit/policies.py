@@ -216,8 +216,9 @@ def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str)
     share = visits @ probabilities[:, never] / visits.sum()
     if share.sum() > UNSEEN_LIMIT:
         worst = int(never[np.argmax(share)])
+        who = "The policy" if name == "the policy" else f"The policy {name}"
         raise ValueError(
-            f"The policy {name} takes action {worst} with probability {share.max():.3g} on average, but the log never "
+            f"{who} takes action {worst} with probability {share.max():.3g} on average, but the log never "
             "does, so nothing is known of its value. Use a log that tries it, or a policy that does not."
         )
 

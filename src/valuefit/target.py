@@ -52,7 +52,7 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     if isinstance(policy, str | Path):
         text = str(policy)
         if Path(text).suffix.lower() in FILES:
-            return from_array(read_probabilities(Path(text)), f"the policy file {Path(text).name}")
+            return from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
         if ":" in text:
             return from_function(import_function(text, allow_code), text)
         raise ValueError(
@@ -99,16 +99,16 @@ def from_array(values: Array, name: str) -> Policy:
     raise ValueError(f"{name} has shape {values.shape}; give states x actions, or one probability a step.")
 
 
-def read_probabilities(path: Path) -> Array:
-    """The numbers of a .npy, .csv or .txt file (a line of column names is skipped)."""
+def read_numbers(path: Path, title: str) -> Array:
+    """The numbers of a .npy, .csv or .txt file (a line of column names is skipped); sentences call it `title`."""
     if not path.is_file():
-        raise ValueError(f"There is no policy file {path}.")
+        raise ValueError(f"There is no {title} {path}.")
     try:
         if path.suffix.lower() == ".npy":
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # reads the header only
-            refuse_large(mapped.nbytes, path)
+            refuse_large(mapped.nbytes, path, title)
             return np.array(mapped)
-        refuse_large(4 * path.stat().st_size, path)  # 8 bytes for two characters or more
+        refuse_large(4 * path.stat().st_size, path, title)  # 8 bytes for two characters or more
         with path.open(encoding="utf-8") as lines:
             first = lines.readline()
             comma = "," if "," in first else None
@@ -117,16 +117,16 @@ def read_probabilities(path: Path) -> Array:
             warnings.simplefilter("error")  # an empty file is only a warning to NumPy
             return np.loadtxt(path, delimiter=comma, skiprows=int(header), ndmin=2, encoding="utf-8")
     except (OSError, ValueError, EOFError, UserWarning) as error:
-        if str(error).startswith("The policy file"):
+        if str(error).startswith(f"The {title}"):
             raise
-        raise ValueError(f"The policy file {path} cannot be read as numbers: {error}") from None
+        raise ValueError(f"The {title} {path} cannot be read as numbers: {error}") from None
 
 
-def refuse_large(size: int, path: Path) -> None:
+def refuse_large(size: int, path: Path, title: str) -> None:
     """A sentence where a file would take too much memory."""
     if size > FILE_LIMIT:
         raise ValueError(
-            f"The policy file {path} may unfold to {size / 2**30:.1f} GiB; at most {FILE_LIMIT / 2**30:g} GiB are read."
+            f"The {title} {path} may unfold to {size / 2**30:.1f} GiB; at most {FILE_LIMIT / 2**30:g} GiB are read."
         )
 
 
