@@ -45,8 +45,9 @@ class Metric:
         return np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
 
     def merit(self, gradient: tuple[Array, Array]) -> float:
-        """What is left to gain, as the squared gradient in these coordinates; about twice the excess of F."""
-        value = sum(float(part @ (matrix @ part)) for part, matrix in zip(gradient, (self.theta, self.w), strict=True))
+        """The squared gradient in these coordinates: about twice what F has left to lose, and the dual likewise."""
+        of_theta, of_w = gradient
+        value = float(of_theta @ (self.theta @ of_theta)) + float(of_w @ (self.w @ of_w))
         return value if np.isfinite(value) else np.inf
 
 

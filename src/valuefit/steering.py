@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from valuefit.metric import GROWTH, Metric, first_count, metric_cost, sampled_metric
 from valuefit.problem import Problem
 from valuefit.transitions import Array
@@ -12,6 +14,7 @@ from valuefit.transitions import Array
 TOGETHER = 0.3  # of a full step: how far a batch of single-row steps may add up
 STRIDE = 1.6  # between neighbouring sizes of a step
 SLOW = 1 / 6  # decades of the squared gradient a pass
+ROUNDING = 1e-26  # part of the first squared gradient that may be noise of the arithmetic
 TINY = 1e-300
 
 
@@ -26,6 +29,7 @@ class Course:
     """
 
     metric: Metric
+    single: tuple[float, float]  # steps for one row, before they are stretched
     merit: float
     first: float  # merit when this metric came in
     spent: float = 0.0  # passes since then
@@ -37,11 +41,11 @@ class Course:
     @property
     def steps(self) -> tuple[float, float]:
         stretch = STRIDE**self.size
-        return stretch * self.metric.steps[0], stretch * self.metric.steps[1]
+        return stretch * self.single[0], stretch * self.single[1]
 
     def batch(self, width: int) -> int:
         """Rows to take together: enough to pay for the products with the metric, few enough to act as one by one."""
-        return max(1, min(2 * width, int(TOGETHER / max(self.steps))))
+        return int(np.clip(TOGETHER / max(*self.steps, TINY), 1, 2 * width))
 
     def judge(
         self,
@@ -50,14 +54,14 @@ class Course:
         after: tuple[Array, Array],
         passes: float,
         *,
-        slack: float = 1.0,
+        slack: float = 2.0,
     ) -> tuple[Course, bool, float]:
         """The course after an epoch of so many passes, from one gradient to another; whether to keep it; added passes.
 
-        slack: how much larger the squared gradient may get without a setback, for methods that circle the solution.
+        slack: how much larger the squared gradient may get without a setback, as it may by chance.
         """
         merit = self.metric.merit(after)
-        kept = merit <= slack * self.merit
+        kept = merit <= max(slack * self.merit, ROUNDING * self.first)
         course = replace(self, spent=self.spent + passes)
         if kept:
             rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes
@@ -71,7 +75,8 @@ class Course:
             course = replace(course, size=self.size - back, longest=self.size - 1, rates=())
         count, cost = course._due(problem)
         if count:
-            return begin(problem, after if kept else before, count), kept, cost
+            single = None if self.single == self.metric.steps else self.single
+            return begin(problem, after if kept else before, count=count, single=single), kept, cost
         return course, kept, 0.0
 
     def _next_size(self) -> int:
@@ -92,8 +97,15 @@ class Course:
         return (count, cost) if self.spent >= max(6.0, cost) and fallen <= SLOW * self.spent else (0, 0.0)
 
 
-def begin(problem: Problem, gradient: tuple[Array, Array], count: int | None = None) -> Course:
-    """The course at a point with this gradient, its metric from `count` sampled steps."""
+def begin(
+    problem: Problem,
+    gradient: tuple[Array, Array],
+    *,
+    count: int | None = None,
+    single: tuple[float, float] | None = None,
+) -> Course:
+    """The course at a point with this gradient; its metric from `count` sampled steps, its steps those of the metric."""
     metric = sampled_metric(problem, first_count(problem) if count is None else count)
+    steps = single or metric.steps
     merit = metric.merit(gradient)
-    return Course(metric, merit, merit, length=min(problem.n, max(1, int(4 / metric.steps[0]))))
+    return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)))

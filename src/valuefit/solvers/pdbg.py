@@ -10,9 +10,11 @@ import numpy as np
 from valuefit.kernels import trace_backward
 from valuefit.problem import Moments, Problem
 from valuefit.solver import State, Steps, inverse
-from valuefit.steering import STRIDE, Course, begin
+from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
+
+FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class PDBG(Steps):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         if self.steered(problem) and not self.precompute:
             gradient = problem.B(theta, w)
-            course = begin(problem, gradient)
+            course = begin(problem, gradient, single=FULL)
             return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
         steps = self.choose_steps(problem)
         if self.precompute:
@@ -78,12 +80,11 @@ class PDBG(Steps):
 
     def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, float]:
         assert state.gradient is not None
-        # in an exact metric these steps, a quarter and one, halve the error at each pass
-        stretch = STRIDE ** min(course.size, 0)
-        theta = state.theta - 0.25 * stretch * (course.metric.theta @ state.gradient[0])
-        w = state.w - stretch * (course.metric.w @ state.gradient[1])
+        step_theta, step_w = course.steps
+        theta = state.theta - step_theta * (course.metric.theta @ state.gradient[0])
+        w = state.w - step_w * (course.metric.w @ state.gradient[1])
         gradient = problem.B(theta, w)
-        course, kept, more = course.judge(problem, state.gradient, gradient, 1.0, slack=2.0)
+        course, kept, more = course.judge(problem, state.gradient, gradient, 1.0)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
         return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), 1.0 + more
