@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src" / "valuefit"
 FLOW = [
     "kernels", "transitions", "features", "sources", "files", "rows", "problem", "balance", "exact", "certificate",
     "theory", "solver", "solvers", "result", "loop", "capabilities", "target", "policies", "intervals", "doubts",
-    "summary", "evaluation", "stored", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo",
-    "cli",
+    "summary", "evaluation", "stored", "estimator", "charts", "binned", "views", "report", "experiment", "figures",
+    "table1", "reproduce", "demo", "cli",
 ]  # fmt: skip
 
 
