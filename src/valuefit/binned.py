@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.charts import NARROW, nice_ticks
 from valuefit.transitions import Array
 
-BINS = 30
+BINS = 36
 FAR = 3.0  # a range this much wider than that of all but 1% is cut to the latter
 
 

@@ -47,11 +47,11 @@ def tick_text(value: float, step: float = 0.0) -> str:
     return f"{value:.{digits}f}"
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> tuple[list[float], float]:
-    """Round numbers from low to high, about `count`, and the step between them."""
-    rough = high / count - low / count  # apart, for the difference may overflow
+def nice_ticks(low: float, high: float, most: float = 7.5) -> tuple[list[float], float]:
+    """Round numbers from low to high, at most `most` steps and at least 0.4 times as many, and the step."""
+    rough = high / most - low / most  # apart, for the difference may overflow
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [place * step for place in range(first, last + 1)], step
 
