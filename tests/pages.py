@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
@@ -107,6 +108,6 @@ def long_stream():
 
 
 KINDS = {
-    "car": car, "one-hot": one_hot, "pairs": pairs, "hostile": hostile, "stopped": stopped, "tiny": tiny,
-    "stream": long_stream,
+    "car": cache(car), "one-hot": cache(one_hot), "pairs": cache(pairs), "hostile": cache(hostile),
+    "stopped": cache(stopped), "tiny": cache(tiny), "stream": cache(long_stream),
 }  # fmt: skip

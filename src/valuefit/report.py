@@ -50,7 +50,7 @@ def render(evaluation: Evaluation, *, repeat: str = "") -> str:
     )  # fmt: skip
     template = environment.from_string((home / "report.html").read_text(encoding="utf-8"))
     # our own text, and trees that escaped what they were given
-    style = jinja2.utils.markupsafe.Markup((home / "report.css").read_text(encoding="utf-8"))
+    style = need("markupsafe", "plot", "A report").Markup((home / "report.css").read_text(encoding="utf-8"))
     page: str = template.render(style=style, **contents(evaluation, repeat=repeat))
     return page
 
