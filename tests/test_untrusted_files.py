@@ -343,7 +343,8 @@ def test_a_folder_that_declares_more_than_it_holds_or_than_fits_is_refused(folde
         ('{"format": 1, "steps": true}', r"does not say how many steps"),
         ('{"format": 1, "steps": -1}', r"does not say how many steps"),
         ('{"format": 2, "steps": 34}', r"has log format 2; this version of valuefit reads format 1"),
-        ('{"format": 1, "steps": 34, "notes": [1]}', r"notes that are no sentences"),
+        ('{"format": 1, "steps": 34, "notes": [1]}', r"notes that are no text"),
+        ('{"format": 1, "steps": 34, "names": "x"}', r"names that are no text"),
         (" " * (2**20 + 1), r"does not say how many steps"),
     ],
 )

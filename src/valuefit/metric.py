@@ -25,7 +25,8 @@ class Metric:
 
     theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sampled steps (all of them: from the moments). In these
     coordinates the saddle point is as round as the sample can make it, whatever the features: centring, scaling
-    and correlations are all taken out. `draw` picks steps half uniformly, half by their size; `weight` undoes that in the mean.
+    and correlations are all taken out. `draw` picks steps half uniformly, half by their size, and `weight` undoes
+    that in the mean.
     """
 
     theta: Array

@@ -104,7 +104,7 @@ def begin(
     count: int | None = None,
     single: tuple[float, float] | None = None,
 ) -> Course:
-    """The course at a point with this gradient; its metric from `count` sampled steps, its steps those of the metric."""
+    """The course at a point with this gradient, with a metric from `count` sampled steps, and its steps."""
     metric = sampled_metric(problem, first_count(problem) if count is None else count)
     steps = single or metric.steps
     merit = metric.merit(gradient)

@@ -50,7 +50,7 @@ def write(evaluation: Evaluation, path: Path, *, force: bool) -> Path:
         "spec": evaluation.features.spec,
         "fingerprint": fingerprint(evaluation),
         "policy": None if policy is None else policy.name,
-        "log": {"notes": list(log.notes), "source": log.source},
+        "log": {"notes": list(log.notes), "source": log.source, "names": list(log.names)},
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
     arrays |= {f"log_{name}": getattr(log, name) for name in LOG_ARRAYS if getattr(log, name) is not None}
@@ -182,4 +182,5 @@ def _log(stored: dict[str, Array], told: dict[str, Any]) -> Transitions:
     now, next = columns["now"], columns["next"]
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
-    return Transitions(**columns, notes=tuple(map(str, told["notes"])), source=str(told["source"]))._frozen()
+    notes, names = tuple(map(str, told["notes"])), tuple(map(str, told["names"]))
+    return Transitions(**columns, notes=notes, names=names, source=str(told["source"]))._frozen()

@@ -85,7 +85,8 @@ class Transitions:
     that step t does not continue step t-1, so a trace starts afresh there. Build it with
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
     by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied; large observations are not.
-    `notes` say in words what a reader assumed or left out, `source` where the log came from.
+    `notes` say in words what a reader assumed or left out, `source` where the log came from, `names` what the numbers
+    of an observation are called, where that is known.
     """
 
     observations: Array
@@ -101,6 +102,7 @@ class Transitions:
     behaviour_prob: Array | None = None
     notes: tuple[str, ...] = ()
     source: str = ""
+    names: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(

@@ -53,7 +53,7 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     _check(path, table, len(observations) if observations.ndim else 0)
     check_observations(f"observations.npy of {path}", observations)
     log = Transitions(observations=observations, **table)
-    return replace(log, notes=facts["notes"], source=str(path))._frozen()
+    return replace(log, notes=facts["notes"], names=facts["names"], source=str(path))._frozen()
 
 
 def write_native(path: Path, log: Transitions) -> None:
@@ -62,7 +62,7 @@ def write_native(path: Path, log: Transitions) -> None:
         values = getattr(log, name)
         if values is not None:
             np.save(path / f"{name}.npy", values, allow_pickle=False)
-    facts = {"format": FORMAT, "steps": len(log), "notes": list(log.notes)}
+    facts = {"format": FORMAT, "steps": len(log), "notes": list(log.notes), "names": list(log.names)}
     (path / FACTS).write_text(json.dumps(facts, allow_nan=False))
 
 
@@ -80,10 +80,11 @@ def _facts(path: Path) -> dict[str, Any]:
             f"{path} has log format {facts.get('format')!r}; this version of valuefit reads format {FORMAT}. Load it "
             "with the version that wrote it and save it as Parquet."
         )
-    notes = facts.get("notes", [])
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise _damaged(path, f"{FACTS} has notes that are no sentences")
-    return {"steps": facts["steps"], "notes": tuple(notes)}
+    words = {key: facts.get(key, []) for key in ("notes", "names")}
+    for key, texts in words.items():
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise _damaged(path, f"{FACTS} has {key} that are no text")
+    return {"steps": facts["steps"], **{key: tuple(texts) for key, texts in words.items()}}
 
 
 def _header(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

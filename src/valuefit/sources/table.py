@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -48,7 +49,10 @@ def build(chosen: Choice, read: Callable[[str], Array], where: str) -> Transitio
         log = _without(log, lost, begins, notes)
     if log.observations.ndim == 1 and log.observations.dtype.kind in "iu":
         notes.append(f"Whole numbers in {chosen['obs']!r} are taken as names of {len(log.observations)} states.")
-    return replace(log, notes=tuple(notes), source=where)
+    names = (chosen["obs"],) if isinstance(chosen["obs"], str) else chosen["obs"]
+    if len(names) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
+        names = ()
+    return replace(log, notes=tuple(notes), source=where, names=names)
 
 
 def _gather(ours: str, names: str | tuple[str, ...], read: Callable[[str], Array], where: str) -> Array:
