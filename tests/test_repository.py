@@ -17,9 +17,9 @@ PACKAGE = ROOT / "src" / "valuefit"
 
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 FLOW = [
-    "kernels", "transitions", "features", "sources", "files", "rows", "problem", "balance", "exact", "whitening",
-    "certificate", "theory", "solver", "solvers", "result", "loop", "capabilities", "policies", "intervals",
-    "evaluation", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo", "cli",
+    "kernels", "transitions", "features", "sources", "files", "rows", "moments", "problem", "balance", "exact",
+    "whitening", "certificate", "theory", "solver", "solvers", "result", "loop", "capabilities", "policies",
+    "intervals", "evaluation", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo", "cli",
 ]  # fmt: skip
 
 
