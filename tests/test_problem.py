@@ -208,7 +208,7 @@ def test_moments_are_the_same_whether_rows_repeat_or_are_written_out(storage, tr
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("states", [None, 4])
 def test_the_seams_between_blocks_do_not_show(storage, trace, states, monkeypatch):
-    monkeypatch.setattr("valuefit.problem.BLOCK_BYTES", 600)  # blocks of a few steps each
+    monkeypatch.setattr("valuefit.moments.BLOCK_BYTES", 600)  # blocks of a few steps each
     monkeypatch.setattr("valuefit.rows.BLOCK_BYTES", 600)
     problem, log = made(storage, True, trace, 0.0, 5, False, states)
     for fast, slow in zip(problem.moments(), naive.moments(log), strict=True):

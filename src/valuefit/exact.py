@@ -67,25 +67,30 @@ class Exact:
         return self.excess(theta) / self.scale if self.scale > 0 else 0.0
 
 
-def correction_gap(problem: Problem, theta: Array, correction: Array) -> float:
-    """An upper bound of the gap where `correction` is a good estimate of theta* - theta, in three passes.
+def correction_gap(problem: Problem, theta: Array, correction: Array, *, residual: Array | None = None) -> float:
+    """An upper bound of the gap where `correction` is a good estimate of theta* - theta.
 
     The excess is 1/2 c' H c with c the correction, and F(0) - F* is 1/2 theta' H theta at the minimum. As
     A = mean psi z' with z the trace of v run backwards, A'C^+A <= mean z z', which bounds the first from above;
-    |y|^2 in C^+ is at least (y'y)^2 / y'Cy, which bounds the second from below.
+    |y|^2 in C^+ is at least (y'y)^2 / y'Cy, which bounds the second from below. Half a pass reads the rows for both,
+    given `residual`, b - A theta; a pass more without it, or with dual features of their own or the identity metric.
     """
-    p = problem.phi.dot(correction)
-    vc = p[problem.now] - problem.discount * p[problem.next]
+    y = problem.A_dot(theta) if residual is None else problem.b - residual
+    if problem.psi is problem.phi:
+        p, q = problem.phi.dot2(correction, y)
+    else:
+        p, q = problem.phi.dot(correction), problem.psi.dot(y)
     if problem.identity:
         above = float(np.sum(problem.A_dot(correction) ** 2))
     else:
+        vc = p[problem.now] - problem.discount * p[problem.next]
         z = trace_backward(vc, problem.discount, problem.ratio, problem.begins, problem.trace)
         above = float(np.mean(z**2))
     above += problem.ridge * float(correction @ correction)
-    y = problem.A_dot(theta)
     square = float(y @ y)
     below = problem.ridge * float(theta @ theta)
-    below += square * (square / float(y @ problem.C_dot(y))) if square > 0 else 0.0
+    if square > 0:
+        below += square if problem.identity else square * (square / (float(problem.visits @ q**2) / problem.n))
     if below > 0:
         return above / below
     return 0.0 if above == 0 else np.inf

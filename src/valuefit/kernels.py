@@ -53,6 +53,10 @@ def axpy(rows: Any, i: int, a: float, x: Any) -> Any:
     """x += a * row_i."""
 
 
+def set_row(rows: Any, i: int, a: float, x: Any) -> Any:
+    """x = a * row_i."""
+
+
 def axpyv(rows: Any, i: int, j: int, discount: float, a: float, x: Any) -> Any:
     """x += a * v with v = row_i - discount * row_j."""
 
@@ -166,6 +170,17 @@ def _sparse_axpy(rows, i, a, x):
         x[indices[e]] += a * data[e]
 
 
+def _dense_set_row(rows, i, a, x):
+    row = rows[i]
+    for c in range(x.shape[0]):
+        x[c] = a * row[c]
+
+
+def _sparse_set_row(rows, i, a, x):
+    x[:] = 0.0
+    axpy(rows, i, a, x)
+
+
 def _dense_axpyv(rows, i, j, discount, a, x):
     row = rows[i]
     after = rows[j]
@@ -242,6 +257,7 @@ _by_storage(dotv, _dense_dotv, _sparse_dotv)
 _by_storage(dot2, _dense_dot2, _sparse_dot2)
 _by_storage(dot2v, _dense_dot2v, _sparse_dot2v)
 _by_storage(axpy, _dense_axpy, _sparse_axpy)
+_by_storage(set_row, _dense_set_row, _sparse_set_row)
 _by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
 _by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
 _by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
@@ -301,6 +317,30 @@ def add_steps(phi, psi, now, next, discount, ratio, weight, share, of_psi, of_v)
     for j in range(now.shape[0]):
         axpy(psi, now[j], weight[j], of_psi[j // share])
         axpyv(phi, now[j], next[j], discount[j], weight[j] * ratio[j], of_v[j // share])
+
+
+@compiled
+def mixed_rows(rows, starts, indices, weights, out):
+    """out_i = sum of weight_e * row of index_e, for e from starts_i to starts_{i+1}."""
+    for i in range(out.shape[0]):
+        first = starts[i]
+        set_row(rows, indices[first], weights[first], out[i])
+        for e in range(first + 1, starts[i + 1]):
+            axpy(rows, indices[e], weights[e], out[i])
+
+
+@compiled
+def cross_sparse(psi, phi, rows, starts, indices, weights, out):
+    """out += weight_e * psi row_i' * phi index_e, for e from starts_i to starts_{i+1}, entry by entry."""
+    left, left_columns, left_starts = psi
+    right, right_columns, right_starts = phi
+    for i in range(rows.shape[0]):
+        for e in range(starts[i], starts[i + 1]):
+            for f in range(right_starts[indices[e]], right_starts[indices[e] + 1]):
+                value = weights[e] * right[f]
+                for g in range(left_starts[rows[i]], left_starts[rows[i] + 1]):
+                    out[left_columns[g], right_columns[f]] += value * left[g]
+    return out
 
 
 # ---- one log: the recurrences of the trace run over scalars, never over rows -------------------------------

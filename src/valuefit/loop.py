@@ -253,6 +253,8 @@ class _Run:
             return self.gap <= self.tol
         if self.tol == 0:
             return False
+        if self.epochs == 0 and self.tol < 1 and not self.state.theta.any() and self.problem.b.any():
+            return False  # the gap of theta = 0 is 1
         if not self._worth_asking():
             return False
         spent = self.certificate.passes

@@ -10,7 +10,8 @@ import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.kernels import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
-from valuefit.rows import BLOCK_BYTES, Rows, require_memory
+from valuefit.moments import SMALL, count_product, pieces, second_moment, trace_product
+from valuefit.rows import Rows, require_memory
 from valuefit.transitions import Array, Transitions, numbers, run_starts
 
 # In the time that one pass takes to read a number twice from memory, BLAS does this many operations
@@ -270,7 +271,10 @@ class Problem:
     def A(self) -> Array:
         """mean u v', (k, d)."""
         self._require_moment_memory()
-        return (self._trace_product() if self.trace else self._count_product()) / self.n
+        rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
+        if self.trace:
+            return trace_product(*rows, self.begins, self.trace) / self.n
+        return count_product(*rows) / self.n
 
     @cached_property
     def C(self) -> Array:
@@ -285,53 +289,10 @@ class Problem:
             "Use a matrix-free solver such as 'svrg' or 'saga'.",
         )
 
-    def _count_product(self) -> Array:
-        """Psi' M Phi with M the sparse matrix of counted, weighted transitions between rows."""
-        m = self.phi.shape[0]
-        weights = np.concatenate([self.ratio, -self.ratio * self.discount])
-        places = (np.concatenate([self.now, self.now]), np.concatenate([self.now, self.next]))
-        M = sparse.csr_array((weights, places), shape=(m, m))
-        if self.phi.sparse:
-            product = self.psi.matrix.T @ (M @ self.phi.matrix)
-            return np.asarray(product.toarray() if sparse.issparse(product) else product, dtype=np.float64)
-        A = np.zeros((self.k, self.d))
-        for index in pieces(np.flatnonzero(self.visits), self.d + self.k):
-            piece = M[index]
-            columns, place = np.unique(piece.indices, return_inverse=True)
-            local = sparse.csr_array((piece.data, place, piece.indptr), shape=(len(index), len(columns)))
-            A += self.psi.take(index).T @ (local @ self.phi.take(columns))
-        return A
-
-    def _trace_product(self) -> Array:
-        """sum u_t v_t' with blocks of u made by its recurrence."""
-        A = np.zeros((self.k, self.d))
-        u = np.zeros(self.k)
-        for steps in pieces(np.arange(self.n), self.k + 2 * self.d):
-            U = np.empty((len(steps), self.k))
-            trace_block(
-                self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace,
-                steps[0], steps[-1] + 1, u, U,
-            )  # fmt: skip
-            after = self.phi.take(self.next[steps])
-            weight = self.discount[steps]
-            if self.phi.sparse:
-                V = self.phi.take(self.now[steps]) - sparse.diags_array(weight) @ after
-                A += (V.T @ U).T
-            else:
-                A += U.T @ (self.phi.take(self.now[steps]) - weight[:, None] * after)
-        return A
-
     @cached_property
     def second_moment(self) -> Array:
         """mean psi psi', whatever the metric."""
-        if self.psi.sparse:
-            weighted = sparse.diags_array(self.visits / self.n) @ self.psi.matrix
-            return np.asarray((self.psi.matrix.T @ weighted).toarray(), dtype=np.float64)
-        C = np.zeros((self.k, self.k))
-        for index in pieces(np.flatnonzero(self.visits), 2 * self.k):
-            block = self.psi.take(index) * np.sqrt(self.visits[index] / self.n)[:, None]
-            C += block.T @ block
-        return C
+        return second_moment(self.psi, self.visits) / self.n
 
     # ---- the objective, through the pseudo-inverse of C ---------------------------------------------------
 
@@ -373,11 +334,25 @@ class Problem:
     @property
     def moment_passes(self) -> float:
         """Passes that `moments()` is worth."""
+        return self.A_passes + (0.0 if self.identity else self.C_passes)
+
+    @property
+    def A_passes(self) -> float:
+        """Passes that A and b are worth."""
         if self.phi.sparse and not self.trace:
-            each = self.phi.stored / self.phi.shape[0]
-            return 1 + self.passes(20 * self.n * each**2)  # sparse products run far below the rate of dense ones
+            return 1 + self._sparse_passes(2.0)
         rows = self.n if self.trace else int((self.visits > 0).sum())
-        return 1 + self.passes(2 * rows * (self.k * self.d + (0 if self.identity else self.k**2)))
+        return 1 + self.passes(2.0 * rows * self.k * self.d)
+
+    @property
+    def C_passes(self) -> float:
+        """Passes that mean psi psi' is worth."""
+        return self._sparse_passes(1.0) if self.psi.sparse else self.passes(float((self.visits > 0).sum()) * self.k**2)
+
+    def _sparse_passes(self, products: float) -> float:
+        """Of n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
+        slow = 7.0 if 8 * self.k * self.d <= SMALL else 35.0
+        return self.passes(slow * products * self.n * (self.phi.stored / self.phi.shape[0]) ** 2)
 
     # ---- rows, for solvers that step through them -------------------------------------------------------
 
@@ -453,12 +428,6 @@ class Problem:
     def psi_squared(self) -> Array:
         """|psi_t|^2 of every step."""
         return self.psi.squared_norms()[self.now]
-
-
-def pieces(index: Array, width: int) -> list[Array]:
-    """Consecutive pieces of `index` such that a piece times `width` float64 fits in cache."""
-    size = max(1, BLOCK_BYTES // (8 * width))
-    return [index[start : start + size] for start in range(0, len(index), size)]
 
 
 def _between(name: str, value: Any, low: float, high: float) -> None:

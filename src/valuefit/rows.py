@@ -131,6 +131,8 @@ class Rows:
         used = np.zeros(self.shape[1], bool)
         for start, block in self.blocks():
             used |= (block[rows[start : start + len(block)]] != 0).any(axis=0)
+            if used.all():
+                break
         return used
 
     def without(self, columns: Array) -> Rows:

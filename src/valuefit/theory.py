@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.problem import Problem, pieces
+from valuefit.moments import pieces
+from valuefit.problem import Problem
 from valuefit.transitions import Array
 
 

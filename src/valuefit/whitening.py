@@ -100,7 +100,7 @@ def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
     k, d, n = problem.k, problem.d, problem.n
     members = np.flatnonzero(problem.visits)
     if size >= len(members):
-        passes = problem.moment_passes if cross else gram_passes(problem)
+        passes = problem.A_passes + problem.C_passes if cross else 1 + problem.C_passes
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
     rng = np.random.default_rng(0)
     if not cross:
@@ -171,7 +171,7 @@ def affordable(problem: Problem, *, size: int, cross: bool, limit: float) -> boo
         return False
     work = k**3 + (2 * k * d * (k + d) if cross else 0)
     if problem.psi.sparse:
-        return (problem.moment_passes if cross else gram_passes(problem)) + problem.passes(work) <= limit
+        return (problem.A_passes + problem.C_passes if cross else 1 + problem.C_passes) + problem.passes(work) <= limit
     rows = min(size, int((problem.visits > 0).sum()))
     return 1 + problem.passes(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit
 
@@ -194,10 +194,3 @@ def energy_below(problem: Problem, whitening: Whitening, r: Array) -> tuple[floa
         return energy, 0.0
     values = problem.psi.dot(whitening.back(white))
     return energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5
-
-
-def gram_passes(problem: Problem) -> float:
-    """Passes that C is worth."""
-    if problem.psi.sparse:
-        return 1 + problem.passes(10 * problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
-    return 1 + problem.passes(float((problem.visits > 0).sum()) * problem.k**2)

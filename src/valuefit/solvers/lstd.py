@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.exact import Exact, correction_gap
+from valuefit.moments import count_product
 from valuefit.problem import Problem
 from valuefit.solver import Solver, State
 from valuefit.transitions import Array
@@ -26,6 +27,10 @@ class LSTD(Solver):
     the minimiser of smallest norm, and the message tells the rank. O(n d^2 + d^3); rows that repeat are counted
     first. Prefer it up to a few hundred dense features, or whenever distinct rows are few.
 
+    gram: precision in which the rows are multiplied. "float32" takes half the time, and A theta = b is then refined
+    with true residuals until no digit is gained; where that fails the product is done again in "float64", and the
+    message says so. It is for ridge 0 and as many dual features as features.
+
     Bradtke and Barto 1996; Boyan 2002.
     """
 
@@ -33,25 +38,77 @@ class LSTD(Solver):
     summary: ClassVar[str] = "direct: form the moments, factorise once"
     order: ClassVar[int] = 0
 
+    gram: Literal["float64", "float32"] = "float64"
+
+    def __post_init__(self) -> None:
+        if self.gram not in ("float64", "float32"):
+            raise ValueError(f'gram is {self.gram!r}; it must be "float64" or "float32".')
+
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+        if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:
+            raise ValueError(
+                'gram="float32" is refined by A theta = b, which is not the minimiser with a ridge or more dual '
+                'features. Use gram="float64".'
+            )
         return State(theta, w), 0.0
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        passes = problem.moment_passes + problem.passes(2 * problem.d**3)
+        work = problem.passes(2 * problem.d**3 / 3)
+        spent, note = 0.0, ""
+        if self.gram == "float32" and not problem.trace and not problem.phi.sparse:
+            answer, spent = _refined(problem)
+            if answer is not None:
+                return answer, spent + work
+            note = "Products in float32 were not precise enough; they were done again in float64."
         square = not problem.traits & {"ridge", "more dual features"}
-        factors = (_fixed_point(problem) if square else None) or _normal_equations(problem)
+        factors = _fixed_point(problem, problem.A) if square else None
+        spent += problem.A_passes + work
         if factors is None:
-            return _of_smallest_norm(problem), passes + problem.passes(
-                10 * problem.k**3 + 20 * problem.d**2 * problem.k
-            )
+            factors = _normal_equations(problem)
+            spent += (0.0 if problem.identity else problem.C_passes) + 3 * work
+        if factors is None:
+            spent += problem.passes(10 * problem.k**3 + 20 * problem.d**2 * problem.k)
+            answer = _of_smallest_norm(problem)
+            return replace(answer, note=f"{note} {answer.note}".strip()), spent
         correct, dual = factors
         theta = correct(problem.b, np.zeros(problem.d))
         theta = theta + correct(problem.b - problem.A @ theta, theta)
         residual = problem.residual(theta)
         w = dual(residual)
-        gap = correction_gap(problem, theta, correct(residual, theta))
+        gap = correction_gap(problem, theta, correct(residual, theta), residual=residual)
         objective = 0.5 * float(w @ residual) + 0.5 * problem.ridge * float(theta @ theta)
-        return State(theta, w, gap=gap, objective=objective, finished=True), passes + 4
+        gradient = problem.ridge * theta - problem.A.T @ w, -residual
+        if w.any():
+            gradient = gradient[0], problem.C @ w - residual
+        return State(theta, w, gradient=gradient, gap=gap, objective=objective, finished=True, note=note), spent + 2
+
+
+def _refined(problem: Problem) -> tuple[State | None, float]:
+    """A theta = b with A from float32 products: corrections by true residuals while each is far smaller than the last.
+
+    None where they do not shrink by ten: the condition number leaves nothing of single precision.
+    """
+    rows = problem.psi, problem.phi, problem.now, problem.next, problem.discount, problem.ratio
+    factors = _fixed_point(problem, count_product(*rows, dtype=np.float32) / problem.n)
+    passes = 1 + 0.5 * (problem.A_passes - 1)
+    if factors is None:
+        return None, passes
+    correct, _ = factors
+    theta, residual, last = np.zeros(problem.d), problem.b, np.inf
+    while True:
+        correction = correct(residual, theta)
+        size = float(np.linalg.norm(correction))
+        small = size <= 1e-13 * float(np.linalg.norm(theta))
+        if small or not size <= 0.1 * last:
+            break
+        theta, last = theta + correction, size
+        residual = problem.residual(theta)
+        passes += 1
+    if not small and last > 1e-9 * float(np.linalg.norm(theta)):
+        return None, passes
+    gap = correction_gap(problem, theta, correction, residual=residual)
+    gradient = np.zeros(problem.d), -residual
+    return State(theta, np.zeros(problem.k), gradient=gradient, gap=gap, objective=0.0, finished=True), passes + 0.5
 
 
 def _of_smallest_norm(problem: Problem) -> State:
@@ -62,18 +119,20 @@ def _of_smallest_norm(problem: Problem) -> State:
             f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm. "
             "Features whose scales differ by more than a million look dependent: rescale such."
         )
-    theta = exact.theta
-    return State(theta, exact.w, gap=exact.gap(theta), objective=exact.objective(theta), finished=True, note=note)
+    theta, w = exact.theta, exact.w
+    gradient = problem.ridge * theta - problem.A.T @ w, problem.A @ theta - problem.b + problem.C @ w
+    gap, objective = exact.gap(theta), exact.objective(theta)
+    return State(theta, w, gradient=gradient, gap=gap, objective=objective, finished=True, note=note)
 
 
 # What a factorisation offers: (b - A theta, theta) -> correction of theta, and b - A theta -> w.
 Factors = tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]
 
 
-def _fixed_point(problem: Problem) -> Factors | None:
+def _fixed_point(problem: Problem, A: Array) -> Factors | None:
     """LU of A, or None where A is nearly singular. At A theta = b the dual weights are zero."""
-    lu, pivots, info = linalg.lapack.dgetrf(problem.A)
-    if info != 0 or linalg.lapack.dgecon(lu, np.abs(problem.A).sum(axis=0).max())[0] < TRUST:
+    lu, pivots, info = linalg.lapack.dgetrf(A)
+    if info != 0 or linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] < TRUST:
         return None
     return (
         lambda residual, theta: linalg.lu_solve((lu, pivots), residual, check_finite=False),
