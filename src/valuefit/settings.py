@@ -6,7 +6,7 @@ import difflib
 import os
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from valuefit import __version__
 
@@ -28,7 +28,7 @@ class Settings:
     ridge: float = 0.0
     starts: str | None = None
     solver: str = "auto"
-    tol: float | str = "statistical"
+    tol: float | Literal["statistical"] = "statistical"
     max_passes: float = 500.0
     seed: int = 0
     report: str | None = None
