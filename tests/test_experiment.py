@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,11 @@ def test_every_experiment_of_the_package_is_well_formed():
             experiment = load_experiment(name, quick=small)
             assert set(experiment.grids) == {"printed", "widened"}
             assert len(experiment.seeds) >= (2 if small else 5)
-            assert experiment.tuning_seed not in experiment.seeds
+            assert not set(experiment.tuning_seeds) & set(experiment.seeds)
+            assert len(experiment.tuning_seeds) == 3
+            sizes = {f"n = {panel.source['steps']:,}" for panel in experiment.panels}
+            assert all(size in experiment.title for size in sizes)
+            assert ("quick" in experiment.title) == small
     figure1 = load_experiment("random-mdp")
     assert figure1.grids["printed"] == {
         "step_theta": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6],
@@ -90,8 +95,8 @@ def test_a_stopped_run_goes_on_where_it_was(quick, tmp_path):
     experiment, curves, folder = quick
     finished = []
 
-    def stop(text):
-        finished.append(text)
+    def stop(text, share):
+        finished.append(share)
         if len(finished) == 60:
             raise KeyboardInterrupt
 
@@ -99,12 +104,17 @@ def test_a_stopped_run_goes_on_where_it_was(quick, tmp_path):
         run_experiment(experiment, tmp_path, jobs=1, progress=stop)
     left = sum(1 for _ in (tmp_path / "runs").glob("*.json"))
     assert left == 60
+    assert finished == sorted(finished)
+    assert 0 < finished[-1] < 0.5
     done = []
-    assert run_experiment(experiment, tmp_path, jobs=1, progress=done.append) == curves
+    assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda text, share: done.append(share)) == curves
     total = sum(1 for _ in (folder / "runs").glob("*.json"))
     assert len(done) == total - 60
+    assert done == sorted(done)
+    assert done[0] > finished[-1]  # what was there already counts
+    assert done[-1] == pytest.approx(1)
     again = []
-    assert run_experiment(experiment, tmp_path, jobs=1, progress=again.append) == curves
+    assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda *told: again.append(told)) == curves
     assert again == []
 
 
@@ -128,6 +138,74 @@ def test_straightness_can_fail():
     assert straightness(passes, passes**-1.0) is None
 
 
+def test_straightness_looks_at_the_slow_tail_and_at_even_passes():
+    passes = np.unique(np.concatenate([np.arange(0.0, 200), np.arange(0.0, 40_000, 100)]))
+    two_speeds = 0.5**passes + 1e-6 * np.exp(-2e-4 * passes)
+    assert straightness(passes, two_speeds) > 0.99
+    flat = 0.5**passes + 1e-7
+    assert straightness(passes, flat) < 0.5  # a curve that stalls is not straight
+    wavy = 1e-2 * np.exp(-3e-4 * passes + 2 * np.sin(passes / 2000))
+    assert straightness(passes, wavy) < 0.9
+
+
+def run_with(gap, *, status="budget", passes=None):
+    return {"gap": list(gap), "passes": list(passes or range(len(gap))), "status": status}
+
+
+def test_scores_put_the_steady_before_the_unsteady_before_the_lost():
+    quick_one = run_with([1, 1e-5, 1e-11])
+    slow = run_with([1, 1e-3, 1e-5, 1e-7, 1e-9, 1e-11])
+    unfinished = run_with([1, 1e-1, 1e-2])
+    worse = run_with([1, 0.5, 0.4])
+    risen = run_with([1, 1e-6, 1e-3, 1e-11])
+    long_lost = run_with([1, 10, 1e5], status="diverged", passes=[0, 40_000, 90_000])
+    soon_lost = run_with([1, 1e5], status="diverged")
+    at_once = run_with([], status="diverged")
+    order = [quick_one, slow, unfinished, worse, risen, long_lost, soon_lost, at_once]
+    scores = [experiments.score(run) for run in order]
+    assert scores == sorted(set(scores))
+    # noise around a level is no instability, nor is what happens below a gap of 1e-10
+    assert experiments.score(run_with([1, 1e-3, 9e-3, 2e-3])) < experiments.score(risen)
+    assert experiments.score(run_with([1, 1e-10, 1e-14, 1e-11])) == 1
+
+
+def play(race, outcome):
+    """The race with `outcome(steps, seed) -> run` in place of the solver; the stages as (steps, passes, seed)."""
+    stages = []
+    while not race.finished:
+        jobs = race.next_jobs()
+        for job in jobs:
+            race.take(job, outcome((job.step_theta, job.step_w), job.seed) | {"seed": job.seed})
+        stages.append([((job.step_theta, job.step_w), job.passes, job.seed) for job in jobs])
+    return stages[:-1]
+
+
+def test_luck_on_one_tuning_seed_does_not_win():
+    experiment = load_experiment("random-mdp", quick=True)
+    race = experiments.Race(experiment, experiment.panels[0], "widened", "saga")
+    lucky, safe = (1e2, 0.3), (3e1, 0.1)
+
+    def outcome(steps, seed):
+        if steps == lucky and seed == experiment.tuning_seeds[2]:
+            return run_with([1, 1e6], status="diverged")
+        return run_with([1, {lucky: 1e-9, safe: 1e-7}.get(steps, 1e-3)])
+
+    stages = play(race, outcome)
+    assert len(stages[0]) == 18
+    assert {seed for _, _, seed in stages[1]} == {experiment.tuning_seeds[0]}
+    assert {seed for _, _, seed in stages[2]} == set(experiment.tuning_seeds)
+    assert {steps for steps, _, _ in stages[3]} == {safe}
+    assert [seed for _, _, seed in stages[3]] == list(experiment.seeds)
+    assert race.done == race.total == sum(passes for stage in stages for _, passes, _ in stage)
+
+
+def test_panels_may_have_their_own_passes():
+    for small in (False, True):
+        baird, flat, other = load_experiment("off-policy", quick=small).panels
+        assert baird.passes > other.passes
+        assert small or flat.passes > baird.passes
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [("title = ", "not an experiment"), ('title = "x"', "not an experiment"), ("panel = 3\n", "not an experiment")],
@@ -149,13 +227,19 @@ def test_an_unknown_source_is_refused():
         experiments.prepare(json.dumps([{"kind": "chess", "steps": 3}, {}, {}]))
 
 
-def test_off_policy_td_diverges_where_svrg_and_saga_do_not():
+def test_off_policy_td_diverges_where_svrg_and_saga_are_linear(tmp_path):
     full = load_experiment("off-policy", quick=True)
-    panel = full.panels[0]
-    assert panel.label == "Baird's star"
-    for method in ("flstd-sa", "svrg", "saga"):
-        gap = experiments.run_job(experiments.Job(panel, method, 0.01, 0.1, 200.0, 1))["gap"]
-        if method == "flstd-sa":
-            assert gap[-1] > 100 * gap[len(gap) // 2] > 100 * gap[0]
-        else:
-            assert gap[-1] < 1e-5
+    stars = tuple(panel for panel in full.panels if panel.source["kind"] == "baird")
+    quick = replace(full, panels=stars, methods=("flstd-sa", "svrg", "saga"), grids={"widened": full.grids["widened"]})
+    rows = rows_of(run_experiment(quick, tmp_path, jobs=1))
+    for panel in stars:
+        td = rows[panel.label, "widened", "TD (fLSTD-SA)"]
+        assert td["diverged"] == len(quick.seeds)  # at the best steps of the grid
+        assert td["last gap"] > 100
+        for method in ("SVRG", "SAGA"):
+            row = rows[panel.label, "widened", method]
+            assert row["diverged"] == 0
+            assert row["last gap"] < 1e-6
+            if panel is stars[0]:
+                assert row["straightness"] > 0.99
+                assert row["last gap"] < 1e-10

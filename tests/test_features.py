@@ -107,12 +107,13 @@ def test_tiles_are_a_scikit_learn_transformer():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tilings": 0}, "at least 1"),
+        ({"tilings": 0}, "1 or more"),
         ({"bins": 0}, "positive"),
         ({"bins": [3, 3, 3]}, "2 dimensions"),
         ({"displacement": "random"}, "asymmetric"),
-        ({"hashed": 0}, "positive"),
+        ({"hashed": 0}, "1 or more"),
         ({"wrap": [2]}, "from 0 to 1"),
+        ({"bins": 10**5}, "hashed"),
         ({"low": 2, "high": 1}, "must not exceed"),
     ],
 )

@@ -17,9 +17,11 @@ PACKAGE = ROOT / "src" / "valuefit"
 
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 FLOW = [
-    "kernels", "transitions", "features", "sources", "files", "rows", "moments", "problem", "balance", "exact",
-    "whitening", "certificate", "theory", "solver", "solvers", "result", "loop", "capabilities", "policies",
-    "intervals", "evaluation", "estimator", "report", "experiment", "figures", "table1", "reproduce", "demo", "cli",
+    "kernels", "transitions", "features", "sources", "files", "rows", "moments", "problem", "exact", "whitening",
+    "metric", "steering", "certificate", "theory", "solver", "solvers", "result", "loop", "capabilities", "target",
+    "policies", "intervals", "doubts", "summary", "evaluation", "stored", "estimator", "charts", "binned", "views",
+    "report", "experiment", "figures", "table1", "reproduce", "demo", "settings", "terminal", "options", "commands",
+    "cli",
 ]  # fmt: skip
 
 
@@ -121,6 +123,13 @@ def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
     assert re.search(r"lstd\W+[\d.]+\W+[\d.]+\W+[\d.e-]+\W+converged", shown)
 
 
+def test_an_installed_wheel_evaluates_the_log_that_comes_along(wheel, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(wheel / "site")}
+    shown = run(sys.executable, "-m", "valuefit", "evaluate", "--quiet", cwd=tmp_path, env=environment)
+    assert re.match(r"-69\.\d+ \(standard error 0\.\d+, 95% interval", shown)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_installed_wheel_reproduces_figure_1_from_an_empty_folder(wheel, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(wheel / "site"), "COLUMNS": "160"}
     shown = run(
@@ -130,6 +139,15 @@ def test_an_installed_wheel_reproduces_figure_1_from_an_empty_folder(wheel, tmp_
     assert "passes to 1e-6" in shown
     written = {path.name for path in (tmp_path / "results" / "random-mdp-quick").iterdir()}
     assert written == {"runs", "random-mdp.png", "random-mdp.svg", "table.md", "results.csv"}
+
+
+def test_an_installed_wheel_writes_a_report_from_an_empty_folder(wheel, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(wheel / "site")}
+    code = "import valuefit as vf, numpy as np;"
+    code += "log = vf.Transitions.from_arrays(np.arange(6) % 3, np.ones(6), terminated=np.arange(6) % 3 == 2);"
+    code += "vf.evaluate(log).report('report.html')"
+    run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
+    assert "The policy value is" in (tmp_path / "report.html").read_text()
 
 
 def test_an_unknown_experiment_ends_with_a_sentence():

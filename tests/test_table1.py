@@ -66,3 +66,20 @@ def test_page_and_figure_are_written(cells):
     assert (folder / "table-1.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "runs").glob("*.json"))) == 5  # one cell is in both sweeps
     assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == found["d"][1]
+
+
+def test_what_was_not_reached_is_a_lower_bound_and_nothing_more():
+    def row(n, one, other):
+        return {"n": n, "methods": {"a": one, "b": other}}
+
+    def cell(seconds, reached=True):
+        return {"seconds": seconds, "reached": reached}
+
+    assert table1.crossover([row(1, cell(1), cell(2)), row(2, cell(1), cell(5, False))], "n", "a", "b") == (
+        "everywhere from n = 1"
+    )
+    assert table1.crossover([row(1, cell(2), cell(1)), row(2, cell(9, False), cell(5))], "n", "a", "b") == (
+        "not up to n = 2"
+    )
+    both = [row(1, cell(2), cell(1)), row(2, cell(2), cell(1, False)), row(3, cell(2), cell(4))]
+    assert table1.crossover(both, "n", "a", "b") == "faster at n = 3; slower at n = 1; open at n = 2"

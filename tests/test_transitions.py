@@ -1,6 +1,6 @@
 """The log: every observation stored once, episodes of any shape, and slices that never join what was apart."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -208,6 +208,12 @@ def test_behaviour_probabilities_wait_for_a_target_policy():
     np.testing.assert_array_equal(log[2:6].behaviour_prob, np.linspace(0.1, 1, count)[2:6])
 
 
+def test_slices_keep_the_notes_and_the_source():
+    log = replace(RAGGED.log(), notes=("three steps left out",), source="log.csv")
+    for piece in (log[2:6], log.select([0]), *log.split(0.5)):
+        assert (piece.notes, piece.source) == (("three steps left out",), "log.csv")
+
+
 # ---- immutability --------------------------------------------------------------------------------
 
 
@@ -217,8 +223,9 @@ def test_nothing_in_a_log_can_be_written():
     log = recorded.log(action=np.arange(count), behaviour_prob=np.full(count, 0.5))
     for piece in (log, log[2:6], log.select([0, 2])):
         for name, column in vars(piece).items():
-            with pytest.raises(ValueError, match="read-only"):
-                column[0] = 0
+            if name not in ("notes", "source", "names"):
+                with pytest.raises(ValueError, match="read-only"):
+                    column[0] = 0
             with pytest.raises(FrozenInstanceError):
                 setattr(piece, name, column)
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from valuefit import solvers
+    from valuefit import features, solvers
+    from valuefit.estimator import PolicyEvaluator
+    from valuefit.evaluation import Evaluation, evaluate
+    from valuefit.files import load, save
     from valuefit.loop import solve
     from valuefit.problem import Problem
     from valuefit.result import Result
@@ -17,22 +20,31 @@ if TYPE_CHECKING:
 
 # public name -> module that holds it; imported on first use, for numba and scipy take their time
 _HOME = {
+    "Evaluation": "evaluation",
+    "PolicyEvaluator": "estimator",
     "Problem": "problem",
     "Result": "result",
     "Theory": "theory",
     "Transitions": "transitions",
+    "evaluate": "evaluation",
+    "features": "features",
+    "load": "files",
+    "save": "files",
     "solve": "loop",
     "solvers": "solvers",
 }
 
-__all__ = ["Problem", "Result", "Theory", "Transitions", "solve", "solvers"]
+__all__ = [
+    "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions", "evaluate", "features", "load",
+    "save", "solve", "solvers",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"valuefit has no {name!r}; it has {', '.join(__all__)}.")
     module = importlib.import_module(f"valuefit.{_HOME[name]}")
-    found = module if name == _HOME[name] and name == "solvers" else getattr(module, name)
+    found = module if name in ("features", "solvers") else getattr(module, name)
     globals()[name] = found
     return found
 

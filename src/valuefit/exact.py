@@ -56,6 +56,12 @@ class Exact:
         outside = theta - self._Vt.T @ inside
         return 0.5 * float(np.sum(gradient**2 / curvature)) + 0.5 * self.ridge * float(outside @ outside)
 
+    def inverse_hessian(self, c: Array) -> Array:
+        """H^+ c with H = A'C^+A + ridge I, the second derivative of F."""
+        inside = self._Vt @ c
+        found = self._Vt.T @ (inside / (self._sigma**2 + self.ridge))
+        return found + (c - self._Vt.T @ inside) / self.ridge if self.ridge else found
+
     def gap(self, theta: Array) -> float:
         """(F(theta) - F*) / (F(0) - F*), or over F(start) - F* where theta = 0 is optimal; zero if that is too."""
         return self.excess(theta) / self.scale if self.scale > 0 else 0.0

@@ -27,9 +27,13 @@ from valuefit.sources.random_mdp import random_mdp
 from valuefit.theory import Theory
 
 HOME = Path(__file__).parent / "experiments"
-# Successive halving: parts of the budget, and how many of the settings go on to the next
-RUNGS = ((1 / 32, 1 / 4), (1 / 4, 1 / 8), (1, 0))
+# Successive halving on the first tuning seed: parts of the budget, and how many of the settings go on to the next
+RUNGS = ((1 / 32, 1 / 4), (1 / 6, 0.0))
+FINALISTS = 3  # that many at least go on; the last ones run in full on every tuning seed
+SHORTEST = 24.0  # passes: SVRG with N = 2n takes eight snapshots in them
+MORE_TUNING = (1000, 2000)  # added to the tuning seed: luck on one seed is no stability
 REACHED = 1e-10  # a gap this small is as good as any in a figure
+UNSTABLE = 100.0  # a gap that rises this much above its lowest is at the edge of stability
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Panel:
     source: dict[str, Any]
     problem: dict[str, Any]
     ridge: dict[str, Any]
+    passes: float
 
     @property
     def key(self) -> str:
@@ -72,9 +77,8 @@ class Experiment:
     panels: tuple[Panel, ...]
     methods: tuple[str, ...]
     grids: dict[str, dict[str, list[float]]]
-    passes: float
     seeds: tuple[int, ...]
-    tuning_seed: int
+    tuning_seeds: tuple[int, ...]
 
 
 def available() -> list[str]:
@@ -83,13 +87,18 @@ def available() -> list[str]:
 
 
 def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experiment:
-    """An experiment by name, or from a path to a TOML file; `quick` applies its [quick] table."""
+    """An experiment by name, or from a path to a TOML file; `quick` applies its [quick] table.
+
+    Passes are those of [run], or a panel's own `passes`; in the quick version those of [quick.run], or a panel's
+    `quick_passes`. `seed` and two far from it tune; the seeds after it are those reported.
+    """
     path = Path(name) if name.endswith(".toml") else HOME / f"{name}.toml"
     if not path.exists():
         raise ValueError(f"There is no experiment {name!r}. There are {', '.join(available())}, or give a .toml file.")
     try:
         data = tomllib.loads(path.read_text())
         small = data.pop("quick", {}) if quick else {}
+        run = {**data["run"], **small.get("run", {})}
         source = {**data["source"], **small.get("source", {})}
         panels = tuple(
             Panel(
@@ -97,14 +106,15 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
                 panel.get("only_source") or {**source, **panel.get("source", {})},
                 {**data.get("problem", {}), **panel.get("problem", {})},
                 panel.get("ridge", {}),
+                float(panel.get("quick_passes" if quick else "passes", run["passes"])),
             )
             for panel in data["panel"]
         )
-        run = {**data["run"], **small.get("run", {})}
         grids = {**data["grid"], **small.get("grid", {})}
         seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
-        title = data["title"] + (" (quick version, smaller)" if quick else "")
-        return Experiment(path.stem, title, panels, tuple(run["methods"]), grids, float(run["passes"]), seeds, seed)
+        tuning = (seed, *(seed + more for more in MORE_TUNING))
+        title = small.get("title", data["title"] + (" (quick version)" if quick else ""))
+        return Experiment(path.stem, title, panels, tuple(run["methods"]), grids, seeds, tuning)
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not an experiment: {error!r}. See those in {HOME}.") from error
 
@@ -163,7 +173,7 @@ def make_solver(method: str, step_theta: float, step_w: float) -> Solver:
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """The curve of one run: passes and true gap, thinned to a few hundred points."""
+    """The curve of one run: passes and true gap, thinned to a few hundred points, more of them at the beginning."""
     with threadpool_limits(1):
         ready = prepare(job.panel.key)
         solver: Any = make_solver(job.method, job.step_theta * ready.unit_theta, job.step_w * ready.unit_w)
@@ -180,8 +190,9 @@ def run_job(job: Job) -> dict[str, Any]:
             reference=ready.reference, callback=enough,
         )  # fmt: skip
     passes, gap = result.history["passes"], result.history["gap"]
-    if len(passes) > 400:
-        kept = np.unique(np.linspace(0, len(passes) - 1, 400).astype(int))
+    if len(passes) > 600:
+        last = len(passes) - 1
+        kept = np.unique(np.concatenate([np.linspace(0, last, 400), np.geomspace(1, last, 200)]).astype(int))
         passes, gap = passes[kept], gap[kept]
     finite = np.isfinite(gap)
     return {
@@ -197,14 +208,22 @@ def run_job(job: Job) -> dict[str, Any]:
 
 
 def score(run: dict[str, Any]) -> float:
-    """Lower is better: passes until the gap is as good as zero, and above all those, the last gap."""
+    """Lower is better: passes until the gap is as good as zero; above all those, the last gap where it is not.
+
+    Above those in turn: a run that was unstable (its gap rose a hundredfold above its lowest), by its last gap, and
+    one that diverged, by how soon.
+    """
     gap, passes = np.array(run["gap"]), np.array(run["passes"])
-    if run["status"] == "diverged" or len(gap) == 0:
+    if len(gap) == 0:
         return math.inf
+    if run["status"] == "diverged":
+        return 1e20 / (1 + float(passes[-1]))
+    last = min(max(float(gap[-1]), 1e-300), 1e3)
+    lowest = np.minimum.accumulate(np.maximum(gap, REACHED))
+    if (gap > UNSTABLE * lowest).any():
+        return 1e10 * (1 + last)
     below = np.flatnonzero(gap <= REACHED)
-    if len(below):
-        return float(passes[below[0]])
-    return 1e9 * (1 + max(float(gap[-1]), 1e-300))
+    return float(passes[below[0]]) if len(below) else 1e8 * (1 + last)
 
 
 @dataclass(frozen=True)
@@ -222,11 +241,16 @@ class Curves:
 
 
 def run_experiment(
-    experiment: Experiment, folder: Path, *, jobs: int = 2, progress: Callable[[str], None] = lambda text: None
+    experiment: Experiment,
+    folder: Path,
+    *,
+    jobs: int = 2,
+    progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> list[Curves]:
     """Tune each method on each grid, then run the best steps on the other seeds.
 
     Every finished run is a file in `folder`/runs, written at once; a second call takes up where the first ended.
+    progress: called after each run with what it was and the share of all passes that is done.
     """
     store = folder / "runs"
     store.mkdir(parents=True, exist_ok=True)
@@ -240,6 +264,7 @@ def run_experiment(
     with ProcessPoolExecutor(jobs) as pool:
         pending: dict[Future[dict[str, Any]], Job] = {}
         wanted_by: dict[str, list[Race]] = {}  # the grids overlap, so two races may wait for one run
+        total = sum(race.total for race in races)
 
         def feed(race: Race) -> None:
             while not race.waiting and not race.finished:
@@ -265,7 +290,7 @@ def run_experiment(
                         race.waiting.remove(job.name)
                         race.take(job, run)
                         feed(race)
-                    progress(f"{job.panel.label}: {job.method}")
+                    progress(f"{job.panel.label}: {job.method}", sum(race.done for race in races) / total)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -273,16 +298,34 @@ def run_experiment(
 
 
 class Race:
-    """One method on one grid in one panel: successive halving on the tuning seed, then the winner on the others."""
+    """One method on one grid in one panel: tuned on some seeds, then the winner run on the others.
+
+    Successive halving on the first tuning seed; then each finalist in full on every tuning seed, where its worst
+    score counts.
+    """
 
     def __init__(self, experiment: Experiment, panel: Panel, grid: str, method: str) -> None:
         self.experiment, self.panel, self.grid, self.method = experiment, panel, grid, method
         self.waiting: set[str] = set()
-        self.results: dict[tuple[float, float], dict[str, Any]] = {}
-        self.final: list[dict[str, Any]] = []
-        self.best = (0.0, 0.0)
+        self.results: dict[tuple[float, float], list[dict[str, Any]]] = {}
         self.finished = False
+        self.done = 0.0  # passes
+        steps = experiment.grids[grid]
+        one_step = method == "flstd-sa"
+        self.field = [
+            (a, b) for a in steps["step_theta"] for b in (steps["step_w"][:1] if one_step else steps["step_w"])
+        ]
         self._stages = self._plan()
+
+    @property
+    def total(self) -> float:
+        """The passes of all stages."""
+        count, passes = len(self.field), 0.0
+        for part, kept in RUNGS:
+            passes += count * self._budget(part)
+            count = _going_on(count, kept)
+        runs = count * len(self.experiment.tuning_seeds) + len(self.experiment.seeds)
+        return passes + runs * self._budget(1)
 
     def next_jobs(self) -> list[Job]:
         """The jobs of the next stage; empty when all is done."""
@@ -292,29 +335,37 @@ class Race:
             return []
         return found
 
-    def _job(self, steps: tuple[float, float], part: float, seed: int) -> Job:
-        return Job(self.panel, self.method, *steps, max(4.0, part * self.experiment.passes), seed)
-
     def _plan(self) -> Iterator[list[Job]]:
-        grid = self.experiment.grids[self.grid]
-        one_step = self.method == "flstd-sa"
-        field = [(a, b) for a in grid["step_theta"] for b in (grid["step_w"][:1] if one_step else grid["step_w"])]
+        first = self.experiment.tuning_seeds[:1]
+        field = self.field
         for part, kept in RUNGS:
-            self.results = {}
-            yield [self._job(steps, part, self.experiment.tuning_seed) for steps in field]
-            field = sorted(self.results, key=lambda steps: score(self.results[steps]))
-            field = field[: max(2, round(kept * len(field)))]
-        self.best = field[0]
-        self.final = []
-        self.results = {}
-        yield [self._job(self.best, 1, seed) for seed in self.experiment.seeds]
+            yield self._stage(field, part, first)
+            field = self._ranked()[: _going_on(len(field), kept)]
+        yield self._stage(field, 1, self.experiment.tuning_seeds)
+        yield self._stage(self._ranked()[:1], 1, self.experiment.seeds)
+
+    def _stage(self, field: list[tuple[float, float]], part: float, seeds: tuple[int, ...]) -> list[Job]:
+        self.results = {steps: [] for steps in field}
+        passes = self._budget(part)
+        return [Job(self.panel, self.method, *steps, passes, seed) for steps in field for seed in seeds]
+
+    def _budget(self, part: float) -> float:
+        return min(self.panel.passes, max(SHORTEST, part * self.panel.passes))
+
+    def _ranked(self) -> list[tuple[float, float]]:
+        """The settings of this stage, best first; of equal ones, the smaller steps."""
+        return sorted(self.results, key=lambda steps: (max(map(score, self.results[steps])), steps))
 
     def take(self, job: Job, run: dict[str, Any]) -> None:
-        self.results[(job.step_theta, job.step_w)] = run
-        if job.seed != self.experiment.tuning_seed:
-            self.final.append(run)
+        self.results[(job.step_theta, job.step_w)].append(run)
+        self.done += job.passes
 
     def curves(self) -> Curves:
         ready = prepare(self.panel.key)
-        runs = sorted(self.final, key=lambda run: run["seed"])
-        return Curves(self.panel.label, self.grid, self.method, *self.best, ready.unit_theta, ready.unit_w, runs)
+        ((best, found),) = self.results.items()
+        runs = sorted(found, key=lambda run: run["seed"])
+        return Curves(self.panel.label, self.grid, self.method, *best, ready.unit_theta, ready.unit_w, runs)
+
+
+def _going_on(count: int, kept: float) -> int:
+    return min(count, max(FINALISTS, round(kept * count)))

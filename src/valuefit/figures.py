@@ -35,11 +35,18 @@ def on_common_passes(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
 
 
 def straightness(passes: Array, gap: Array) -> float | None:
-    """R^2 of log gap against passes between a gap of 1e-1 and 1e-10; None where the curve does not go below 1e-6."""
-    inside = (gap < 1e-1) & (gap > 1e-10)
-    if gap.min() > 1e-6 or inside.sum() < 3:
+    """R^2 of log gap against passes over the linear part; None where the curve does not go below 1e-6.
+
+    The linear part is the lower half of the descent, counted in decades: from the first pass at the square root of
+    the lowest gap (1e-10 where it goes below that) to the first pass there. It is looked at in evenly spaced passes.
+    """
+    lowest = max(float(gap.min()), 1e-10)
+    first, last = (np.flatnonzero(gap <= level)[0] for level in (np.sqrt(lowest), lowest))
+    if lowest > 1e-6 or last - first < 3:
         return None
-    return float(np.corrcoef(passes[inside], np.log(gap[inside]))[0, 1] ** 2)
+    even = np.linspace(passes[first], passes[last], 200)
+    logs = np.interp(even, passes, np.log(np.maximum(gap, 1e-300)))
+    return float(np.corrcoef(even, logs)[0, 1] ** 2)
 
 
 def passes_to(passes: Array, gap: Array, target: float) -> float | None:

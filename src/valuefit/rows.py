@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +9,10 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.kernels import rows_dot, rows_dot2, rows_tdot, rows_tdot2
+from valuefit.sources.sizes import memory_limit
 from valuefit.transitions import Array
 
 BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
-
-
-def memory_limit() -> int:
-    """Bytes that one large array may take: half of what the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def require_memory(count: int, what: str, instead: str) -> None:

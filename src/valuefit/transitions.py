@@ -85,6 +85,8 @@ class Transitions:
     that step t does not continue step t-1, so a trace starts afresh there. Build it with
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
     by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied; large observations are not.
+    `notes` say in words what a reader assumed or left out, `source` where the log came from, `names` what the numbers
+    of an observation are called, where that is known.
     """
 
     observations: Array
@@ -98,6 +100,9 @@ class Transitions:
     begins: Array
     action: Array | None = None
     behaviour_prob: Array | None = None
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    names: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -163,7 +168,7 @@ class Transitions:
 
     def _frozen(self) -> Transitions:
         for name, column in list(vars(self).items()):
-            if column is not None:
+            if isinstance(column, np.ndarray):
                 view = column.view()  # the caller's own array stays writeable
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
@@ -171,6 +176,11 @@ class Transitions:
 
     def __len__(self) -> int:
         return len(self.now)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(steps,): what scikit-learn asks of data that it slices."""
+        return (len(self),)
 
     def __repr__(self) -> str:
         episodes = len(np.unique(self.episode))

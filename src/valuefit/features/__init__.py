@@ -6,10 +6,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from valuefit.features.catalogue import Fitted, from_spec, make, names
+    from valuefit.features.fourier import Fourier
+    from valuefit.features.identity import Identity
+    from valuefit.features.onehot import OneHot
+    from valuefit.features.polynomial import Polynomial
+    from valuefit.features.rbf import RBF
+    from valuefit.features.state_action import StateAction
     from valuefit.features.tiles import Tiles
 
-_HOME = {"Tiles": "tiles"}
-__all__ = ["Tiles"]
+_HOME = {
+    "Fitted": "catalogue",
+    "Fourier": "fourier",
+    "Identity": "identity",
+    "OneHot": "onehot",
+    "Polynomial": "polynomial",
+    "RBF": "rbf",
+    "StateAction": "state_action",
+    "Tiles": "tiles",
+    "from_spec": "catalogue",
+    "make": "catalogue",
+    "names": "catalogue",
+}
+__all__ = [
+    "RBF", "Fitted", "Fourier", "Identity", "OneHot", "Polynomial", "StateAction", "Tiles",
+    "from_spec", "make", "names",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,11 @@ import scipy.sparse as sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from valuefit.features.scaling import data_range, range_in_words, whole_number
 from valuefit.kernels import compiled
 from valuefit.transitions import Array
+
+MOST_COLUMNS = 2**31 - 1  # indices of CSR rows have 32 bits
 
 
 class Tiles(TransformerMixin, BaseEstimator):
@@ -57,22 +60,23 @@ class Tiles(TransformerMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64)
         d = X.shape[1]
         self._check(d)
-        self.low_ = np.broadcast_to(X.min(axis=0) if self.low is None else np.asarray(self.low, float), d).copy()
-        high = np.broadcast_to(X.max(axis=0) if self.high is None else np.asarray(self.high, float), d)
-        if not (high >= self.low_).all():
-            raise ValueError("low must not exceed high in any dimension.")
+        self.low_, self.high_ = data_range(X, self.low, self.high)
         self.bins_ = np.broadcast_to(np.asarray(self.bins, np.int64), d).copy()
         wraps = np.zeros(d, bool)
         wraps[list(self.wrap)] = True
         self.wraps_ = wraps
         widths = np.where(wraps, self.bins_, np.maximum(self.bins_ - 1, 1))
-        extent = np.where(high > self.low_, high - self.low_, 1.0)
+        extent = np.where(self.high_ > self.low_, self.high_ - self.low_, 1.0)
         self.scale_ = widths / extent
         parts = coprime(d, self.tilings) if self.displacement == "asymmetric" else np.ones(d, np.int64)
         self.shift_ = (np.arange(self.tilings)[:, None] * parts % self.tilings) / self.tilings
         # one tile cannot be displaced
         self.shift_[:, self.bins_ == 1] = 0.0
-        self.tiles_ = int(np.prod(self.bins_))
+        self.tiles_ = math.prod(self.bins_.tolist())
+        if self.hashed is None and self.tilings * self.tiles_ > MOST_COLUMNS:
+            raise ValueError(
+                f"{self.tilings} tilings of {self.tiles_} tiles are too many columns. Use fewer bins, or hashed=10**6."
+            )
         self.collisions_ = 0
         if self.hashed is not None:
             used = np.unique(self._tiles(X))
@@ -87,17 +91,33 @@ class Tiles(TransformerMixin, BaseEstimator):
         if self.hashed is not None:
             columns = self._hash(columns)
         starts = np.arange(0, columns.size + 1, self.tilings)
-        rows = sparse.csr_array(
-            (np.ones(columns.size), columns.ravel(), starts), shape=(len(X), len(self.get_feature_names_out()))
-        )
+        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(X), self._columns()))
         if self.hashed is not None:
             rows.sum_duplicates()
         return rows
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column."""
-        count = self.tilings * self.tiles_ if self.hashed is None else self.hashed
-        return np.array([f"tile{column}" for column in range(count)], dtype=object)
+        return np.array([f"tile{column}" for column in range(self._columns())], dtype=object)
+
+    def options(self) -> dict[str, Any]:
+        """The settings that make these features again without the data."""
+        return {
+            "tilings": int(self.tilings), "bins": self.bins_.tolist(), "displacement": self.displacement,
+            "hashed": self.hashed, "wrap": [int(dimension) for dimension in self.wrap],
+            "low": self.low_.tolist(), "high": self.high_.tolist(),
+        }  # fmt: skip
+
+    def describe(self) -> str:
+        """What was made, for a sentence."""
+        bins = " x ".join(map(str, self.bins_[:4])) + (" x ..." if len(self.bins_) > 4 else "")
+        return (
+            f"{self.tilings} tilings of {bins} tiles ({self._columns()} features; the constant is the sum of a "
+            f"tiling) over {range_in_words(self.low_, self.high_)}"
+        )
+
+    def _columns(self) -> int:
+        return self.tilings * self.tiles_ if self.hashed is None else self.hashed
 
     def _tiles(self, X: Array) -> Array:
         out = np.empty((len(X), self.tilings), np.int64)
@@ -113,15 +133,14 @@ class Tiles(TransformerMixin, BaseEstimator):
         return (mixed % np.uint64(self.hashed or 1)).astype(np.int64)
 
     def _check(self, d: int) -> None:
-        if self.tilings < 1:
-            raise ValueError(f"tilings is {self.tilings}; there must be at least 1.")
+        whole_number("tilings", self.tilings, 1)
         bins = np.asarray(self.bins)
-        if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or (bins < 1).any():
+        if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or bins.dtype.kind not in "iu" or (bins < 1).any():
             raise ValueError(f"bins is {self.bins}; give one positive number, or one for each of {d} dimensions.")
         if self.displacement not in ("asymmetric", "uniform"):
             raise ValueError(f'displacement is {self.displacement!r}; it must be "asymmetric" or "uniform".')
-        if self.hashed is not None and self.hashed < 1:
-            raise ValueError(f"hashed is {self.hashed}; it must be a positive number of columns.")
+        if self.hashed is not None:
+            whole_number("hashed", self.hashed, 1)
         if any(not 0 <= dimension < d for dimension in self.wrap):
             raise ValueError(f"wrap is {tuple(self.wrap)}; dimensions run from 0 to {d - 1}.")
 

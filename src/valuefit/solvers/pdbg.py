@@ -10,8 +10,11 @@ import numpy as np
 from valuefit.kernels import trace_backward
 from valuefit.problem import Moments, Problem
 from valuefit.solver import State, Steps, inverse
+from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
+
+FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class PDBG(Steps):
         return plan.step_theta, plan.step_w
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+        if self.steered(problem) and not self.precompute:
+            gradient = problem.B(theta, w)
+            course = begin(problem, gradient, single=FULL)
+            return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
         steps = self.choose_steps(problem)
         if self.precompute:
             moments = problem.moments()
@@ -57,6 +64,8 @@ class PDBG(Steps):
         assert state.gradient is not None
         theta, w, (g_theta, g_w) = state.theta, state.w, state.gradient
         step_theta, step_w = state.steps
+        if isinstance(state.memory, Course):
+            return self._steered_epoch(problem, state, state.memory)
         if not self.precompute:
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
             return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1.0
@@ -68,6 +77,17 @@ class PDBG(Steps):
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
             g_theta, g_w = _gradient(state.memory, problem.ridge, theta, w)
         return replace(state, theta=theta, w=w, gradient=(g_theta, g_w)), iterations * cost
+
+    def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, float]:
+        assert state.gradient is not None
+        step_theta, step_w = course.steps
+        theta = state.theta - step_theta * (course.metric.theta @ state.gradient[0])
+        w = state.w - step_w * (course.metric.w @ state.gradient[1])
+        gradient = problem.B(theta, w)
+        course, kept, more = course.judge(problem, state.gradient, gradient, 1.0)
+        if not kept:
+            theta, w, gradient = state.theta, state.w, state.gradient
+        return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), 1.0 + more
 
 
 def _gradient(moments: Moments, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:

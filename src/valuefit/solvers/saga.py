@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.kernels import axpy2, axpy2v, compiled, dot2, dot2v, fetch, settle
+from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle
 from valuefit.problem import Problem
 from valuefit.solver import State, Steps, check_inner
+from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
@@ -51,10 +52,16 @@ class SAGA(Steps):
             if problem.trace:
                 table[:, 2] = problem.u.dot(w)
             passes += 1
-        memory = (table, g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w)
-        return State(theta, w, self.choose_steps(problem), (g_theta, g_w), memory), passes
+        table_mean = g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w
+        if self.steered(problem):
+            course = begin(problem, (g_theta, g_w))
+            memory = (table, *table_mean, course)
+            return State(theta, w, course.steps, (g_theta, g_w), memory), passes + course.metric.cost
+        return State(theta, w, self.choose_steps(problem), (g_theta, g_w), (table, *table_mean)), passes
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+        if isinstance(state.memory[-1], Course):
+            return self._steered_epoch(problem, state, state.memory[-1], rng)
         draws = rng.integers(0, problem.n, self.inner or problem.n)
         theta, w = state.theta.copy(), state.w.copy()
         table, B_theta, B_w = (part.copy() for part in state.memory)
@@ -66,6 +73,27 @@ class SAGA(Steps):
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
         state = replace(state, theta=theta, w=w, gradient=gradient, memory=(table, B_theta, B_w))
         return state, len(draws) / problem.n
+
+    def _steered_epoch(
+        self, problem: Problem, state: State, course: Course, rng: np.random.Generator
+    ) -> tuple[State, float]:
+        assert state.gradient is not None
+        draws = course.metric.draw(rng, self.inner or problem.n)
+        theta, w = state.theta.copy(), state.w.copy()
+        table, B_theta, B_w = (part.copy() for part in state.memory[:3])
+        batches(
+            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, draws, *problem.steps(draws),
+            course.metric.weight[draws], problem.trace > 0, table, B_theta, B_w, course.metric.theta, course.metric.w,
+            theta, w, course.batch(problem.d), *course.steps, problem.ridge, problem.identity,
+        )  # fmt: skip
+        gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
+        cost = len(draws) / problem.n
+        # the mean of the table lags behind the gradient, so it may well rise while all is well
+        course, kept, more = course.judge(problem, state.gradient, gradient, cost, slack=20.0)
+        if not kept:
+            return replace(state, steps=course.steps, memory=(*state.memory[:3], course)), cost + more
+        memory = (table, B_theta, B_w, course)
+        return State(theta, w, course.steps, gradient, memory), cost + more
 
 
 @compiled
@@ -123,3 +151,55 @@ def updates(
         axpy2(u, u_row[j], change * by_w, w, change / n, B_w)
     settle(theta, B_theta, scale_theta, along_theta)
     settle(w, B_w, scale_w, along_w)
+
+
+@compiled
+def batches(
+    phi, psi, u, draws, now, next, discount, u_row, u_factor, weight, traced, table, B_theta, B_w,
+    metric_theta, metric_w, theta, w, batch, step_theta, step_w, ridge, identity,
+):  # fmt: skip
+    """The same with `batch` rows together, times the metric; a row drawn twice in a batch counts once."""
+    n = table.shape[0]
+    g_theta, g_w = np.empty_like(theta), np.empty_like(w)  # weighted changes, which move the iterate
+    c_theta, c_w = np.empty_like(theta), np.empty_like(w)  # changes, which move the table's mean
+    start = 0
+    while start < draws.shape[0]:
+        stop = min(start + batch, draws.shape[0])
+        g_theta[:] = 0.0
+        g_w[:] = 0.0
+        c_theta[:] = 0.0
+        c_w[:] = 0.0
+        for j in range(start, stop):
+            ahead = min(j + 4, draws.shape[0] - 1)
+            fetch(phi, now[ahead])
+            fetch(phi, next[ahead])
+            fetch(table, draws[ahead])
+            t = draws[j]
+            v_theta = dotv(phi, now[j], next[j], discount[j], theta)
+            psi_w = dot(psi, now[j], w)
+            change_v, change_psi = v_theta - table[t, 0], psi_w - table[t, 1]
+            table[t, 0], table[t, 1] = v_theta, psi_w
+            if traced:
+                u_w = dot(u, u_row[j], w)
+                change_u = u_w - table[t, 2]
+                table[t, 2] = u_w
+            else:
+                change_u = u_factor[j] * change_psi
+            if identity:
+                change_psi = 0.0
+            axpy2v(phi, now[j], next[j], discount[j], -weight[j] * change_u, g_theta, -change_u, c_theta)
+            if traced:
+                axpy2(psi, now[j], weight[j] * change_psi, g_w, change_psi, c_w)
+                change_psi = 0.0
+            change = u_factor[j] * change_v + change_psi
+            axpy2(u, u_row[j], weight[j] * change, g_w, change, c_w)
+        count = stop - start
+        for c in range(theta.shape[0]):
+            g_theta[c] += count * (B_theta[c] + ridge * theta[c])
+            B_theta[c] += c_theta[c] / n
+        for c in range(w.shape[0]):
+            g_w[c] += count * (B_w[c] + (w[c] if identity else 0.0))
+            B_w[c] += c_w[c] / n
+        theta -= step_theta * np.dot(metric_theta, g_theta)
+        w -= step_w * np.dot(metric_w, g_w)
+        start = stop

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from valuefit.kernels import axpy, axpyv, compiled, dot2, dot2v, fetch, settle
+from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle
 from valuefit.problem import Problem
 from valuefit.solver import State, Steps, check_inner
+from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
@@ -54,10 +55,16 @@ class SVRG(Steps):
                 raise ValueError(
                     f"Theorem 2 asks for {inner:.1e} inner steps on this problem. Give inner=, or use steps='auto'."
                 )
-        return State(theta, w, self.choose_steps(problem), problem.B(theta, w), memory=inner or problem.n), 1.0
+        gradient = problem.B(theta, w)
+        if self.steered(problem):
+            course = begin(problem, gradient)
+            return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
+        return State(theta, w, self.choose_steps(problem), gradient, memory=inner or problem.n), 1.0
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         assert state.gradient is not None
+        if isinstance(state.memory, Course):
+            return self._steered_epoch(problem, state, state.memory, rng)
         d_theta, d_w = np.zeros(problem.d), np.zeros(problem.k)
         step_theta, step_w = state.steps
         for start in range(0, state.memory, PIECE):
@@ -68,6 +75,25 @@ class SVRG(Steps):
             )  # fmt: skip
         theta, w = state.theta + d_theta, state.w + d_w
         return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1 + state.memory / problem.n
+
+    def _steered_epoch(
+        self, problem: Problem, state: State, course: Course, rng: np.random.Generator
+    ) -> tuple[State, float]:
+        assert state.gradient is not None
+        draws = course.metric.draw(rng, self.inner or course.length)
+        d_theta, d_w = np.zeros(problem.d), np.zeros(problem.k)
+        batches(
+            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws),
+            course.metric.weight[draws], problem.trace > 0, *state.gradient, course.metric.theta, course.metric.w,
+            d_theta, d_w, course.batch(problem.d), *course.steps, problem.ridge, problem.identity,
+        )  # fmt: skip
+        theta, w = state.theta + d_theta, state.w + d_w
+        gradient = problem.B(theta, w)
+        cost = 1 + len(draws) / problem.n
+        course, kept, more = course.judge(problem, state.gradient, gradient, cost)
+        if not kept:
+            theta, w, gradient = state.theta, state.w, state.gradient
+        return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), cost + more
 
 
 @compiled
@@ -113,3 +139,39 @@ def inner_loop(
         axpy(u, u_row[j], -step_w * (v_theta * u_factor[j] + psi_w) / scale_w, w)
     settle(theta, G_theta, scale_theta, along_theta)
     settle(w, G_w, scale_w, along_w)
+
+
+@compiled
+def batches(
+    phi, psi, u, now, next, discount, u_row, u_factor, weight, traced, G_theta, G_w, metric_theta, metric_w,
+    theta, w, batch, step_theta, step_w, ridge, identity,
+):  # fmt: skip
+    """The same steps for the deviations (theta, w), `batch` rows together, times the metric."""
+    g_theta, g_w = np.empty_like(theta), np.empty_like(w)
+    start = 0
+    while start < now.shape[0]:
+        stop = min(start + batch, now.shape[0])
+        g_theta[:] = 0.0
+        g_w[:] = 0.0
+        for j in range(start, stop):
+            ahead = min(j + 4, now.shape[0] - 1)
+            fetch(phi, now[ahead])
+            fetch(phi, next[ahead])
+            v_theta = dotv(phi, now[j], next[j], discount[j], theta)
+            u_w = dot(u, u_row[j], w)
+            psi_w = 0.0
+            if not identity:
+                psi_w = dot(psi, now[j], w) if traced else u_w
+            axpyv(phi, now[j], next[j], discount[j], -weight[j] * u_factor[j] * u_w, g_theta)
+            if traced:
+                axpy(psi, now[j], weight[j] * psi_w, g_w)
+                psi_w = 0.0
+            axpy(u, u_row[j], weight[j] * (v_theta * u_factor[j] + psi_w), g_w)
+        count = stop - start
+        for c in range(theta.shape[0]):
+            g_theta[c] += count * (G_theta[c] + ridge * theta[c])
+        for c in range(w.shape[0]):
+            g_w[c] += count * (G_w[c] + (w[c] if identity else 0.0))
+        theta -= step_theta * np.dot(metric_theta, g_theta)
+        w -= step_w * np.dot(metric_w, g_w)
+        start = stop

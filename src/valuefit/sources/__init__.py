@@ -1,1 +1,1 @@
-"""Where logs come from, one file each."""
+"""Where logs come from, one file each: made-up problems, and readers of other people's files."""

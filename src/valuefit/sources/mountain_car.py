@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ class TilePolicy:
         over, cut = np.zeros(total, bool), np.zeros(total, bool)
         reached = np.array([done for *_, done in episodes])
         over[ends[reached]], cut[ends[~reached]] = True, True
-        return Transitions.from_arrays(
+        log = Transitions.from_arrays(
             np.concatenate([states[:-1] for states, *_ in episodes]),
             np.full(total, REWARD),
             terminated=over,
@@ -82,6 +82,7 @@ class TilePolicy:
             action=np.concatenate([actions for _, actions, _ in episodes]),
             next_observation=np.concatenate([states[1:] for states, *_ in episodes]),
         )
+        return replace(log, names=("position", "velocity"))
 
     def average_length(self, episodes: int = 100, *, seed: int = 0, limit: int = 1000) -> float:
         """Mean number of steps to the goal, `limit` where it is not reached."""

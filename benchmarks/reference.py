@@ -1,0 +1,171 @@
+"""True gaps, by code that shares nothing with the solvers: moments by plain NumPy products, factorised once.
+
+Dense rows: with L the Cholesky factor of C and M = L^-1 A, F(theta) - F* = 1/2 |M (theta - theta*)|^2 +
+ridge/2 |theta - theta*|^2, so nothing cancels near the minimum. Sparse rows, whose moments do not fit: F(theta) / F(0),
+which is never below the gap (F* >= 0) and equals it where A theta = b can be solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg as linalg
+
+import valuefit as vf
+from valuefit.exact import Exact
+from valuefit.kernels import compiled
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`gap(theta)`, how it is known, the condition number of C, and lambda_min of the symmetric part of A."""
+
+    gap: Callable[[Array], float]
+    about: str
+    condition: float | None = None
+    lambda_A: float | None = None
+    mspbe: Callable[[Array], float] | None = None  # F without its ridge, for held-out logs
+
+
+@compiled
+def trace_rows(rows, ratio, discount, begins, trace, u, out):
+    """u_t = ratio_t (row_t + trace discount_{t-1} u_{t-1}); `u` carries the last row, discount_{-1} comes first."""
+    for t in range(rows.shape[0]):
+        keep = 0.0 if begins[t] else trace * discount[t]
+        for c in range(rows.shape[1]):
+            u[c] = ratio[t] * (rows[t, c] + keep * u[c])
+            out[t, c] = u[c]
+
+
+def moments(problem: vf.Problem) -> tuple[Array, Array, Array]:
+    """A, b, C by products of materialised blocks of rows."""
+    d = problem.d
+    A, b, C, carried = np.zeros((d, d)), np.zeros(d), np.zeros((d, d)), np.zeros(d)
+    rows = problem.phi.matrix
+    before = np.concatenate([[0.0], problem.discount[:-1]])
+    size = max(1, (64 << 20) // (8 * d))
+    for start in range(0, problem.n, size):
+        steps = slice(start, start + size)
+        now = np.asarray(rows[problem.now[steps]], np.float64)
+        v = now - problem.discount[steps, None] * rows[problem.next[steps]]
+        u = now
+        if problem.trace or (problem.ratio[steps] != 1).any():
+            u = np.empty_like(now)
+            trace_rows(
+                now, problem.ratio[steps], before[steps], problem.begins[steps], problem.trace, carried, u
+            )  # fmt: skip
+        A += u.T @ v
+        b += u.T @ problem.reward[steps]
+        C += now.T @ now
+    return A / problem.n, b / problem.n, C / problem.n
+
+
+def dense_reference(problem: vf.Problem, cache: Path | None = None) -> Reference:
+    """The exact solution from moments; kept in `cache`, for wide problems take their time."""
+    if cache is not None and cache.exists():
+        kept = np.load(cache, allow_pickle=False)
+        return _from_factor(problem.ridge, *(kept[name] for name in ("M", "y", "theta", "spectrum")))
+    A, b, C = moments(problem)
+    try:
+        L = np.linalg.cholesky(C)
+    except np.linalg.LinAlgError:
+        exact = Exact(problem)
+        return Reference(exact.gap, "exact solution from moments, C cut off at 1e-13 of its largest eigenvalue")
+    M, y = (linalg.solve_triangular(L, part, lower=True, check_finite=False) for part in (A, b))
+    if problem.ridge:
+        factor = linalg.cho_factor(M.T @ M + problem.ridge * np.eye(problem.d))
+        solve = lambda r, theta: linalg.cho_solve(factor, M.T @ (y - M @ theta) - problem.ridge * theta)  # noqa: E731
+    else:
+        lu = linalg.lu_factor(A)
+        solve = lambda r, theta: linalg.lu_solve(lu, r)  # noqa: E731
+    theta = np.zeros(problem.d)
+    for _ in range(3):  # two steps of refinement
+        theta = theta + solve(b - A @ theta, theta)
+    lowest = [linalg.eigvalsh(part, subset_by_index=[0, 0])[0] for part in (C, (A + A.T) / 2)]
+    spectrum = np.array([_largest(C) / lowest[0], lowest[1]])
+    if cache is not None:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        partial = cache.with_suffix(".partial.npz")
+        np.savez(partial, M=M, y=y, theta=theta, spectrum=spectrum)
+        partial.rename(cache)
+    return _from_factor(problem.ridge, M, y, theta, spectrum)
+
+
+def _largest(C: Array) -> float:
+    """The largest eigenvalue of C, by a hundred power iterations."""
+    x = np.ones(len(C))
+    for _ in range(100):
+        x = C @ x
+        x /= np.linalg.norm(x)
+    return float(x @ C @ x)
+
+
+def _from_factor(ridge: float, M: Array, y: Array, best: Array, spectrum: Array) -> Reference:
+    def excess(off: Array) -> float:
+        image = M @ off
+        return 0.5 * float(image @ image) + 0.5 * ridge * float(off @ off)
+
+    def mspbe(theta: Array) -> float:
+        image = M @ theta - y
+        return 0.5 * float(image @ image)
+
+    scale = excess(best)
+    return Reference(
+        lambda theta: excess(theta - best) / scale,
+        "exact solution from moments",
+        float(spectrum[0]),
+        float(spectrum[1]),
+        mspbe,
+    )
+
+
+def sparse_reference(problem: vf.Problem) -> Reference:
+    """F(theta) / F(0) with r' C^+ r by conjugate gradients on C, scaled by its diagonal, until it stands still."""
+    if problem.trace or problem.ridge:
+        raise ValueError("Gaps of sparse problems are known here only without traces and ridge.")
+    rows, n = problem.phi.matrix, problem.n
+    columns = rows.T.tocsr()
+    diagonal = np.asarray(columns.power(2) @ problem.visits) / n
+    inverse = np.where(diagonal > 0, 1 / np.where(diagonal > 0, diagonal, 1.0), 0.0)
+
+    def objective(theta: Array) -> float:
+        p = rows @ theta
+        delta = problem.reward + problem.discount * p[problem.next] - p[problem.now]
+        r = columns @ np.bincount(problem.now, problem.ratio * delta, minlength=rows.shape[0]) / n
+        return 0.5 * _energy(lambda x: columns @ (problem.visits * (rows @ x)) / n, r, inverse)
+
+    start = objective(np.zeros(problem.d))
+    about = "F(theta) / F(0), to a tenth; the gap is not larger"
+    return Reference(lambda theta: objective(theta) / start, about, None, None, objective)
+
+
+def _energy(product: Callable[[Array], Array], r: Array, inverse: Array, most: int = 300) -> float:
+    """r' C^+ r; stops when five steps together add less than a thousandth (the rest was at most a tenth on tiles)."""
+    z = inverse * r
+    p, left, energy = z, float(r @ z), 0.0
+    added: list[float] = []
+    for _ in range(most):
+        if left <= 0:
+            break
+        Cp = product(p)
+        alpha = left / float(p @ Cp)
+        added.append(left * alpha)
+        energy += added[-1]
+        if len(added) >= 10 and sum(added[-5:]) < 1e-3 * energy:
+            break
+        r = r - alpha * Cp
+        z = inverse * r
+        before, left = left, float(r @ z)
+        p = z + left / before * p
+    return energy
+
+
+def reference(problem: vf.Problem, cache: Path | None = None) -> Reference:
+    """True gaps of this problem."""
+    return sparse_reference(problem) if problem.phi.sparse else dense_reference(problem, cache)

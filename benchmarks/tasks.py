@@ -1,0 +1,283 @@
+"""One cell of the grid, task by task: every solver and every peer is timed alone, its true gap looked up afterwards.
+
+A process of its own runs this for each cell (`python -m benchmarks.tasks CELL TASK ...`), so memory is given back
+between cells and what does not end can be ended. Each outcome is a line of JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import valuefit as vf
+from benchmarks import engine, peers
+from benchmarks.cells import CELLS, Cell
+from benchmarks.reference import Reference, dense_reference, reference
+
+TOL = 1e-6
+PASSES = 400.0
+OWN = ("lstd", "pdbg", "svrg", "saga", "krylov", "auto")
+PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
+SHORT = ("pdbg", "td-svrg")  # known to be slow: a quarter of the time
+MEMORY = 14 << 30  # address space of a process
+Record = dict[str, Any]
+
+
+def own_solvers() -> list[str]:
+    """Those of our solvers that the grid compares and that exist."""
+    return [name for name in OWN if name in vf.solvers.names()]
+
+
+def tasks_of(cell: Cell) -> list[str]:
+    """Everything measured in a cell, in order; `@2` means on two threads."""
+    own = own_solvers()
+    wanted = ["reference", *own, *PEERS]
+    if not cell.sparse and cell.d >= 1000:
+        wanted += [f"{'auto' if 'auto' in own else 'lstd'}@2", "textbook@2"]
+    if cell.kind == "fourier":
+        wanted.append("dgemm")
+    if cell.held_out and knows_statistical():
+        wanted.append("statistical")
+    return wanted
+
+
+def knows_statistical() -> bool:
+    """Whether `solve` takes tol="statistical"."""
+    tiny = vf.Problem.from_rows(np.eye(2), [0, 1, 0], [1, 0, 1], [1.0, 0.0, 2.0], 0.5)
+    try:
+        vf.solve(tiny, "lstd", tol="statistical")  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def fresh(problem: vf.Problem) -> vf.Problem:
+    """The same problem, with nothing remembered from an earlier solve."""
+    return vf.Problem.from_rows(
+        problem.phi.matrix, problem.now, problem.next, problem.reward, problem.discount, problem.ratio,
+        np.cumsum(problem.begins), trace=problem.trace, ridge=problem.ridge,
+    )  # fmt: skip
+
+
+def timed(prepare: Callable[[], Any], work: Callable[[Any], Any]) -> tuple[float, int, Any]:
+    """Median seconds of `work`, how often it ran (five times if short, once if long), and what it gave."""
+    times: list[float] = []
+    while True:
+        given = prepare()
+        start = time.perf_counter()
+        out = work(given)
+        times.append(time.perf_counter() - start)
+        if len(times) >= (5 if times[0] < 0.5 else 3 if times[0] < 3 else 1):
+            return statistics.median(times), len(times), out
+
+
+@dataclass
+class Bench:
+    """A cell under measurement."""
+
+    cell: Cell
+    seconds: float
+    store: Path | None = None
+    problem: vf.Problem = field(init=False)
+    small: vf.Problem = field(init=False)
+    _truth: Reference | None = None
+
+    def __post_init__(self) -> None:
+        self.problem = fresh(self.cell.make())
+        self.small = fresh(self.cell.shrunk().make())  # of the same types, to compile by
+
+    @property
+    def truth(self) -> Reference:
+        if self._truth is None:
+            with threadpool_limits(2 if self.problem.d >= 1000 else 1):
+                self._truth = reference(self.problem, self.store)
+        return self._truth
+
+    def run(self, task: str) -> Record:
+        """The outcome of one task as plain data."""
+        name, _, threads = task.partition("@")
+        count = min(int(threads or 1), numba.config.NUMBA_NUM_THREADS)
+        numba.set_num_threads(count)
+        with threadpool_limits(int(threads or 1)):
+            if name in OWN:
+                record = self.own(name)
+            elif name in PEERS:
+                record = self.peer(name)
+            elif name == "reference":
+                record = self.describe()
+            elif name == "dgemm":
+                record = self.dgemm()
+            else:
+                record = self.statistical()
+        return {**record, "threads": int(threads or 1)}
+
+    def limit(self, name: str) -> float:
+        return self.seconds / 4 if name in SHORT else self.seconds
+
+    def describe(self) -> Record:
+        start = time.perf_counter()
+        truth = self.truth
+        problem = self.problem
+        return {
+            "n": problem.n, "d": problem.d, "distinct": problem.phi.shape[0], "dead": len(problem.dead),
+            "stored": problem.phi.stored, "about": truth.about, "condition": truth.condition,
+            "lambda_A": truth.lambda_A, "seconds": time.perf_counter() - start,
+        }  # fmt: skip
+
+    def own(self, name: str) -> Record:
+        """One of our solvers with its defaults; iterates are kept on the way and looked at afterwards."""
+        spaced = 2.0 if self.cell.sparse else 1.1
+        path: list[tuple[float, Any]] = []
+
+        def keep(progress: Any) -> bool:
+            if not path or progress.passes >= spaced * path[-1][0]:
+                path.append((progress.passes, progress.theta))
+            return False
+
+        def work(problem: vf.Problem) -> vf.Result:
+            path.clear()
+            return vf.solve(
+                problem, name, tol=TOL, max_passes=PASSES, max_seconds=self.limit(name), callback=keep
+            )  # fmt: skip
+
+        vf.solve(self.small, name, tol=1e-2, max_passes=10)  # compile
+        try:
+            seconds, repeats, result = timed(lambda: fresh(self.problem), work)
+        except (ValueError, MemoryError) as error:
+            return {"status": "refused", "message": str(error)}
+        curve = [(passes, self.truth.gap(theta)) for passes, theta in path]
+        gap = self.truth.gap(result.theta)
+        return {
+            "status": result.status, "message": result.message, "passes": result.passes, "seconds": seconds,
+            "repeats": repeats, "gap": gap, "claimed": result.gap, "worst": max([gap, *(g for _, g in curve)]),
+            "curve": [*curve, (result.passes, gap)],
+        }  # fmt: skip
+
+    def peer(self, name: str) -> Record:
+        small = self.small
+        once: Callable[[Callable[[], Any]], Any] = lambda work: (0.0, work())  # noqa: E731
+        if name == "textbook":
+            peers.textbook(small, once)  # compile
+            found = peers.textbook(self.problem, lambda work: timed(lambda: None, lambda _: work())[::2])
+        elif name == "sparse-lu":
+            found = peers.sparse_lu(self.problem)
+        elif name == "gmres":
+            peers.gmres(small, reference(small), tol=TOL, seconds=0.1)
+            found = peers.gmres(self.problem, self.truth, tol=TOL, seconds=self.limit(name))
+        else:
+            peers.td_svrg(small, reference(small), tol=TOL, seconds=0.1)
+            found = peers.td_svrg(self.problem, self.truth, tol=TOL, seconds=self.limit(name))
+        gap = None if found.theta is None else self.truth.gap(found.theta)
+        status = found.status
+        if status == "done":
+            status = "converged" if gap is not None and gap <= TOL else "inexact"
+        return {
+            "status": status, "message": found.note, "passes": found.passes, "seconds": found.seconds, "gap": gap,
+        }  # fmt: skip
+
+    def dgemm(self) -> Record:
+        """Operations a second of the matrix product that LSTD cannot do without."""
+        rows = self.problem.phi.matrix
+        seconds, repeats, _ = timed(lambda: None, lambda _: rows[:-1].T @ rows[1:])
+        return {"seconds": seconds, "repeats": repeats, "rate": 2 * (len(rows) - 1) * rows.shape[1] ** 2 / seconds}
+
+    def statistical(self) -> Record:
+        """Passes of tol="statistical", of tol=1e-6, and those at which the error on a held-out log stops improving."""
+        held_out = dense_reference(self.cell.make(seed=1)).mspbe
+        if held_out is None:
+            return {"status": "not run", "message": "the held-out problem is singular"}
+        found: Record = {}
+        for name in [solver for solver in ("svrg", "saga", "krylov", "auto") if solver in own_solvers()]:
+            path: list[tuple[float, float]] = []
+
+            def keep(progress: Any, path: list[tuple[float, float]] = path) -> bool:
+                path.append((progress.passes, held_out(progress.theta)))
+                return False
+
+            limits: Record = {"max_passes": PASSES, "max_seconds": self.limit(name)}
+            full = vf.solve(fresh(self.problem), name, tol=TOL, callback=keep, **limits)
+            path.append((full.passes, held_out(full.theta)))
+            early = vf.solve(fresh(self.problem), name, tol="statistical", **limits)  # type: ignore[arg-type]
+            lowest = min(error for _, error in path)
+            late = [place for place, (_, error) in enumerate(path) if error > 1.01 * lowest]
+            found[name] = {
+                "passes": early.passes, "status": early.status, "full": full.passes, "full_status": full.status,
+                "best": path[late[-1] + 1 if late else 0][0], "error": held_out(early.theta), "lowest": lowest,
+            }  # fmt: skip
+        return {"status": "done", "solvers": found}
+
+
+def engine_figures() -> Record:
+    """Single-row updates at (200,000, 201): times over the memory floor, and float64 over float32."""
+    found: Record = {}
+    n, d = 200_000, 201
+    with threadpool_limits(1):
+        for dtype in (np.float64, np.float32):
+            problem = engine.dense_problem(n, d, dtype)
+            flat = problem.phi.matrix.ravel()
+            rate = flat.nbytes / engine.median_seconds(lambda flat=flat: engine.read_all(flat))
+            floor = 2 * d * flat.itemsize / rate
+            for solver in (vf.solvers.SVRG(), vf.solvers.SAGA()):
+                update = engine.update_seconds(problem, solver)
+                found[f"{solver.name} {np.dtype(dtype).name}"] = {"seconds": update, "over_floor": update / floor}
+    for name in ("svrg", "saga"):
+        found[f"{name} speed-up"] = found[f"{name} float64"]["seconds"] / found[f"{name} float32"]["seconds"]
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Data that JSON can carry: no NaN, no infinity, no arrays."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One cell of the grid, in a process of its own.")
+    parser.add_argument("cell")
+    parser.add_argument("tasks", nargs="*")
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--store", type=Path)
+    given = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    out, sys.stdout = sys.stdout, sys.stderr  # whatever else prints stays out of the way
+
+    def say(**line: Any) -> None:
+        print(json.dumps(plain(line)), file=out, flush=True)
+
+    if given.cell == "engine":
+        say(task="engine", record=engine_figures())
+        return
+    cell = CELLS[given.cell]
+    bench = Bench(cell.shrunk() if given.quick else cell, given.seconds, given.store)
+    for task in given.tasks:
+        say(begins=task)
+        try:
+            record = bench.run(task)
+        except MemoryError as error:
+            record = {"status": "out of memory", "message": str(error)}
+        say(task=task, record=record)
+    os._exit(0)  # no time is lost on freeing gigabytes piece by piece
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Sphinx settings; `make docs` builds the pages into docs/_build/html."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]  # these sources, whatever is installed
+
+import valuefit  # noqa: E402  (only now can it be found)
+
+project = "valuefit"
+author = copyright = "The valuefit developers"
+version = release = valuefit.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+highlight_language = "text"
+smartquotes = False  # quotes in sentences are often code
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {"Array": "Array"}
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+add_module_names = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"valuefit {version}"
+html_theme_options = {
+    "show_prev_next": False,
+    "header_links_before_dropdown": 6,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_sidebars = {page.stem: [] for page in HERE.glob("*.md")}  # these have no pages below them
+html_show_sourcelink = False
+html_copy_source = False

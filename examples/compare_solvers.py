@@ -1,0 +1,13 @@
+"""Every solver on one problem: same minimum, different cost."""
+
+import valuefit as vf
+from valuefit.sources.random_mdp import random_mdp
+
+mdp = random_mdp(100, features=40, seed=0)
+problem = vf.Problem(mdp.log(5_000, seed=0), mdp.rows, discount=0.95)
+exact = vf.solve(problem, "lstd")
+
+print(f"{problem.n} steps, {problem.d} features\n\nsolver          passes  gap      status")
+for name in vf.solvers.names():
+    result = vf.solve(problem, name, tol=1e-6, max_passes=100, reference=exact)
+    print(f"{name:14} {result.passes:7.1f}  {result.history['gap'][-1]:.1e}  {result.status}")

@@ -1,0 +1,36 @@
+"""The value of a policy that never acted, from the same log in two ways, beside the truth."""
+
+import numpy as np
+
+import valuefit as vf
+from valuefit.sources.random_walk import random_walk_value
+
+SLIP = 0.2  # a step goes the other way this often
+
+rng = np.random.default_rng(0)
+rows = []
+for episode in range(1000):
+    state = 2
+    while 0 <= state <= 4:
+        action = int(rng.integers(2))  # the behaviour: a coin
+        after = state + (2 * action - 1) * (1 if rng.random() > SLIP else -1)
+        rows.append((episode, state, action, float(after == 5), not 0 <= after <= 4, 0.5))
+        state = after
+names = "episode", "obs", "action", "reward", "terminated", "behaviour_prob"
+log = vf.load({name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+
+
+def mostly_right(states):
+    """The target: right seven times out of ten."""
+    return np.tile([0.3, 0.7], (len(states), 1))
+
+
+by_ratios = vf.evaluate(log, policy=mostly_right, discount=0.95)
+by_actions = vf.evaluate(log, policy=mostly_right, values="state-action", discount=0.95)
+truth = random_walk_value(target=0.7 * (1 - SLIP) + 0.3 * SLIP, discount=0.95)[2]
+print("by ratios:             ", by_ratios.policy_value)
+print("by state-action values:", by_actions.policy_value)
+print(f"truth:                  {truth:.5g}")
+size = by_ratios.policy_value.effective_sample_size
+print(f"The ratios leave an effective sample of {size:.0f} of {len(log)} steps.")
+print("Left and right in the middle are worth", by_actions.value([2, 2], actions=[0, 1]).round(3))

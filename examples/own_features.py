@@ -1,0 +1,31 @@
+"""Features by name, a scikit-learn pipeline and a function, on Mountain Car: do the answers agree?"""
+
+import numpy as np
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+import valuefit as vf
+from valuefit.sources import mountain_car
+
+log = mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
+constant = FunctionTransformer(lambda X: np.ones((len(X), 1)))
+sampler = RBFSampler(gamma=0.5, n_components=80, random_state=0)
+
+
+def energy(observations):
+    """A constant, place, speed and what physics says about them."""
+    x, v = observations.T
+    height, motion = np.sin(3 * x), 1000 * v**2
+    return np.column_stack([np.ones(len(x)), x, 10 * v, height, motion, height * motion, height * 10 * v])
+
+
+for name, features in {
+    "auto": "auto",
+    "tiles": "tiles:tilings=8,bins=6",
+    "pipeline": make_union(constant, make_pipeline(StandardScaler(), sampler)),
+    "function": energy,
+}.items():
+    evaluation = vf.evaluate(log, features=features, discount=0.99)
+    print(f"{name:9} {evaluation.problem.d:3} features  {evaluation.policy_value}")
+print("Where they disagree by more than their intervals, some of them cannot express the value.")

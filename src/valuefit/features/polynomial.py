@@ -1,0 +1,91 @@
+"""Polynomials that stay well conditioned: products of Legendre polynomials."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from valuefit.features.scaling import data_range, lowest_indices, range_in_words, row_blocks, to_unit, whole_number
+from valuefit.transitions import Array
+
+
+class Polynomial(TransformerMixin, BaseEstimator):
+    """Products of Legendre polynomials of observations scaled to [-1, 1], as dense rows.
+
+    A feature is prod_k sqrt(2 c_k + 1) P_{c_k}(x_k) with sum of c at most `degree`: orthonormal where observations
+    are uniform, and the same span as all monomials up to that degree. c = 0 comes first and is the constant;
+    degree 1 is scaled linear features with a constant. Prefer it in many dimensions, with degree 1 or 2.
+    Observations outside the range are taken at its edge; a dimension that never changes is left out.
+
+    degree: largest total degree. max_features: how many at most, lowest degree first and single variables before
+    products. low, high: ranges, one number or one a dimension; taken from the data where None.
+    """
+
+    def __init__(self, degree: int = 2, max_features: int = 2000, *, low: Any = None, high: Any = None) -> None:
+        self.degree = degree
+        self.max_features = max_features
+        self.low = low
+        self.high = high
+
+    def fit(self, X: Any, y: Any = None) -> Polynomial:
+        """Learn the ranges and list the products."""
+        X = validate_data(self, X, dtype=np.float64)
+        degree = whole_number("degree", self.degree, 0)
+        count = whole_number("max_features", self.max_features, 1)
+        self.low_, self.high_ = data_range(X, self.low, self.high)
+        moves = np.flatnonzero(self.high_ > self.low_)
+        chosen = lowest_indices(len(moves), count, each=degree, total=degree, power=1)
+        self.degrees_ = np.zeros((len(chosen), X.shape[1]), np.int64)
+        self.degrees_[:, moves] = chosen
+        self.complete_ = len(chosen) == math.comb(len(moves) + degree, degree)
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Rows (n, products), in float64."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        factors = [[(int(k), int(c[k])) for k in np.flatnonzero(c)] for c in self.degrees_]
+        highest = int(self.degrees_.max(initial=0))
+        out = np.empty((len(X), len(factors)))
+        for block in row_blocks(len(X), len(factors) + X.shape[1] * (highest + 1)):
+            P = legendre(2 * to_unit(X[block], self.low_, self.high_).T - 1, highest)
+            columns = np.ones((len(factors), P.shape[2]))  # by column here: products of whole arrays
+            for column, product in zip(columns, factors, strict=True):
+                for k, c in product:
+                    column *= P[c, k]
+            out[block] = columns.T
+        return out
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """One name a column: the degree in each dimension."""
+        check_is_fitted(self)
+        return np.array(["legendre_" + "_".join(map(str, c)) for c in self.degrees_], dtype=object)
+
+    def options(self) -> dict[str, Any]:
+        """The settings that make these features again without the data."""
+        return {
+            "degree": int(self.degree), "max_features": int(self.max_features),
+            "low": self.low_.tolist(), "high": self.high_.tolist(),
+        }  # fmt: skip
+
+    def describe(self) -> str:
+        """What was made, for a sentence."""
+        limited = "" if self.complete_ else ", the lowest degrees only"
+        return (
+            f"polynomials of degree {self.degree} ({len(self.degrees_)} features{limited}; the first is the constant) "
+            f"over {range_in_words(self.low_, self.high_)}"
+        )
+
+
+def legendre(Z: Array, highest: int) -> Array:
+    """sqrt(2k + 1) P_k(Z) for k = 0 ... highest, (highest + 1, *Z.shape), by the three-term recurrence."""
+    P = np.ones((highest + 1, *Z.shape))
+    if highest >= 1:
+        P[1] = Z
+    for k in range(1, highest):
+        P[k + 1] = ((2 * k + 1) * Z * P[k] - k * P[k - 1]) / (k + 1)
+    return P * np.sqrt(2 * np.arange(highest + 1) + 1)[:, None, None]

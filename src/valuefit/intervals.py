@@ -1,0 +1,251 @@
+"""Standard errors from the log itself: the sandwich covariance of the minimiser, clustered by episode.
+
+theta and w solve mean psi_t = 0 with psi_t = (v_t (u_t'w) - ridge theta, u_t delta_t - psi_t (psi_t'w)), delta_t the TD
+error, so theta moves with the log as -J^-1 mean psi_t, where J is the derivative of that mean. Its saddle matrix holds
+A and C, so that their own noise counts: ridge, dual features and metric need no formula each. Steps of an
+episode depend on one another; episodes do not. Hence influences are summed by episode before they are squared.
+
+What such an interval covers is the fixed point: the answer of the same features, trace and ridge on endless data
+drawn as this log was. How far that lies from the policy's true value is a matter of the features, and not covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg as linalg
+import scipy.sparse.linalg as iterative
+from scipy.stats import t as student
+
+from valuefit.exact import Exact
+from valuefit.kernels import trace_norms
+from valuefit.problem import Problem
+from valuefit.rows import memory_limit
+from valuefit.transitions import Array
+
+DENSE = 1500  # features up to which the saddle matrix is always factorised
+DENSE_PASSES = 200  # beyond, where forming and factorising it is worth no more than this
+TRUST = 1e-12  # reciprocal condition number below which a factorisation is not relied on
+SOLVED = 1e-6  # relative defect up to which a direct solution counts as one: above, the data leave the value open
+NEAR = 1e-2  # and an iterative one: standard errors were within 1% of the exact ones at that, wherever compared
+PRODUCTS = 600  # with the log that an iterative solution may take
+ENOUGH_STEPS = 25  # of a single episode, to cut it into blocks
+
+LU = "factorised"
+SPECTRUM = "by singular values"
+ITERATION = "iterated"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far c'theta may be off: `standard_error` (None where it cannot be told, and then `reason` says why).
+
+    degrees: of freedom of Student's t, one less than there are clusters. determined: False where the data leave
+    c'theta open, so that its value is a convention (the smallest weights) and no error bar applies.
+    """
+
+    standard_error: float | None
+    degrees: int
+    determined: bool = True
+    reason: str = ""
+
+    def interval(self, estimate: float, level: float) -> tuple[float, float] | None:
+        """estimate -+ t * standard_error, two-sided at this level."""
+        if self.standard_error is None:
+            return None
+        reach = float(student.ppf(0.5 + level / 2, self.degrees)) * self.standard_error
+        return estimate - reach, estimate + reach
+
+
+class Sandwich:
+    """Standard errors of linear functions c'theta of the minimiser, for one log.
+
+    The variance is G/(G-1) times the sum over the G episodes of (sum of the episode's influences)^2. One adjoint
+    system is solved for each c; all influences then follow in O(n d). A log of one episode is cut into about sqrt(n)
+    consecutive blocks that are taken as independent (batch means), which holds when the process forgets
+    within a block; `blocks` tells.
+
+    problem: what was solved. theta: its minimiser (or close to it). episode: an id for every step.
+    """
+
+    def __init__(self, problem: Problem, theta: Array, episode: Array) -> None:
+        self.problem, self.theta = problem, theta
+        _, cluster = np.unique(episode, return_inverse=True)
+        self.clusters = int(cluster.max()) + 1
+        self.blocks = self.clusters == 1 and problem.n >= ENOUGH_STEPS
+        if self.blocks:
+            self.clusters = int(np.sqrt(problem.n))
+            cluster = np.arange(problem.n) * self.clusters // problem.n
+        self.cluster: Array = cluster
+
+    def error(self, c: Array, starts: Array | None = None) -> Spread:
+        """The spread of c'theta, c (d,). starts: what every step adds by being part of the sample behind c, (n,)."""
+        if self.clusters < 2:
+            return Spread(
+                None, 0, reason=f"One episode of {self.problem.n} steps is too short to cut into blocks: "
+                f"at least {ENOUGH_STEPS} steps, or a second episode, are needed.",
+            )  # fmt: skip
+        if not c.any():
+            influence: Array = np.zeros(self.problem.n)
+        else:
+            adjoint = self._adjoint(c)
+            if isinstance(adjoint, Spread):
+                return adjoint
+            influence = self._influence(*adjoint)
+        if starts is not None:
+            influence = influence + starts
+        sums = np.bincount(self.cluster, weights=influence, minlength=self.clusters)
+        variance = self.clusters / (self.clusters - 1) * float(sums @ sums)
+        return Spread(float(np.sqrt(variance)), self.clusters - 1)
+
+    def _influence(self, g_theta: Array, g_w: Array) -> Array:
+        """(g_theta, g_w)'psi_t / n for every step: scalars a step, by the recurrence of the trace."""
+        problem, w = self.problem, self.w
+        p, q = problem.phi.dot(self.theta), problem.psi.dot(g_w)
+        delta = problem.reward - p[problem.now] + problem.discount * p[problem.next]
+        total = self._along_u(q) * delta
+        if w.any():
+            x, y = problem.phi.dot(g_theta), problem.psi.dot(w)
+            total += (x[problem.now] - problem.discount * x[problem.next]) * self._along_u(y)
+            total -= float(g_w @ w) if problem.identity else q[problem.now] * y[problem.now]
+        total -= problem.ridge * float(g_theta @ self.theta)
+        return np.asarray(total / problem.n)
+
+    def _along_u(self, values: Array) -> Array:
+        """u_t'x of every step, from Psi x: the bound of `trace_norms` is this very recurrence."""
+        problem = self.problem
+        return trace_norms(values[problem.now], problem.discount, problem.ratio, problem.begins, problem.trace)
+
+    # ---- the adjoint: ridge g_theta + A' g_w = c and A g_theta - C g_w = 0 ----------------------------------
+
+    @cached_property
+    def way(self) -> str:
+        """How the adjoint is solved."""
+        if not self._dense:
+            return ITERATION
+        return LU if self._factors is not None else SPECTRUM
+
+    @property
+    def _dense(self) -> bool:
+        """Whether the moments are there already, or cheap enough to be made."""
+        problem, size = self.problem, self.problem.d + self.problem.k
+        if problem.k <= DENSE or {"A", "C"} <= vars(problem).keys():
+            return True
+        cost = problem.moment_passes + problem.passes(2.0 * size**3)
+        return cost <= DENSE_PASSES and 24 * size**2 <= memory_limit()
+
+    @cached_property
+    def w(self) -> Array:
+        """The dual weights at the minimiser, C^+ (b - A theta); zero at a fixed point."""
+        problem = self.problem
+        if self.way == SPECTRUM:
+            return np.asarray(problem.C_root @ (problem.C_root.T @ problem.residual(self.theta)))
+        if problem.k == problem.d and not problem.ridge:
+            return np.zeros(problem.k)  # A is square and, here, regular
+        right = np.concatenate([np.zeros(problem.d), problem.b])
+        if self.way == LU:
+            return np.asarray(-linalg.lu_solve(self._factors, right, check_finite=False)[problem.d :])
+        return -_minres(problem, right)[problem.d :]
+
+    @cached_property
+    def _factors(self) -> tuple[Array, Array] | None:
+        """LU of the saddle matrix, or None where it is nearly singular."""
+        if len(self.problem.dead) and not self.problem.ridge:
+            return None
+        A, _, C = self.problem.moments()
+        saddle = np.block([[self.problem.ridge * np.eye(self.problem.d), A.T], [A, -C]])
+        lu, pivots, info = linalg.lapack.dgetrf(saddle)
+        if info != 0 or linalg.lapack.dgecon(lu, np.abs(saddle).sum(axis=0).max())[0] < TRUST:
+            return None
+        return lu, pivots
+
+    @cached_property
+    def _exact(self) -> Exact:
+        return Exact(self.problem)
+
+    def _adjoint(self, c: Array) -> tuple[Array, Array] | Spread:
+        problem = self.problem
+        open_ = Spread(None, self.clusters - 1, determined=False, reason="The data do not determine this value.")
+        if problem.ridge == 0 and c[problem.dead].any():
+            return open_
+        solve: Callable[[Array], tuple[Array, Array]] = {
+            LU: self._by_factors, SPECTRUM: self._by_spectrum, ITERATION: self._by_iteration,
+        }[self.way]  # fmt: skip
+        g_theta, g_w = solve(c)
+        defect = np.linalg.norm(problem.ridge * g_theta + problem.At_dot(g_w) - c) / np.linalg.norm(c)
+        if self.way == ITERATION and g_theta.any():
+            image = problem.C_dot(g_w)
+            defect = max(defect, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))
+            off = np.linalg.norm(problem.residual(self.theta) - problem.C_dot(self.w))
+            defect = max(defect, off / np.linalg.norm(problem.b)) if off else defect
+        if defect <= (NEAR if self.way == ITERATION else SOLVED):
+            return g_theta, g_w
+        if self.way == SPECTRUM:
+            return open_
+        reason = (
+            "The standard error needs a linear system with the transposed moments, and its solution was not reached "
+            f"in {PRODUCTS} passes: the data may leave the value open. Use fewer features, or solve with 'lstd'."
+        )
+        return Spread(None, self.clusters - 1, reason=reason)
+
+    def _by_factors(self, c: Array) -> tuple[Array, Array]:
+        d = self.problem.d
+        solution = linalg.lu_solve(self._factors, np.concatenate([c, np.zeros(self.problem.k)]), check_finite=False)
+        return solution[:d], solution[d:]
+
+    def _by_spectrum(self, c: Array) -> tuple[Array, Array]:
+        problem = self.problem
+        g_theta = self._exact.inverse_hessian(c)
+        return g_theta, problem.C_root @ (problem.C_root.T @ (problem.A @ g_theta))
+
+    def _by_iteration(self, c: Array) -> tuple[Array, Array]:
+        problem = self.problem
+        if problem.k == problem.d and not problem.ridge:
+            # w = 0, so g_theta is not looked at, and A' g_w = c is half the system at a far better condition
+            return np.zeros(problem.d), _gmres(problem, c)
+        solution = _minres(problem, np.concatenate([c, np.zeros(problem.k)]))
+        return solution[: problem.d], solution[problem.d :]
+
+
+def _diagonal(problem: Problem, columns: int) -> Array:
+    """The diagonal of C, 1 where it is zero: tiles and the like are nearly orthogonal."""
+    if problem.identity:
+        return np.ones(columns)
+    rows = problem.psi if columns == problem.k else problem.phi
+    found = rows.column_squares(problem.visits) / problem.n
+    return np.where(found > 0, found, 1.0)
+
+
+def _operator(size: int, product: Callable[[Array], Array]) -> Any:
+    return iterative.LinearOperator((size, size), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
+
+
+def _gmres(problem: Problem, c: Array) -> Array:
+    """A'^-1 c by GMRES over products with the log, scaled by the diagonal of C."""
+    scale = _diagonal(problem, problem.k)
+    restart = 60
+    solution, _ = iterative.gmres(
+        _operator(problem.k, problem.At_dot), c, rtol=NEAR / 100, restart=restart, maxiter=max(1, PRODUCTS // restart),
+        M=_operator(problem.k, lambda x: x / scale),
+    )  # fmt: skip
+    return np.asarray(solution)
+
+
+def _minres(problem: Problem, right: Array) -> Array:
+    """The symmetric saddle system [ridge, A'; A, -C] x = right by MINRES over products with the log."""
+    d = problem.d
+    scale = np.concatenate([_diagonal(problem, d) + problem.ridge, _diagonal(problem, problem.k)])
+
+    def product(x: Array) -> Array:
+        above = problem.ridge * x[:d] + problem.At_dot(x[d:])
+        return np.concatenate([above, problem.A_dot(x[:d]) - problem.C_dot(x[d:])])
+
+    solution, _ = iterative.minres(
+        _operator(len(right), product), right, rtol=NEAR / 1e5, maxiter=PRODUCTS,
+        M=_operator(len(right), lambda x: x / scale),
+    )  # fmt: skip
+    return np.asarray(solution)

@@ -1,0 +1,165 @@
+"""Coordinates in which single steps go far: what a few passes' worth of sampled rows tells of A and C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.problem import Problem, pieces
+from valuefit.rows import memory_limit
+from valuefit.transitions import Array
+
+FIRST = 5.0  # passes that the first sample may cost
+FEWEST = 3  # but so many rows for each feature at least
+GROWTH = 4  # and by how much more, should that be too few
+SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
+SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """Symmetric positive matrices that gradients are multiplied by, and the rows' sizes seen through them.
+
+    theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sampled steps (all of them: from the moments). In these
+    coordinates the saddle point is as round as the sample can make it, whatever the features: centring, scaling
+    and correlations are all taken out. `draw` picks steps half uniformly, half by their size, and `weight` undoes
+    that in the mean.
+    """
+
+    theta: Array
+    w: Array
+    count: int
+    cost: float  # passes that it took
+    weight: Array
+    steps: tuple[float, float]  # for single rows; times the number of rows for a batch of them
+
+    @cached_property
+    def _cumulative(self) -> Array:
+        return np.cumsum(1 / self.weight)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Steps with probability 1 / (n weight)."""
+        place = rng.random(count) * self._cumulative[-1]
+        return np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
+
+    def merit(self, gradient: tuple[Array, Array]) -> float:
+        """The squared gradient in these coordinates: about twice what F has left to lose, and the dual likewise."""
+        of_theta, of_w = gradient
+        value = float(of_theta @ (self.theta @ of_theta)) + float(of_w @ (self.w @ of_w))
+        return value if np.isfinite(value) else np.inf
+
+
+def metric_cost(problem: Problem, count: int) -> float:
+    """Passes that a metric from this many sampled steps is worth."""
+    k, d = problem.k, problem.d
+    if count >= problem.n:
+        moments = problem.moment_passes
+    else:
+        moments = count / problem.n + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
+    factors = problem.passes(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
+    return moments + factors + 1 + problem.passes(4 * problem.phi.shape[0] * SKETCH * (k + d))
+
+
+def metric_fits(problem: Problem) -> bool:
+    """Whether the matrices find room, and single rows are dense enough for such matrices to pay."""
+    return not problem.phi.sparse and 64 * (problem.k + problem.d) ** 2 <= memory_limit()
+
+
+def first_count(problem: Problem) -> int:
+    """Steps to sample at first: as many as a few passes pay for, all of them where moments are as cheap as that."""
+    if problem.moment_passes <= FIRST:
+        return problem.n
+    each = problem.passes(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
+    return min(problem.n, max(FEWEST * problem.k, int(FIRST / each)))
+
+
+def sampled_metric(problem: Problem, count: int) -> Metric:
+    """The metric from this many steps; the same problem and count give the same bits."""
+    rng = np.random.default_rng(count)
+    A, C = _moments(problem, count, rng)
+    inverse_L, inverse_R = _factors(problem, A, C, count)
+    of_psi, of_u, of_v = _sizes(problem, inverse_L, inverse_R, rng)
+    score = np.sqrt(of_psi**2 + of_u * of_v)
+    weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
+    dual = 1.0 if problem.identity else max(float((weight * of_psi).max()), 1e-300)
+    strength = np.maximum(problem.ratio**2, weight * of_u / dual)
+    primal = float((weight * of_v * strength).max())
+    steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
+    return Metric(inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps)
+
+
+def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
+    if count >= problem.n:
+        return problem.A, problem.C
+    size = np.sqrt(problem.u_squared * problem.v_squared)
+    chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
+    chosen = rng.choice(problem.n, count, p=chance / chance.sum())
+    weight = chance.mean() / chance[chosen] / count
+    A, C = np.zeros((problem.k, problem.d)), np.zeros((problem.k, problem.k))
+    for place in pieces(np.arange(count), 2 * problem.k + 2 * problem.d):
+        t, share = chosen[place], weight[place]
+        now, next, discount, u_row, u_factor = problem.steps(t)
+        V = problem.phi.take(now) - discount[:, None] * problem.phi.take(next)
+        A += (problem.u.take(u_row) * (u_factor * share)[:, None]).T @ V
+        psi = problem.psi.take(now) * np.sqrt(share)[:, None]
+        C += psi.T @ psi
+    return A, np.eye(problem.k) if problem.identity else C
+
+
+def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array]:
+    """L^-1 and R^-1 with C ~ L L' and A'C^-1A + ridge I ~ R R', lifted where the sample cannot tell them from noise."""
+    C = C.copy()
+    size = np.diag(C).copy()
+    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
+    C[np.diag_indices_from(C)] += SHIFT * size
+    inverse_L = _inverse_factor(C)
+    M = inverse_L @ A
+    H = M.T @ M
+    H[np.diag_indices_from(H)] += problem.ridge
+    # entries of the sampled L^-1 A are off by about 1 / sqrt(count)
+    noise = problem.d / count * max(0.0, 1 - count / problem.n)
+    if problem.k == problem.d and not problem.identity:
+        H += max(0.16 * noise, 1e-12) * C
+    size = np.diag(H).copy()
+    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
+    H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
+    return inverse_L, _inverse_factor(H)
+
+
+def _inverse_factor(S: Array) -> Array:
+    lift = 0.0
+    while True:  # rounding may have pushed an eigenvalue below zero: lift until there is a factor
+        lower, info = linalg.lapack.dpotrf(S + lift * np.diag(np.diag(S)), lower=True, clean=True)
+        if info == 0:
+            inverse, info = linalg.lapack.dtrtri(lower, lower=True)
+            if info == 0 and np.isfinite(inverse).all():
+                return np.asarray(inverse)
+        lift = max(10 * lift, 1e-12)
+
+
+def _sizes(
+    problem: Problem, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """|psi_t|^2, |u_t|^2 and |v_t|^2 in the new coordinates, through a few random directions."""
+    Q = _through(problem.psi, inverse_L.T @ rng.standard_normal((problem.k, SKETCH)))
+    of_psi = np.einsum("ij,ij->i", Q, Q)[problem.now] / SKETCH
+    if problem.trace:
+        U = _through(problem.u, inverse_L.T @ rng.standard_normal((problem.k, SKETCH)))
+        of_u = np.einsum("ij,ij->i", U, U) / SKETCH
+    else:
+        of_u = problem.ratio**2 * of_psi
+    P = _through(problem.phi, inverse_R.T @ rng.standard_normal((problem.d, SKETCH)))
+    V = P[problem.now] - problem.discount[:, None] * P[problem.next]
+    of_v = np.einsum("ij,ij->i", V, V) / SKETCH
+    return np.zeros(problem.n) if problem.identity else of_psi, of_u, of_v
+
+
+def _through(rows: object, directions: Array) -> Array:
+    out = np.empty((rows.shape[0], directions.shape[1]))  # type: ignore[attr-defined]
+    for start, block in rows.blocks():  # type: ignore[attr-defined]
+        out[start : start + block.shape[0]] = block @ directions
+    return out

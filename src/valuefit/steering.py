@@ -1,0 +1,111 @@
+"""Steps adapted while running: longer where that pays, shorter after a setback, a larger sample when both are slow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from valuefit.metric import GROWTH, Metric, first_count, metric_cost, sampled_metric
+from valuefit.problem import Problem
+from valuefit.transitions import Array
+
+TOGETHER = 0.3  # of a full step: how far a batch of single-row steps may add up
+STRIDE = 1.6  # between neighbouring sizes of a step
+SLOW = 1 / 6  # decades of the squared gradient a pass
+ROUNDING = 1e-26  # part of the first squared gradient that may be noise of the arithmetic
+TINY = 1e-300
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """The metric in use, how far its steps are stretched, and what came of them.
+
+    Every epoch ends with a gradient that the method has anyway; its size in the metric says what the epoch was
+    worth. One that made it larger is undone and the steps are halved. Else the best of the neighbouring sizes tried
+    so far goes on, a longer one being tried first and then a shorter one. Where a stage has cost as many passes
+    as the next, larger sample would, and is still slow, that sample is taken.
+    """
+
+    metric: Metric
+    single: tuple[float, float]  # steps for one row, before they are stretched
+    merit: float
+    first: float  # merit when this metric came in
+    spent: float = 0.0  # passes since then
+    size: int = 0  # steps are those of the metric times STRIDE ** size
+    longest: int = 20  # sizes above this one failed
+    rates: tuple[tuple[int, float], ...] = ()  # decades of merit a pass, by size
+    length: int = 1  # steps in the next epoch, for methods that choose it
+
+    @property
+    def steps(self) -> tuple[float, float]:
+        stretch = STRIDE**self.size
+        return stretch * self.single[0], stretch * self.single[1]
+
+    def batch(self, width: int) -> int:
+        """Rows to take together: enough to pay for the products with the metric, few enough to act as one by one."""
+        return int(np.clip(TOGETHER / max(*self.steps, TINY), 1, 2 * width))
+
+    def judge(
+        self,
+        problem: Problem,
+        before: tuple[Array, Array],
+        after: tuple[Array, Array],
+        passes: float,
+        *,
+        slack: float = 2.0,
+    ) -> tuple[Course, bool, float]:
+        """The course after an epoch of so many passes, from one gradient to another; whether to keep it; added passes.
+
+        slack: how much larger the squared gradient may get without a setback, as it may by chance.
+        """
+        merit = self.metric.merit(after)
+        kept = merit <= max(slack * self.merit, ROUNDING * self.first)
+        course = replace(self, spent=self.spent + passes)
+        if kept:
+            rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes
+            course = replace(
+                course, merit=merit, rates=((self.size, rate), *(pair for pair in self.rates if pair[0] != self.size)),
+                length=min(problem.n, 2 * self.length) if rate * passes < 1 else self.length,
+            )  # fmt: skip
+            course = replace(course, size=course._next_size())
+        else:
+            back = 2 if merit <= 100 * self.merit else 5
+            course = replace(course, size=self.size - back, longest=self.size - 1, rates=())
+        count, cost = course._due(problem)
+        if count:
+            single = None if self.single == self.metric.steps else self.single
+            return begin(problem, after if kept else before, count=count, single=single), kept, cost
+        return course, kept, 0.0
+
+    def _next_size(self) -> int:
+        rates = dict(self.rates)
+        best = max(rates, key=lambda size: rates[size])
+        for near in (best + 1, best - 1):
+            if near not in rates and near <= self.longest and (near > best or rates[best] < SLOW):
+                return near
+        return best
+
+    def _due(self, problem: Problem) -> tuple[int, float]:
+        """The size of a larger sample and its cost, or (0, 0) while this one does."""
+        if self.metric.count >= problem.n:
+            return 0, 0.0
+        count = min(problem.n, GROWTH * self.metric.count)
+        cost = metric_cost(problem, count)
+        fallen = math.log10(max(self.first, TINY) / max(self.merit, TINY))
+        return (count, cost) if self.spent >= max(6.0, cost) and fallen <= SLOW * self.spent else (0, 0.0)
+
+
+def begin(
+    problem: Problem,
+    gradient: tuple[Array, Array],
+    *,
+    count: int | None = None,
+    single: tuple[float, float] | None = None,
+) -> Course:
+    """The course at a point with this gradient, with a metric from `count` sampled steps, and its steps."""
+    metric = sampled_metric(problem, first_count(problem) if count is None else count)
+    steps = single or metric.steps
+    merit = metric.merit(gradient)
+    return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)))

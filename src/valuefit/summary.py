@@ -1,0 +1,70 @@
+"""An evaluation as a page of text, from the plain facts that `Evaluation.to_dict` gives."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import Any
+
+WIDTH = 80
+NEVER = "unknown"
+
+
+def summary(facts: dict[str, Any]) -> str:
+    """Header, the policy's value, the weights where they are few, then notes and warnings."""
+    value, solved = facts["policy_value"], facts["solver"]
+    left = [
+        ("Values of", "states" if facts["values"] == "state" else "states and actions"),
+        ("Steps", str(facts["steps"])),
+        ("Episodes", str(facts["episodes"])),
+        ("Features", str(facts["features"]["count"])),
+        ("Starts", str(value["starts"])),
+        ("Effective sample", number(value["effective_sample_size"], "all steps")),
+    ]
+    right = [
+        ("Solver", solved["name"]),
+        ("Status", solved["status"]),
+        ("Passes", f"{solved['passes']:.1f}"),
+        ("Discount", f"{facts['discount']:g}"),
+        ("Trace", f"{facts['trace']:g}"),
+        ("Ridge", f"{facts['ridge']:g}"),
+    ]
+    half = WIDTH // 2 - 2
+    lines = ["Policy evaluation".center(WIDTH).rstrip(), "=" * WIDTH]
+    for (name, text), (other, words) in zip(left, right, strict=True):
+        lines.append(f"{name}:{text:>{half - len(name) - 1}}    {other}:{words:>{half - len(other) - 1}}")
+    rows = [("policy value", value), *((entry["name"], entry) for entry in facts["weights"] or [])]
+    level = f"{100 * value['level']:g}%"
+    lines += ["=" * WIDTH, _row("", "estimate", "std. error", f"[{level}", "interval]"), "-" * WIDTH]
+    lines += [_row(name, *_numbers(entry)) for name, entry in rows[:1]]
+    if len(rows) > 1:
+        lines += ["-" * WIDTH, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
+    lines.append("=" * WIDTH)
+    lines.append(_paragraph(
+        "The interval covers the fixed point: the answer of these features, trace and ridge on endless data drawn as "
+        "this log was. How far the features keep it from the policy's true value is not covered."
+    ))  # fmt: skip
+    for title, sentences in (("Notes", facts["notes"]), ("Warnings", facts["warnings"])):
+        if sentences:
+            lines += ["", f"{title}:"]
+            lines += [_paragraph(sentence, f"[{place}] ") for place, sentence in enumerate(sentences, 1)]
+    return "\n".join(lines)
+
+
+def number(value: float | None, missing: str = NEVER) -> str:
+    """A number for people: five digits that count, or words where there is none."""
+    return missing if value is None else f"{value:.5g}"
+
+
+def _numbers(entry: dict[str, Any]) -> tuple[str, str, str, str]:
+    low, high = entry["interval"] or (None, None)
+    return number(entry["estimate"]), number(entry["standard_error"]), number(low), number(high)
+
+
+def _row(name: str, *cells: str) -> str:
+    if len(name) > 28:
+        name = name[:25] + "..."
+    return f"{name:<28}" + "".join(f"{cell:>13}" for cell in cells)
+
+
+def _paragraph(text: str, lead: str = "") -> str:
+    return fill(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))

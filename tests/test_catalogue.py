@@ -1,0 +1,244 @@
+"""Features by name, by object and chosen by the data: what is fitted, what is said, what is written down."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+
+import valuefit as vf
+from valuefit.features import Fitted, Fourier, Tiles, from_spec, make, names
+from valuefit.sources.random_mdp import random_mdp
+
+
+def log_of(observations, seed=0):
+    n = len(observations) - 1
+    reward = np.random.default_rng(seed).random(n)
+    return vf.Transitions.from_arrays(
+        observations[:-1], reward, truncated=np.arange(n) == n - 1, next_observation=observations[1:]
+    )
+
+
+def draws(*shape):
+    return np.random.default_rng(1).standard_normal(shape)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "auto"])
+@pytest.mark.parametrize("shape", [(400, 2), (400,), (400, 3, 4)])
+def test_every_name_gives_rows_and_a_spec_that_makes_them_again(name, shape):
+    observations = draws(*shape).round(1).astype(np.float32)
+    spec = {"tiles": "tiles:tilings=2,bins=2"}.get(name, name)
+    fitted, sentence = make(spec, log_of(observations))
+    assert sentence == fitted.sentence
+    assert sentence.startswith("Used ")
+    rows = fitted.transform(observations)
+    again = from_spec(json.loads(json.dumps(fitted.spec, allow_nan=False)))
+    assert abs(again.transform(observations) - rows).max() == 0
+    assert again.columns == fitted.columns == rows.shape[1]
+    assert (again.sentence, again.shape) == (fitted.sentence, fitted.shape)
+    assert ("flattened" in sentence) == (len(shape) == 3)
+    assert ("outside them count as at their edge" in sentence) == (name not in ("one-hot", "identity"))
+    assert "constant" in sentence
+
+
+@pytest.mark.parametrize("name", ["auto", "fourier:order=2", "tiles:tilings=2", StandardScaler(), Fourier(2), abs])
+def test_a_problem_takes_what_make_gives_and_only_transforms(name):
+    log = log_of(draws(300, 2))
+    fitted, _ = make(name, log)
+    part = log[:50]
+    problem = vf.Problem(part, fitted, discount=0.9)
+    assert problem.phi.shape == (51, fitted.columns)
+    rows = fitted(log.observations[:51])
+    rows = rows.toarray() if sparse.issparse(rows) else rows
+    kept = ~np.isin(np.arange(fitted.columns), problem.dead)
+    found = problem.phi.take(np.arange(51))
+    found = found.toarray() if sparse.issparse(found) else found
+    np.testing.assert_array_equal(found[:, kept], rows[:, kept])
+    assert vf.solve(vf.Problem(log, fitted, discount=0.9), "lstd").status == "converged"
+
+
+def test_auto_gives_a_finite_mdp_its_table():
+    log = random_mdp(20, 3, 5).log(2000)
+    fitted, sentence = make("auto", log)
+    assert sentence == (
+        '"auto", for 2000 steps over 20 states, chose one-hot features of 20 states (the constant is their sum).'
+    )
+    theta = vf.solve(vf.Problem(log, fitted, discount=0.9), "lstd").theta
+    np.testing.assert_allclose(theta, vf.solve(vf.Problem(log, discount=0.9), "lstd").theta, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "name", "columns"),
+    [
+        ((1,), 20_000, "Fourier cosines of order 15", 16),
+        ((), 20_000, "Fourier cosines of order 15", 16),
+        ((2,), 20_000, "Fourier cosines of order 9", 100),
+        ((2,), 800, "Fourier cosines of order 9", 20),
+        ((4,), 20_000, "Fourier cosines of order 9", 100),
+        ((6,), 20_000, "Fourier cosines of order 9", 100),
+        ((10,), 20_000, "polynomials of degree 2", 66),
+        ((10,), 500, "polynomials of degree 1", 11),
+        ((50,), 20_000, "polynomials of degree 1", 51),
+        ((8, 8), 20_000, "polynomials of degree 1", 65),
+    ],
+)
+def test_auto_chooses_by_dimension_and_steps_and_says_so(shape, steps, name, columns):
+    fitted, sentence = make("auto", draws(steps, *shape))
+    assert sentence.startswith(f'"auto", for {steps} steps and ')
+    assert f"chose {name} ({columns} features" in sentence
+    assert fitted.columns == columns
+    assert ("numbers are flattened" in sentence) == (len(shape) > 1)
+
+
+def test_auto_takes_a_column_of_few_whole_numbers_for_states():
+    whole = np.random.default_rng(0).integers(0, 9, (1000, 1))
+    assert "9 states" in make("auto", whole)[1]
+    assert "Fourier" in make("auto", np.arange(1000)[:, None])[1]
+    assert "too many to learn well" in make("auto", np.arange(1000))[1]
+
+
+def test_too_many_features_are_told():
+    assert "325 features for 400 steps, too many" in make("polynomial", draws(400, 24))[1]
+    assert "too many" not in make("polynomial", draws(4000, 24))[1]
+
+
+def test_options_are_read():
+    fitted, _ = make("tiles:tilings=3, bins=[4, 5],displacement=uniform,wrap=(0,)", draws(100, 2))
+    assert fitted.transformer.get_params()["displacement"] == "uniform"
+    assert fitted.columns == 3 * 20
+    assert fitted.spec["options"]["wrap"] == [0]
+    assert make("Fourier:max-features=7", draws(500, 2))[0].columns == 7
+    assert "Ranges are given" in make("polynomial:low=-9,high=9", draws(100, 2))[1]
+    assert make("one_hot", np.arange(9).repeat(9))[0].columns == 9
+
+
+def test_a_users_transformer_stays_untouched_unless_it_is_fitted():
+    observations = draws(200, 3)
+    mine = make_pipeline(StandardScaler(), PolynomialFeatures(2))
+    fitted, sentence = make(mine, log_of(observations))
+    np.testing.assert_allclose(fitted(observations[:5]), mine.fit(observations).transform(observations[:5]))
+    assert fitted.spec is None
+    assert sentence == "Used Pipeline (10 features), fitted to 200 observations."
+    ready = StandardScaler().fit(1000 * observations)
+    used, sentence = make(ready, log_of(observations))
+    assert used.transformer is ready
+    assert "fitted before" in sentence
+    unfitted = StandardScaler()
+    make(unfitted, observations)
+    assert "mean_" not in vars(unfitted)
+
+
+def test_features_are_fitted_to_each_distinct_observation_once():
+    states = np.array([0, 1, 0, 1, 0, 1, 0, 1, 2, 0])
+    fitted, _ = make(StandardScaler(), log_of(states))
+    assert fitted.transformer.mean_ == [1.0]
+    assert fitted(states[:1]).shape == (1, 1)
+
+
+def test_built_in_transformers_and_fitted_features_pass_through():
+    observations = draws(200, 2)
+    mine = Tiles(2, 4)
+    fitted, _ = make(mine, observations)
+    assert "low_" not in vars(mine)
+    assert fitted.spec["name"] == "tiles"
+    assert make(fitted, 3 * observations)[0] is fitted
+    wide = Fourier(2).fit(10 * observations)
+    kept, _ = make(wide, observations)
+    assert kept.spec["options"]["high"] == (10 * observations.max(axis=0)).tolist()
+
+
+class Plain:
+    """A transformer that knows nothing of scikit-learn."""
+
+    def fit(self, X, y=None):
+        self.shift_ = X.mean()
+        return self
+
+    def transform(self, X):
+        return X - self.shift_
+
+
+def test_transformers_that_do_not_come_from_scikit_learn_do_as_well():
+    observations = draws(50, 2)
+    mine = Plain()
+    fitted, _ = make(mine, observations)
+    np.testing.assert_allclose(fitted(observations), observations - observations.mean())
+    assert not vars(mine)
+
+
+def test_callables_are_used_as_given():
+    fitted, sentence = make(lambda x: np.column_stack([x, x**2]), log_of(draws(50)))
+    assert sentence == "Used the callable <lambda> (2 features) as given."
+    assert fitted(draws(4)).shape == (4, 2)
+    sparse_rows, _ = make(lambda x: sparse.csr_matrix(x), draws(50, 3))
+    assert sparse.issparse(sparse_rows(draws(4, 3)))
+    stateless, _ = make(FunctionTransformer(np.tanh), draws(50, 3))
+    np.testing.assert_allclose(stateless(draws(4, 3)), np.tanh(draws(4, 3)))
+
+
+def test_images_reach_a_users_transformer_as_they_are():
+    images = draws(40, 8, 8)
+    encoder = make_pipeline(FunctionTransformer(lambda x: x.reshape(len(x), -1)), PCA(3))
+    assert make(encoder, images)[0](images).shape == (40, 3)
+
+
+def test_a_single_number_may_come_with_or_without_its_axis():
+    fitted, _ = make("fourier", draws(100))
+    np.testing.assert_array_equal(fitted(draws(5)), fitted(draws(5)[:, None]))
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ("fourrier", r"no features 'fourrier' \(did you mean 'fourier'\?\). There are auto, tiles"),
+        ("wavelets", r"no features 'wavelets'\. There are auto"),
+        ("fourier:ordr=3", r"no option 'ordr' \(did you mean 'order'\?\)"),
+        ("identity:order=3", "It has none"),
+        ("fourier:order", "'order' is not of the form option=value"),
+        ("fourier:order=", "'order=' is not of the form"),
+        ("fourier:order=five", "order is 'five'; it must be a whole number"),
+        ("tiles:wrap=1", "option of the wrong kind"),
+        ("tiles:tilings=2.5", "tilings is 2.5"),
+        ("auto:order=3", "takes no options"),
+        (Fourier, r"class Fourier; give an instance, Fourier\(\)"),
+        (None, "features is NoneType; give a name"),
+        (3, "features is int"),
+        (lambda x: x.sum(), r"shape \(\) for 1 observations"),
+        (lambda x: np.ones((7, 2)), r"shape \(7, 2\) for 1 observations"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence(features, words):
+    with pytest.raises(ValueError, match=words):
+        make(features, draws(100, 2))
+
+
+def test_observations_that_do_not_fit_are_a_sentence():
+    fitted, _ = make("fourier", draws(100, 2))
+    with pytest.raises(ValueError, match=r"fitted on observations of shape \(2,\), but these have shape \(3,\)"):
+        fitted(draws(5, 3))
+    with pytest.raises(ValueError, match="NaN or infinite at row 1"):
+        fitted(np.array([[0.0, 0.0], [np.nan, 0.0]]))
+    with pytest.raises(ValueError, match="84 x 84 x 4 = 28224 numbers, too many for 'polynomial'"):
+        make("auto", np.zeros((3, 84, 84, 4), np.uint8))
+    with pytest.raises(ValueError, match="no observations"):
+        make("auto", np.zeros((0, 2)))
+    growing, _ = make(lambda x: np.ones((len(x), len(x))), draws(100, 2))
+    with pytest.raises(ValueError, match="gave 3 columns, but 1 before"):
+        growing(draws(3, 2))
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"name": "fourier"}, [], {"name": "os", "options": {}, "shape": [2], "sentence": ""}]
+)
+def test_a_spec_that_make_did_not_write_is_refused(spec):
+    with pytest.raises(ValueError, match=r"exactly the keys|no features 'os'"):
+        from_spec(spec)
+
+
+def test_fitted_features_show_themselves_in_a_line():
+    fitted, _ = make("polynomial:degree=1", draws(100, 2))
+    assert repr(fitted).startswith("Fitted(3 features of observations (2,): Used polynomials of degree 1")
+    assert isinstance(fitted, Fitted)
