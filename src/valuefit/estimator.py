@@ -15,7 +15,6 @@ from valuefit.features.catalogue import Fitted, make
 from valuefit.loop import solve
 from valuefit.problem import Problem
 from valuefit.result import Result
-from valuefit.solvers import names
 from valuefit.transitions import Array, Transitions, flags, numbers, run_starts
 
 
@@ -76,8 +75,7 @@ class PolicyEvaluator(BaseEstimator):
             features = "one-hot" if log.observations.ndim == 1 and log.observations.dtype.kind in "iu" else "identity"
         fitted, _ = make(features, log)
         problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=self.ridge)
-        solver = "lstd" if self.solver == "auto" and "auto" not in names() else self.solver
-        result = solve(problem, solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
+        result = solve(problem, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
         if result.status != "converged":
             warnings.warn(f"{result.status}: {result.message}", ConvergenceWarning, stacklevel=2)
         self.features_: Fitted = fitted

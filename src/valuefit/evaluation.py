@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from valuefit.policies import (
 from valuefit.problem import Problem
 from valuefit.result import Result
 from valuefit.solver import Solver
-from valuefit.solvers import names
 from valuefit.summary import summary
 from valuefit.transitions import Array, Transitions, check_observations
 
@@ -183,7 +182,7 @@ def evaluate(
     ridge: float = 0.0,
     values: str = "state",
     solver: str | Solver = "auto",
-    tol: float | str = "statistical",
+    tol: float | Literal["statistical"] = "statistical",
     max_passes: float = 500,
     seed: int = 0,
     starts: Any = None,
@@ -213,11 +212,7 @@ def evaluate(
     fitted, sentence = make(features, log)
     notes.append(sentence)
     problem = make_problem(log, fitted, found, values, discount, trace, ridge)
-    if "auto" not in names():  # until `solve` knows these two words itself
-        solver, tol = "lstd" if solver == "auto" else solver, 1e-8 if tol == "statistical" else tol
-    result = solve(
-        problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback  # type: ignore[arg-type]
-    )  # fmt: skip
+    result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = Sandwich(problem, result.theta, log.episode)
     value, spread = at_starts(log, problem, result, sandwich, fitted, found, values, starts)

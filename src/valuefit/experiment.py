@@ -361,7 +361,8 @@ class Race:
         self.done += job.passes
 
     def curves(self) -> Curves:
-        ready = prepare(self.panel.key)
+        with threadpool_limits(1):  # as in `run_job`, so that the steps told are those taken, to the bit
+            ready = prepare(self.panel.key)
         ((best, found),) = self.results.items()
         runs = sorted(found, key=lambda run: run["seed"])
         return Curves(self.panel.label, self.grid, self.method, *best, ready.unit_theta, ready.unit_w, runs)

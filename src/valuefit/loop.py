@@ -5,22 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from valuefit.certificate import EASY, Certificate
+from valuefit.choice import rank
 from valuefit.exact import Exact
+from valuefit.kernels import trace_backward
 from valuefit.problem import Problem
 from valuefit.result import Result
 from valuefit.solver import FixedPoint, Solver, State, Steps, settings
 from valuefit.solvers import find, refuse
+from valuefit.solvers.auto import Auto
 from valuefit.transitions import Array
 
 BLOW_UP = 1e6  # a step-weighted squared gradient this much above the best one seen is divergence
 SHORTEN = 4.0  # by this much, then, where the steps are ours to change
 PATIENCE = 12  # how often before giving up
 ROUNDING = 1e-14  # no gap is asked for below this in earnest
+FINEST = 1e-6  # the gap that tol="statistical" asks for at most
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def solve(
     problem: Problem,
     solver: str | Solver,
     *,
-    tol: float = 1e-8,
+    tol: float | Literal["statistical"] = 1e-8,
     max_passes: float = 500,
     max_seconds: float | None = None,
     seed: int = 0,
@@ -57,7 +61,8 @@ def solve(
     yet. Ctrl-C returns the best iterate so far. Same seed, machine, versions and threads: same bits.
 
     solver: a short name (`valuefit.solvers.names()`) or a solver with settings. tol: the gap promised by
-    "converged"; 0 runs until the budget is spent. init: an earlier `Result`, a `(theta, w)` pair or a theta to
+    "converged"; 0 runs until the budget is spent; "statistical" stops where what is left is at most a tenth of what
+    the noise of the log leaves open, or 1e-6. init: an earlier `Result`, a `(theta, w)` pair or a theta to
     start from, of the same or fewer features (what is new starts at 0). reference: the exact solution (an array
     or a `Result`); the history then holds the true gap of every epoch, free of charge. callback: called with a
     `Progress` after each epoch; return True to stop.
@@ -69,15 +74,32 @@ def solve(
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed is {seed!r}; it must be a whole number, 0 or more.")
     solver = find(solver)
-    if not (np.isfinite(tol) and tol >= 0):
-        raise ValueError(f"tol is {tol}; it must be a finite number, 0 or more.")
+    if tol != "statistical" and not (isinstance(tol, int | float | np.number) and np.isfinite(tol) and tol >= 0):
+        raise ValueError(f'tol is {tol!r}; it must be a finite number, 0 or more, or "statistical".')
     if not max_passes > 0:
         raise ValueError(f"max_passes is {max_passes}; it must be more than 0.")
     refuse(solver, problem)
     theta, w = _start(problem, init)
-    run = _Run(problem, solver, tol, max_passes, max_seconds, _true_gap(problem, reference, theta), callback)
-    run.go(theta, w, np.random.default_rng(seed))
-    return run.result(seed)
+    true_gap = _true_gap(problem, reference, theta)
+    names, why = [solver], ""
+    if isinstance(solver, Auto):
+        chosen, why = rank(problem, 1e-6 if tol == "statistical" else float(tol), solver.memory)
+        names = [find(name) for name in chosen]
+    for place, able in enumerate(names):
+        run = _Run(problem, able, tol, max_passes, max_seconds, true_gap, callback)
+        last = place + 1 == len(names)
+        try:
+            run.go(theta, w, np.random.default_rng(seed))
+        except MemoryError as error:
+            if last:
+                raise
+            why += f" {able.name} did not fit into memory ({error})."
+            continue
+        result = run.result(seed)
+        if last or result.status not in ("diverged", "singular"):
+            break
+        why += f" {able.name} ended as {result.status}, so the next was taken."
+    return replace(result, message=f"{result.message} {why}".strip())
 
 
 class _Run:
@@ -87,13 +109,15 @@ class _Run:
         self,
         problem: Problem,
         solver: Solver,
-        tol: float,
+        tol: float | str,
         max_passes: float,
         max_seconds: float | None,
         true_gap: Callable[[Array], float] | None,
         callback: Callable[[Progress], Any] | None,
     ) -> None:
-        self.problem, self.solver, self.tol = problem, solver, tol
+        self.problem, self.solver = problem, solver
+        self.statistical = tol == "statistical"
+        self.tol = FINEST if self.statistical else float(tol)
         self.max_passes, self.max_seconds = max_passes, max_seconds
         self.true_gap, self.callback = true_gap, callback
         self.began = time.perf_counter()
@@ -106,7 +130,8 @@ class _Run:
         self.unit = 0.0  # of the residual: |b|, or |B| at the start where b = 0
         self.residual, self.residual_of = 1.0, self.passes  # and the passes at which it was looked at
         self.next_look = 1.0  # passes at which a method without a gradient is looked at again
-        self.look_below = 10 * tol  # squared residual below which the certificate is asked
+        self.next_noise = 0.0  # passes at which the noise of the log is measured again
+        self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
         self.asked_at, self.asking_cost = 0.0, 10.0
 
     @property
@@ -158,6 +183,10 @@ class _Run:
             self.residual = size / self.unit if size else 0.0
             self.residual_of = self.passes
         self.state = state
+        if self.statistical and (self.passes >= self.next_noise or state.finished):
+            self.tol = max(FINEST, supported_gap(self.problem, state.theta))
+            self.passes += 0.5
+            self.next_noise = 1.5 * self.passes
         if gradient is not None:
             self._record()
         return True
@@ -276,6 +305,8 @@ class _Run:
     def _worth_asking(self) -> bool:
         if self.certificate.cheap:
             return True
+        if self.statistical and self.residual_of >= self.passes - 0.5 and self.residual**2 <= 10 * self.tol:
+            return self.passes - self.asked_at >= 2 * self.asking_cost
         if self.residual_of == self.passes and self.residual**2 <= self.look_below:
             return True
         return self.passes - self.asked_at >= 10 * max(self.asking_cost, 10.0)
@@ -314,6 +345,21 @@ class _Run:
             seed=int(seed),
             dead=tuple(int(column) for column in self.problem.dead),
         )
+
+
+def supported_gap(problem: Problem, theta: Array) -> float:
+    """The gap below which digits are noise: any c'theta is then off by at most a tenth of its standard error.
+
+    On-policy the covariance of theta is s^2 H^-1 / n with s^2 the mean squared TD error, so an excess of F of
+    0.01 s^2 / (2 n) will do; importance ratios enter s^2, and what traces add to the noise only makes this safer.
+    F(0) - F* <= 1/2 mean z^2 turns it into a gap, z being the rewards summed along the traces.
+    """
+    value = problem.phi.dot(theta)
+    td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
+    z = trace_backward(problem.reward, problem.discount, problem.ratio, problem.begins, problem.trace)
+    weight = problem.psi_squared
+    noise = float(weight @ (problem.ratio * td) ** 2) / max(float(weight.sum()), 1e-300)
+    return 0.01 * noise / (problem.n * max(float(np.mean(z**2)), 1e-300))
 
 
 def _by_keyboard(error: BaseException | None) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.problem import Problem, pieces
-from valuefit.rows import memory_limit
+from valuefit.rows import fits
 from valuefit.transitions import Array
 
 FIRST = 5.0  # passes that the first sample may cost
@@ -64,8 +64,8 @@ def metric_cost(problem: Problem, count: int) -> float:
 
 
 def metric_fits(problem: Problem) -> bool:
-    """Whether the matrices find room, and single rows are dense enough for such matrices to pay."""
-    return not problem.phi.sparse and 64 * (problem.k + problem.d) ** 2 <= memory_limit()
+    """Whether the matrices find room, and rows are dense enough for such matrices to pay."""
+    return not problem.phi.sparse and fits(8 * (problem.k + problem.d) ** 2)
 
 
 def first_count(problem: Problem) -> int:

@@ -15,9 +15,14 @@ from valuefit.transitions import Array
 BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
 
 
+def fits(count: int) -> bool:
+    """Whether `count` float64 find room."""
+    return 8 * count <= memory_limit()
+
+
 def require_memory(count: int, what: str, instead: str) -> None:
     """Refuse an array of `count` float64 that would not fit."""
-    if 8 * count > memory_limit():
+    if not fits(count):
         raise MemoryError(
             f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"
         )
