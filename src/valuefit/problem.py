@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -353,6 +354,21 @@ class Problem:
         """Of n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
         slow = 7.0 if 8 * self.k * self.d <= SMALL else 35.0
         return self.passes(slow * products * self.n * (self.phi.stored / self.phi.shape[0]) ** 2)
+
+    def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:
+        """The problem with weight/2 |theta - y|^2 added, and where its zero lies.
+
+        In delta = theta - shift with shift = weight y / (ridge + weight), it is a problem over the same rows, with
+        ridge + weight for a ridge and r_t - v_t' shift for rewards, but for a constant. Half a pass.
+        """
+        shift = weight / (self.ridge + weight) * y
+        p = self.phi.dot(shift)
+        other = copy.copy(self)
+        for name in ("b", "traits"):
+            other.__dict__.pop(name, None)
+        other.ridge = self.ridge + weight
+        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
+        return other, shift
 
     # ---- rows, for solvers that step through them -------------------------------------------------------
 

@@ -60,6 +60,8 @@ def settings(solver: Solver) -> dict[str, Any]:
     for field in fields(solver):  # type: ignore[arg-type]
         value = getattr(solver, field.name)
         value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, Solver):
+            value = {"name": value.name, **settings(value)}
         plain[field.name] = "inf" if value == math.inf else value
     return plain
 
