@@ -96,7 +96,7 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
     if count >= problem.n:
         return problem.A, problem.C
-    size = np.sqrt(problem.u_squared * problem.v_squared)
+    size = np.sqrt(problem.u_squared) * np.sqrt(problem.v_squared)  # whose squares may overflow
     chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
     chosen = rng.choice(problem.n, count, p=chance / chance.sum())
     weight = chance.mean() / chance[chosen] / count
