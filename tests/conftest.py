@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,8 @@ import scipy.sparse as sparse  # noqa: E402
 
 import naive  # noqa: E402
 import valuefit as vf  # noqa: E402
+from valuefit import solvers  # noqa: E402
+from valuefit.solver import Solver, Steps  # noqa: E402
 
 hypothesis.settings.register_profile("valuefit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("valuefit")
@@ -55,6 +58,14 @@ def problem_of(log: naive.Log, storage: str = "dense") -> vf.Problem:
         dual_rows=convert(log.Psi) if own_dual else None,
         metric="identity" if log.identity else "C",
     )
+
+
+def raw(name: str, problem: vf.Problem) -> Solver:
+    """pdbg, svrg or saga as in the paper, with steps fixed beforehand: no metric, and nothing is adapted."""
+    solver = solvers.find(name)
+    assert isinstance(solver, Steps)
+    step_theta, step_w = solver.auto_steps(problem)
+    return replace(solver, step_theta=step_theta, step_w=step_w)
 
 
 class Oracle:

@@ -180,6 +180,61 @@ def saga(log, theta, w, draws, step_theta, step_w):
     return trajectory
 
 
+def groups(indices, batch):
+    """The draws of an epoch, `batch` of them at a time and what is left at the end."""
+    return [indices[start : start + batch] for start in range(0, len(indices), batch)]
+
+
+def row_part(log, step, theta, w):
+    """B_t without what is the same in all steps: ridge theta, and w if C = I."""
+    A_t, b_t, C_t = matrices(log, step)
+    return -A_t.T @ w, A_t @ theta - b_t + (0.0 if log.identity else C_t @ w)
+
+
+def svrg_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, step_theta, step_w):
+    """SVRG with `batch` rows to an update, each times its weight, the sum times a matrix; one entry an update."""
+    data = steps(log)
+    trajectory = []
+    for indices in draws:
+        snap_theta, snap_w = theta.copy(), w.copy()
+        full_theta, full_w = B(log, snap_theta, snap_w)
+        for group in groups(indices, batch):
+            sum_theta, sum_w = np.zeros(len(theta)), np.zeros(len(w))
+            for t in group:
+                here_theta, here_w = row_part(log, data[t], theta, w)
+                there_theta, there_w = row_part(log, data[t], snap_theta, snap_w)
+                sum_theta += weight[t] * (here_theta - there_theta) + log.ridge * (theta - snap_theta) + full_theta
+                sum_w += weight[t] * (here_w - there_w) + (w - snap_w if log.identity else 0.0) + full_w
+            theta = theta - step_theta * metric_theta @ sum_theta
+            w = w - step_w * metric_w @ sum_w
+            trajectory.append((theta.copy(), w.copy()))
+    return trajectory
+
+
+def saga_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, step_theta, step_w):
+    """SAGA likewise; an entry also has the table's mean, taken anew. What a row adds is new only once in a batch."""
+    data = steps(log)
+    n = len(data)
+    g = [row_part(log, step, theta, w) for step in data]
+    trajectory = []
+    for indices in draws:
+        for group in groups(indices, batch):
+            mean_theta = sum(g_theta for g_theta, g_w in g) / n
+            mean_w = sum(g_w for g_theta, g_w in g) / n
+            sum_theta = len(group) * (mean_theta + log.ridge * theta)
+            sum_w = len(group) * (mean_w + (w if log.identity else 0.0))
+            for t in set(group.tolist()):
+                h = row_part(log, data[t], theta, w)
+                sum_theta += weight[t] * (h[0] - g[t][0])
+                sum_w += weight[t] * (h[1] - g[t][1])
+                g[t] = h
+            theta = theta - step_theta * metric_theta @ sum_theta
+            w = w - step_w * metric_w @ sum_w
+            means = sum(g_theta for g_theta, g_w in g) / n, sum(g_w for g_theta, g_w in g) / n
+            trajectory.append((theta.copy(), w.copy(), *means))
+    return trajectory
+
+
 # Stochastic approximation -------------------------------------------------------------------------
 
 

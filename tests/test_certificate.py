@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import Oracle, problem_of
+from conftest import Oracle, problem_of, raw
 
 import naive
 import valuefit as vf
@@ -104,7 +104,7 @@ def test_a_planted_fault_is_caught(monkeypatch):
     """A certificate that looks at the residual alone would call a badly conditioned problem solved too soon."""
     monkeypatch.setattr(certificate, "EASY", -1.0)
     problem = cosines(1500, 25, spread=0.4)
-    result = vf.solve(problem, "saga", tol=1e-6, max_passes=200)
+    result = vf.solve(problem, raw("saga", problem), tol=1e-6, max_passes=200)
     assert result.residual**2 < 1e-6 < Exact(problem).gap(result.theta)
     assert result.status == "budget"
 
@@ -123,8 +123,9 @@ def test_singular_a_at_ridge_zero_is_certified_by_the_moments_only(monkeypatch):
 def test_what_the_certificate_costs_is_counted(monkeypatch):
     monkeypatch.setattr(certificate, "EASY", -1.0)
     problem = cosines(1500, 25)
-    blind = vf.solve(problem, "saga", tol=0, max_passes=30)
-    result = vf.solve(problem, "saga", tol=1e-3, max_passes=200)
+    saga = raw("saga", problem)
+    blind = vf.solve(problem, saga, tol=0, max_passes=30)
+    result = vf.solve(problem, saga, tol=1e-3, max_passes=200)
     assert blind.passes == 30.0
     epochs = len(result.history)  # one row at the start, one an epoch; SAGA's start and epochs cost a pass each
     assert result.status == "converged"
@@ -179,7 +180,9 @@ def test_hard_problems_do_not_extract_a_false_word(monkeypatch, kind):
     said = 0
     for name in ("saga", "svrg"):
         for tol in (1e-2, 1e-4):
-            result = vf.solve(problem, name, tol=tol, max_passes=150)
+            adapted = vf.solve(problem, name, tol=tol, max_passes=150)
+            assert adapted.status != "converged" or exact.gap(adapted.theta) <= 10 * tol
+            result = vf.solve(problem, raw(name, problem), tol=tol, max_passes=150)
             assert result.status != "converged" or exact.gap(result.theta) <= 10 * tol
             said += result.status == "converged"
     assert said == (4 if kind == "a huge ridge" else 0)

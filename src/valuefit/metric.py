@@ -17,6 +17,7 @@ FEWEST = 3  # but so many rows for each feature at least
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
 SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
+LIFT = 1e3  # of the diagonal, by which any finite matrix has a factor unless its numbers underflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
     if count >= problem.n:
         return problem.A, problem.C
-    size = np.sqrt(problem.u_squared * problem.v_squared)
+    size = np.sqrt(problem.u_squared) * np.sqrt(problem.v_squared)  # whose squares may overflow
     chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
     chosen = rng.choice(problem.n, count, p=chance / chance.sum())
     weight = chance.mean() / chance[chosen] / count
@@ -133,13 +134,16 @@ def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, A
 
 def _inverse_factor(S: Array) -> Array:
     lift = 0.0
-    while True:  # rounding may have pushed an eigenvalue below zero: lift until there is a factor
+    while np.isfinite(S).all() and lift < LIFT:  # rounding may have pushed an eigenvalue below zero
         lower, info = linalg.lapack.dpotrf(S + lift * np.diag(np.diag(S)), lower=True, clean=True)
         if info == 0:
             inverse, info = linalg.lapack.dtrtri(lower, lower=True)
             if info == 0 and np.isfinite(inverse).all():
                 return np.asarray(inverse)
         lift = max(10 * lift, 1e-12)
+    raise ValueError(
+        "Products of the features leave the range of numbers, so no steps can be found. Rescale the features."
+    )
 
 
 def _sizes(

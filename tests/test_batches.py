@@ -1,0 +1,219 @@
+"""Updates of several rows at once, weighted and in a metric, step by step against the naive twins."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from conftest import problem_of
+from twins import Case, apart, start_of
+
+import naive
+from valuefit.metric import sampled_metric
+from valuefit.solvers import saga, svrg
+
+CASES = {
+    "on-policy": Case(),
+    "ratios": Case(ratio=True),
+    "traces": Case(trace=0.7),
+    "ridge": Case(ridge=0.1),
+    "identity": Case(identity=True),
+    "dual features": Case(more=True),
+    "float32": Case("float32"),
+    "all but identity": Case("float32", ratio=True, trace=0.7, ridge=0.1, more=True),
+    "all": Case(ratio=True, trace=0.7, ridge=0.1, more=True, identity=True),
+}
+BATCHES = (1, 3, 1000)  # 1000: more than there are draws
+STEPS = 0.02, 0.05
+
+
+class Setting:
+    """A problem with its twin, draws with repeats, and the weights and matrices of a metric."""
+
+    def __init__(self, case: Case, *, plain: bool = False, count: int | None = None) -> None:
+        self.log = case.log()
+        self.problem = problem_of(self.log, case.storage)
+        self.start = start_of(self.log)
+        n = self.problem.n
+        self.draws = np.random.default_rng(5).integers(
+            0, n, 2 * n + 2
+        )  # no multiple of 3, so that the last batch is shorter
+        self.draws[1] = self.draws[0]  # a row twice in its batch
+        metric = sampled_metric(self.problem, count or n)
+        self.weight = np.ones(n) if plain else metric.weight
+        self.theta = np.eye(self.problem.d) if plain else metric.theta
+        self.w = np.eye(self.problem.k) if plain else metric.w
+
+    def twin(self, name: str, batch: int) -> list[tuple[np.ndarray, ...]]:
+        naive_batches = {"svrg": naive.svrg_batches, "saga": naive.saga_batches}[name]
+        return naive_batches(
+            self.log, *self.start, [self.draws], batch, self.weight, self.theta, self.w, *STEPS
+        )  # fmt: skip
+
+    def rows(self, draws: np.ndarray) -> tuple:
+        p = self.problem
+        return p.phi.kernel, p.psi.kernel, p.u.kernel, *p.steps(draws)
+
+    def fast(self, name: str, count: int, batch: int | None, kernel: object = None) -> tuple[np.ndarray, ...]:
+        """What the kernel makes of the first `count` draws; batch None: the kernel for single rows, unweighted."""
+        return (self._svrg if name == "svrg" else self._saga)(self.draws[:count], batch, kernel)
+
+    def _svrg(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
+        p, (theta, w) = self.problem, self.start
+        d_theta, d_w = np.zeros(p.d), np.zeros(p.k)
+        rows, gradient = self.rows(draws), p.B(theta, w)
+        if batch is None:
+            svrg.inner_loop(*rows, p.trace > 0, *gradient, d_theta, d_w, *STEPS, p.ridge, p.identity)
+        else:
+            (kernel or svrg.batches)(
+                *rows, self.weight[draws], p.trace > 0, *gradient, self.theta, self.w, d_theta, d_w, batch, *STEPS,
+                p.ridge, p.identity,
+            )  # fmt: skip
+        return theta + d_theta, w + d_w
+
+    def _saga(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
+        p = self.problem
+        state, _ = saga.SAGA(step_theta=STEPS[0], step_w=STEPS[1]).init(p, *self.start)
+        table, B_theta, B_w = state.memory
+        theta, w = state.theta.copy(), state.w.copy()
+        phi, psi, u, *rest = self.rows(draws)
+        if batch is None:
+            saga.updates(
+                phi, psi, u, draws, *rest, p.trace > 0, table, B_theta, B_w, theta, w, *STEPS, p.ridge, p.identity
+            )
+        else:
+            (kernel or saga.batches)(
+                phi, psi, u, draws, *rest, self.weight[draws], p.trace > 0, table, B_theta, B_w, self.theta, self.w,
+                theta, w, batch, *STEPS, p.ridge, p.identity,
+            )  # fmt: skip
+        return theta, w, B_theta, B_w
+
+    def apart(self, name: str, batch: int, kernel: object = None) -> float:
+        """How far kernel and twin are apart after any of the updates."""
+        ends = [min(len(self.draws), start + batch) for start in range(0, len(self.draws), batch)]
+        expected = self.twin(name, batch)
+        found = [self.fast(name, end, batch, kernel) for end in ends]
+        assert apart(expected[-1][:1], self.start[:1]) > 1e-3, "the twin stood still, so this compares nothing"
+        return max(apart(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["svrg", "saga"])
+def test_every_update_equals_that_of_the_twin(name: str, case: str, batch: int) -> None:
+    assert Setting(CASES[case]).apart(name, batch) <= 1e-10
+
+
+@pytest.mark.parametrize("name", ["svrg", "saga"])
+def test_so_it_does_with_the_metric_of_a_few_sampled_steps(name: str) -> None:
+    setting = Setting(CASES["all but identity"], count=9)
+    assert setting.weight.std() > 0.01
+    assert setting.apart(name, 3) <= 1e-10
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["svrg", "saga"])
+def test_single_rows_without_metric_and_weights_are_the_plain_method(name: str, case: str) -> None:
+    setting = Setting(CASES[case], plain=True)
+    for count in (1, 2, len(setting.draws)):
+        assert apart(setting.fast(name, count, 1), setting.fast(name, count, None)) <= 1e-10
+
+
+def test_a_row_drawn_three_times_in_a_batch_of_saga_counts_once() -> None:
+    setting = Setting(CASES["ratios"])
+    other, t = 2, 7
+    setting.draws = np.array([other, other, other, t, t, t])  # the first batch moves the iterate
+    theta, w, mean_theta, mean_w = setting.fast("saga", 3, 3)
+    step = naive.steps(setting.log)[t]
+    after, before = naive.row_part(setting.log, step, theta, w), naive.row_part(setting.log, step, *setting.start)
+    by = [
+        3 * mean + setting.weight[t] * (h - g) for mean, h, g in zip((mean_theta, mean_w), after, before, strict=True)
+    ]
+    assert np.abs(after[0] - before[0]).max() > 1e-2
+    expected = theta - STEPS[0] * setting.theta @ by[0], w - STEPS[1] * setting.w @ by[1]
+    assert apart(setting.fast("saga", 6, 3)[:2], expected) <= 1e-10
+
+
+# ---- faults that were planted: the comparison above must see every one -------------------------------------
+
+FAULTS = {
+    "svrg": {
+        "weights ignored": ("weight[j] * ", ""),
+        "ridge forgotten": ("ridge * theta[c]", "0.0"),
+        "ridge once a batch": ("count * (G_theta[c] + ridge * theta[c])", "count * G_theta[c] + ridge * theta[c]"),
+        "snapshot's gradient once a batch": ("count = stop - start", "count = 1"),
+        "metric of w left out": ("np.dot(metric_w, g_w)", "g_w"),
+        "metric of theta left out": ("np.dot(metric_theta, g_theta)", "g_theta"),
+        "w left out where C = I": ("(w[c] if identity else 0.0)", "0.0"),
+        "sums not emptied": ("g_theta[:] = 0.0", "pass"),
+        "ratio left out": ("weight[j] * u_factor[j] * u_w", "weight[j] * u_w"),
+        "psi and u confused": ("dot(psi, now[j], w) if traced else u_w", "u_w"),
+        "last batch dropped": ("start < now.shape[0]", "start + batch <= now.shape[0]"),
+    },
+    "saga": {
+        "weights ignored": ("weight[j] * ", ""),
+        "weights also in the table's mean": ("-change_u, c_theta", "-weight[j] * change_u, c_theta"),
+        "ridge forgotten": ("ridge * theta[c]", "0.0"),
+        "table's mean not updated": ("B_theta[c] += c_theta[c] / n", "pass"),
+        "mean of w not updated": ("B_w[c] += c_w[c] / n", "pass"),
+        "mean before it is used": ("g_w[c] += count * (B_w[c] +", "g_w[c] += count * (B_w[c] + c_w[c] / n +"),
+        "table not written": ("table[t, 0], table[t, 1] = v_theta, psi_w", "pass"),
+        "trace's scalar not written": ("table[t, 2] = u_w", "pass"),
+        "mean once a batch": ("count = stop - start", "count = 1"),
+        "metric of theta left out": ("np.dot(metric_theta, g_theta)", "g_theta"),
+        "w left out where C = I": ("(w[c] if identity else 0.0)", "0.0"),
+        "C in place of I": ("if identity:", "if False:"),
+        "changes not emptied": ("c_w[:] = 0.0", "pass"),
+    },
+}
+
+IN_PLAIN_PYTHON = {
+    "np": np,
+    "fetch": lambda rows, i: None,
+    "dot": lambda rows, i, x: rows[i] @ x,
+    "dotv": lambda rows, i, j, discount, x: (rows[i] - discount * rows[j]) @ x,
+}
+
+
+def axpy(rows: np.ndarray, i: int, a: float, x: np.ndarray) -> None:
+    x += a * rows[i]
+
+
+def axpyv(rows: np.ndarray, i: int, j: int, discount: float, a: float, x: np.ndarray) -> None:
+    x += a * (rows[i] - discount * rows[j])
+
+
+def axpy2(rows: np.ndarray, i: int, a: float, x: np.ndarray, b: float, y: np.ndarray) -> None:
+    axpy(rows, i, a, x)
+    axpy(rows, i, b, y)
+
+
+def axpy2v(rows: np.ndarray, i: int, j: int, discount: float, a: float, x: np.ndarray, b: float, y: np.ndarray) -> None:
+    axpyv(rows, i, j, discount, a, x)
+    axpyv(rows, i, j, discount, b, y)
+
+
+def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
+    """The kernel's own source with one thing changed, run in plain Python, which needs no compilation."""
+    source = inspect.getsource({"svrg": svrg.batches, "saga": saga.batches}[name].py_func)
+    source = source.replace("@compiled\n", "")
+    assert right in source
+    space = IN_PLAIN_PYTHON | {"axpy": axpy, "axpyv": axpyv, "axpy2": axpy2, "axpy2v": axpy2v}
+    exec(source.replace(right, wrong) if right else source, space)
+    return space["batches"]
+
+
+def worst(name: str, kernel: object) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return max(Setting(CASES[case]).apart(name, 3, kernel) for case in ("all but identity", "all", "ratios"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_kernel_in_plain_python_has_no_fault(name: str) -> None:
+    assert worst(name, kernel_with(name)) <= 1e-10
+
+
+@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name in FAULTS for fault in FAULTS[name]])
+def test_a_planted_fault_is_seen(name: str, fault: str) -> None:
+    assert not worst(name, kernel_with(name, *FAULTS[name][fault])) <= 1e-4
