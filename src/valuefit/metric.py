@@ -83,9 +83,9 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     A, C = _moments(problem, count, rng)
     inverse_L, inverse_R = _factors(problem, A, C, count)
     of_psi, of_u, of_v = _sizes(problem, inverse_L, inverse_R, rng)
-    score = np.sqrt(of_psi**2 + of_u * of_v)
+    score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
     weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
-    dual = 1.0 if problem.identity else max(float((weight * of_psi).max()), 1e-300)
+    dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
     strength = np.maximum(problem.ratio**2, weight * of_u / dual)
     primal = float((weight * of_v * strength).max())
     steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
@@ -159,7 +159,7 @@ def _sizes(
     P = _through(problem.phi, inverse_R.T @ rng.standard_normal((problem.d, SKETCH)))
     V = P[problem.now] - problem.discount[:, None] * P[problem.next]
     of_v = np.einsum("ij,ij->i", V, V) / SKETCH
-    return np.zeros(problem.n) if problem.identity else of_psi, of_u, of_v
+    return of_psi, of_u, of_v
 
 
 def _through(rows: object, directions: Array) -> Array:
