@@ -280,5 +280,5 @@ def test_sparse_rows_and_matrices_without_room_have_none(monkeypatch: pytest.Mon
     log = Case().log()
     assert metric_fits(problem_of(log))
     assert not metric_fits(problem_of(log, "csr"))
-    monkeypatch.setattr(module, "memory_limit", lambda: 64 * 36 - 1)
+    monkeypatch.setattr("valuefit.rows.memory_limit", lambda: 64 * 36 - 1)
     assert not metric_fits(problem_of(log))

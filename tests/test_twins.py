@@ -73,7 +73,7 @@ def test_only_the_known_combinations_are_refused() -> None:
 
 def test_every_solver_has_a_twin_here() -> None:
     compared = {method.make(None).name for method in METHODS.values()}
-    assert compared | {"pdbg", "recursive-lstd", "ilstd", "lstd", "krylov", "catalyst"} == set(registry())
+    assert compared | {"pdbg", "recursive-lstd", "ilstd", "lstd", "krylov", "catalyst", "auto"} == set(registry())
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -245,7 +245,7 @@ class _Run:
         """Whether the loop ends here, with status and message set."""
         if self._converged():
             self.status = "converged"
-            self.message = f"The gap is certified to be at most {self.gap:.1e}; tol = {self.tol:.0e} was asked."
+            self.message = f"The gap is certified to be at most {self.gap:.1e}; {self._asked} was asked."
             return True
         if self.state.finished and self.gap is not None and self.gap <= ROUNDING:
             self.message = (
@@ -266,6 +266,12 @@ class _Run:
             self.message = f"Stopped after {self.passes:.1f} passes. {self._standing()} Allow more with max_passes."
             return True
         return False
+
+    @property
+    def _asked(self) -> str:
+        if not self.statistical:
+            return f"tol = {self.tol:.0e}"
+        return f'tol = "statistical", here {self.tol:.0e},'
 
     def _standing(self) -> str:
         known = f"the residual is {self.residual:.1e}"
@@ -341,7 +347,7 @@ class _Run:
             residual=self.residual,
             solver=self.solver.name,
             settings=settings(self.solver),
-            tol=self.tol,
+            tol="statistical" if self.statistical else self.tol,
             seed=int(seed),
             dead=tuple(int(column) for column in self.problem.dead),
         )

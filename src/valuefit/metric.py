@@ -84,9 +84,9 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     A, C = _moments(problem, count, rng)
     inverse_L, inverse_R = _factors(problem, A, C, count)
     of_psi, of_u, of_v = _sizes(problem, inverse_L, inverse_R, rng)
-    score = np.sqrt(of_psi**2 + of_u * of_v)
+    score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
     weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
-    dual = 1.0 if problem.identity else max(float((weight * of_psi).max()), 1e-300)
+    dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
     strength = np.maximum(problem.ratio**2, weight * of_u / dual)
     primal = float((weight * of_v * strength).max())
     steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
@@ -154,8 +154,7 @@ def _sizes(
     of_u = _lengths(problem.u, inverse_L, rng)[0] if problem.trace else problem.ratio**2 * of_psi
     _, P = _lengths(problem.phi, inverse_R, rng)
     V = P[problem.now] - problem.discount[:, None] * P[problem.next]
-    of_v = np.einsum("ij,ij->i", V, V)
-    return np.zeros(problem.n) if problem.identity else of_psi, of_u, of_v
+    return of_psi, of_u, np.einsum("ij,ij->i", V, V)
 
 
 def _lengths(rows: Rows, inverse: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -147,7 +147,7 @@ def _how(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("Status", f"{result.status}. {result.message}"),
         ("Effort", f"{result.passes:.1f} passes over the log, {result.seconds:.2f} seconds"),
         ("Accuracy", f"gap {'unknown' if result.gap is None else f'at most {result.gap:.1e}'} "
-                     f"(asked: {result.tol:.1e}), residual {result.residual:.1e}"),
+                     f"(asked: {result.tol}), residual {result.residual:.1e}"),
         ("Seed", str(evaluation.seed)),
     ]  # fmt: skip
     chosen = _chosen_settings(evaluation)

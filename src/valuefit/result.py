@@ -39,7 +39,7 @@ class Result:
     residual: float
     solver: str
     settings: dict[str, Any] = field(default_factory=dict)
-    tol: float = 0.0
+    tol: float | str = 0.0  # as asked for: a gap, or "statistical"
     seed: int = 0
     dead: tuple[int, ...] = ()
 

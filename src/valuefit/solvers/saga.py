@@ -42,22 +42,11 @@ class SAGA(Steps):
         return plan.step_theta, plan.step_w
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        table = np.zeros((problem.n, 3 if problem.trace else 2))
-        g_theta, g_w = problem.B(theta, w)
-        passes = 1.0
-        if theta.any() or w.any():
-            p, q = problem.phi.dot(theta), problem.psi.dot(w)
-            table[:, 0] = p[problem.now] - problem.discount * p[problem.next]
-            table[:, 1] = q[problem.now]
-            if problem.trace:
-                table[:, 2] = problem.u.dot(w)
-            passes += 1
-        table_mean = g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w
+        table, table_mean, gradient, passes = _fresh_table(problem, theta, w)
         if self.steered(problem):
-            course = begin(problem, (g_theta, g_w))
-            memory = (table, *table_mean, course)
-            return State(theta, w, course.steps, (g_theta, g_w), memory), passes + course.metric.cost
-        return State(theta, w, self.choose_steps(problem), (g_theta, g_w), (table, *table_mean)), passes
+            course = begin(problem, gradient)
+            return State(theta, w, course.steps, gradient, (table, *table_mean, course)), passes + course.metric.cost
+        return State(theta, w, self.choose_steps(problem), gradient, (table, *table_mean)), passes
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         if isinstance(state.memory[-1], Course):
@@ -89,11 +78,32 @@ class SAGA(Steps):
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
         cost = len(draws) / problem.n
         # the mean of the table lags behind the gradient, so it may well rise while all is well
-        course, kept, more = course.judge(problem, state.gradient, gradient, cost, slack=20.0)
+        course, kept, more = course.judge(problem, state.gradient, gradient, cost, slack=4.0)
         if not kept:
-            return replace(state, steps=course.steps, memory=(*state.memory[:3], course)), cost + more
+            # that mean may have been small by chance, next to which every epoch looks bad: fill the table anew
+            table, table_mean, gradient, again = _fresh_table(problem, state.theta, state.w)
+            course = replace(course, merit=course.metric.merit(gradient))
+            memory = (table, *table_mean, course)
+            return State(state.theta, state.w, course.steps, gradient, memory), cost + more + again
         memory = (table, B_theta, B_w, course)
         return State(theta, w, course.steps, gradient, memory), cost + more
+
+
+def _fresh_table(
+    problem: Problem, theta: Array, w: Array
+) -> tuple[Array, tuple[Array, Array], tuple[Array, Array], float]:
+    """The table with every row's gradient taken here, its mean, the full gradient, and the passes that this cost."""
+    table = np.zeros((problem.n, 3 if problem.trace else 2))
+    g_theta, g_w = problem.B(theta, w)
+    table_mean = g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w
+    if not (theta.any() or w.any()):
+        return table, table_mean, (g_theta, g_w), 1.0
+    p, q = problem.phi.dot(theta), problem.psi.dot(w)
+    table[:, 0] = p[problem.now] - problem.discount * p[problem.next]
+    table[:, 1] = q[problem.now]
+    if problem.trace:
+        table[:, 2] = problem.u.dot(w)
+    return table, table_mean, (g_theta, g_w), 2.0
 
 
 @compiled

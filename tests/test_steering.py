@@ -1,0 +1,275 @@
+"""Steps that adapt while running: setbacks are undone, bad starts recover, samples grow, and gaps are certified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Oracle, problem_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from steered import KINDS, make
+from test_properties import logs, without_dead
+
+import naive
+import valuefit as vf
+from valuefit import metric, steering
+from valuefit.exact import Exact
+from valuefit.metric import GROWTH, Metric, metric_cost, sampled_metric
+from valuefit.solver import State
+from valuefit.steering import SLOW, STRIDE, Course, begin
+
+STEERED = ["pdbg", "svrg", "saga"]
+SOLVERS = {name: vf.solvers.find(name) for name in STEERED}
+
+
+def course_of(state: State) -> Course:
+    course = state.memory[-1] if isinstance(state.memory, tuple) else state.memory
+    assert isinstance(course, Course)
+    return course
+
+
+def with_course(state: State, course: Course) -> State:
+    memory: Any = (*state.memory[:-1], course) if isinstance(state.memory, tuple) else course
+    return replace(state, memory=memory, steps=course.steps)
+
+
+def stretched(state: State, factor: float) -> State:
+    course = course_of(state)
+    return with_course(state, replace(course, single=(factor * course.single[0], factor * course.single[1])))
+
+
+def zeros(problem: vf.Problem) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(problem.d), np.zeros(problem.k)
+
+
+def run(name: str, problem: vf.Problem, state: State, epochs: int) -> tuple[State, list[float]]:
+    rng, costs = np.random.default_rng(0), []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(epochs):
+            state, cost = SOLVERS[name].epoch(problem, state, rng)
+            costs.append(cost)
+    return state, costs
+
+
+# ---- one epoch ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e150], ids=["too long", "out of range"])
+@pytest.mark.parametrize("name", STEERED)
+def test_an_epoch_that_made_the_gradient_larger_is_undone(name: str, factor: float) -> None:
+    problem = make("random MDP")
+    start, _ = SOLVERS[name].init(problem, *zeros(problem))
+    start, _ = run(name, problem, start, 3)
+    before = stretched(start, factor)
+    after, costs = run(name, problem, before, 1)
+    assert after.theta is before.theta
+    assert after.w is before.w
+    assert course_of(after).size < course_of(before).size
+    assert course_of(after).longest < course_of(before).size
+    assert after.steps[0] < before.steps[0]
+    assert after.steps[1] < before.steps[1]
+    assert after.steps == course_of(after).steps
+    assert costs[0] >= 1  # passes that led nowhere were passes all the same
+    for found, true in zip(after.gradient, problem.B(after.theta, after.w), strict=True):
+        np.testing.assert_allclose(found, true, atol=1e-12)
+
+
+def test_sagas_table_is_that_of_the_restored_iterate() -> None:
+    problem = make("trace 0.8")
+    state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
+    state, _ = run("saga", problem, state, 2)
+    after, costs = run("saga", problem, stretched(state, 1e3), 1)
+    fresh, cost = SOLVERS["saga"].init(problem, state.theta, state.w)
+    assert costs[0] == pytest.approx(1 + cost - course_of(fresh).metric.cost)
+    for found, expected in zip(after.memory[:3], fresh.memory[:3], strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_saga_goes_on_from_a_table_whose_mean_is_small_by_chance() -> None:
+    """Next to it every epoch looks like a setback, were the table not filled anew."""
+    problem = make("float32")
+    state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
+    state, _ = run("saga", problem, state, 1)
+    course = course_of(state)
+    state = with_course(state, replace(course, merit=1e-9 * course.merit))
+    end, _ = run("saga", problem, state, 80)
+    assert Exact(problem).gap(end.theta) < 1e-6
+
+
+def test_a_course_moves_between_neighbouring_sizes() -> None:
+    problem = make("random MDP")
+    gradient = problem.B(*zeros(problem))
+    course = begin(problem, gradient)
+
+    def after(course: Course, factor: float) -> Course:
+        scale = np.sqrt(factor * course.merit / begin(problem, gradient).merit)
+        new, _, _ = course.judge(problem, gradient, (scale * gradient[0], scale * gradient[1]), 1.0)
+        return new
+
+    longer = after(course, 10**-0.1)
+    assert longer.size == 1
+    assert longer.steps[0] == pytest.approx(STRIDE * course.steps[0])
+    assert longer.steps[1] == pytest.approx(STRIDE * course.steps[1])
+    assert after(longer, 10**-0.12).size == 2  # better still: further
+    back = after(longer, 10**-0.05)
+    assert back.size == -1  # worse, and 0 is slow: shorter
+    assert after(back, 10**-0.02).size == 0  # worse too: the best of them
+    fast = after(after(course, 10 ** -(SLOW + 0.1)), 10**-0.05)
+    assert fast.size == 0  # worse, but 0 is fast enough
+    failed = after(longer, 3.0)
+    assert (failed.size, failed.longest) == (-1, 0)
+    assert failed.merit == longer.merit
+    assert after(failed, 10**-0.3).size == 0
+    assert after(after(failed, 10**-0.3), 10**-0.4).size == 0  # 1 has failed and stays out
+    assert after(longer, 1000.0).size == -4
+
+
+# ---- a whole run -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [100.0, 10.0])
+@pytest.mark.parametrize("name", STEERED)
+def test_steps_far_too_long_recover(name: str, factor: float) -> None:
+    problem = make("badly scaled columns")
+    state, _ = SOLVERS[name].init(problem, *zeros(problem))
+    end, _ = run(name, problem, stretched(state, factor), 120)
+    assert Exact(problem).gap(end.theta) < 1e-6
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_a_metric_a_hundred_times_too_large_recovers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(problem: vf.Problem, count: int) -> Metric:
+        good = sampled_metric(problem, count)
+        return replace(good, theta=100 * good.theta, w=100 * good.w)
+
+    monkeypatch.setattr(steering, "sampled_metric", bad)
+    problem = make("discount 0.99")
+    result = vf.solve(problem, name, tol=1e-6, max_passes=200)
+    assert result.status == "converged"
+    assert Exact(problem).gap(result.theta) <= 1e-6
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_a_sample_that_is_too_small_grows_and_its_cost_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def noted(problem: vf.Problem, count: int) -> Metric:
+        taken.append(count)
+        return sampled_metric(problem, count)
+
+    monkeypatch.setattr(steering, "sampled_metric", noted)
+    monkeypatch.setattr(steering, "first_count", lambda problem: 6)
+    problem = make("badly scaled columns")
+    state, cost = SOLVERS[name].init(problem, *zeros(problem))
+    assert cost == 1 + metric_cost(problem, 6)
+    rng, counts = np.random.default_rng(0), [6]
+    for _ in range(150):
+        before = state
+        state, cost = SOLVERS[name].epoch(problem, state, rng)
+        count = course_of(state).metric.count
+        if count != counts[-1]:
+            assert count == min(problem.n, GROWTH * counts[-1])
+            assert course_of(before).spent > 6 - 4  # not before it had its chance
+            assert cost >= metric_cost(problem, count) + 1
+            assert course_of(state).spent == 0
+            counts.append(count)
+        else:
+            assert cost < metric_cost(problem, 6) + 5
+    assert counts == taken
+    assert len(counts) > 1
+    assert Exact(problem).gap(state.theta) < 1e-6
+
+
+def test_a_sample_that_does_is_kept() -> None:
+    problem = make("random MDP")
+    course = replace(begin(problem, problem.B(*zeros(problem)), count=200), spent=50.0)
+    assert replace(course, first=course.merit * 10 ** (SLOW * 51))._due(problem) == (0, 0.0)
+    assert replace(course, first=course.merit * 10 ** (SLOW * 49))._due(problem)[0] == 200 * GROWTH
+    assert replace(course, spent=5.0)._due(problem) == (0, 0.0)
+    whole = replace(begin(problem, problem.B(*zeros(problem)), count=problem.n), spent=50.0)
+    assert whole._due(problem) == (0, 0.0)
+
+
+# ---- what is asked for is done -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given", [{"step_theta": 0.01, "step_w": 0.02}, {"step_theta": 0.01}, {"step_w": 0.02}], ids=str
+)
+@pytest.mark.parametrize("name", STEERED)
+def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("a metric was asked for")
+
+    monkeypatch.setattr(steering, "sampled_metric", never)
+    monkeypatch.setattr(metric, "_moments", never)
+    problem = Oracle(0).problem()
+    solver = type(SOLVERS[name])(**given)
+    state, _ = solver.init(problem, *zeros(problem))
+    rng, first = np.random.default_rng(0), state.steps
+    assert all(first[("step_theta", "step_w").index(key)] == value for key, value in given.items())
+    for _ in range(5):
+        state, _ = solver.epoch(problem, state, rng)
+        assert state.steps == first
+    assert vf.solve(problem, solver, max_passes=20).status in ("budget", "converged")
+    with pytest.raises(AssertionError, match="a metric was asked for"):
+        vf.solve(problem, name)
+
+
+@pytest.mark.parametrize("storage", ["csr", "dense"])
+@pytest.mark.parametrize("name", STEERED)
+def test_sparse_rows_and_the_theorems_steps_have_no_metric(name: str, storage: str) -> None:
+    problem = Oracle(0).problem(storage)
+    for solver in (SOLVERS[name], type(SOLVERS[name])(steps="theorem", **({"inner": 100} if name == "svrg" else {}))):
+        state, _ = solver.init(problem, *zeros(problem))
+        parts = state.memory if isinstance(state.memory, tuple) else (state.memory,)
+        assert any(isinstance(part, Course) for part in parts) == (storage == "dense" and solver is SOLVERS[name])
+
+
+# ---- it arrives --------------------------------------------------------------------------------------------
+
+PASSES = 150  # the most of them is 90, on lognormal ratios
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", STEERED)
+def test_defaults_reach_a_certified_gap_of_1e_6(name: str, kind: str) -> None:
+    problem = make(kind)
+    exact = Exact(problem)
+    for seed in range(3):
+        result = vf.solve(problem, name, tol=1e-6, max_passes=PASSES, seed=seed)
+        assert result.status == "converged", result.message
+        assert exact.gap(result.theta) <= 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", STEERED)
+def test_a_first_sample_of_three_rows_a_feature_does_too(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "first_count", lambda problem: 3 * problem.k)
+    problem = make(kind)
+    result = vf.solve(problem, name, tol=1e-6, max_passes=2 * PASSES)
+    assert result.status == "converged", result.message
+    assert Exact(problem).gap(result.theta) <= 1e-6
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_the_same_seed_gives_the_same_bits(name: str) -> None:
+    one, other = (vf.solve(make("lognormal ratios"), name, tol=0, max_passes=40, seed=3) for _ in range(2))
+    assert one.theta.tobytes() == other.theta.tobytes()
+    assert one.passes == other.passes
+
+
+@settings(max_examples=80)
+@given(logs(), st.sampled_from(["dense", "float32"]), st.sampled_from(STEERED), st.integers(0, 3))
+def test_no_run_ends_above_its_start(log: naive.Log, storage: str, name: str, seed: int) -> None:
+    problem = problem_of(log, storage)
+    result = vf.solve(problem, name, max_passes=100, seed=seed)
+    assert np.isfinite(result.theta).all()
+    assert np.isfinite(result.w).all()
+    assert result.status != "diverged"
+    log = without_dead(log)
+    start = naive.objective(log, np.zeros(problem.d))
+    assert naive.objective(log, result.theta) <= start + 1e-9 * max(1.0, start)
