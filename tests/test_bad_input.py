@@ -394,7 +394,7 @@ def test_those_who_can_are_able_to_do_all_that_the_problem_asks():
     with pytest.raises(ValueError, match=r"tdc cannot take a problem with more dual features: .*These can:") as refusal:
         vf.solve(problem_of(log), "tdc")
     can = str(refusal.value).split("These can: ")[1].rstrip(".").split(", ")
-    assert can == ["auto", "lstd", "krylov", "pdbg", "svrg", "saga", "gtd2", "catalyst", "recursive-lstd"]
+    assert can == ["auto", "lstd", "krylov", "pdbg", "svrg", "saga", "catalyst", "gtd2", "recursive-lstd"]
 
 
 def test_a_class_without_a_theorem_refuses_theorem_steps():
