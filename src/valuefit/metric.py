@@ -89,6 +89,8 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
     strength = np.maximum(problem.ratio**2, weight * of_u / dual)
     primal = float((weight * of_v * strength).max())
+    if problem.identity:
+        primal = max(primal, dual)  # w must keep up with theta, which A'A alone would let run ahead
     steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
     return Metric(inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps)
 
