@@ -45,6 +45,8 @@ format: $(call STAMP,dev)
 
 bench: $(call STAMP,dev)
 	OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.grid
+	$(BIN)/python -m benchmarks.costs
 
 .PHONY: docs
 docs: $(call STAMP,docs)
