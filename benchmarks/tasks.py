@@ -214,6 +214,8 @@ class Bench:
             early = vf.solve(fresh(self.problem), name, tol="statistical", **limits)  # type: ignore[arg-type]
             lowest = min(error for _, error in path)
             late = [place for place, (_, error) in enumerate(path) if error > 1.01 * lowest]
+            if late and late[-1] + 1 == len(path):  # it rose again in the end, so its lowest point is where it stopped
+                late = [min(range(len(path)), key=lambda place: path[place][1]) - 1]
             found[name] = {
                 "passes": early.passes, "status": early.status, "full": full.passes, "full_status": full.status,
                 "best": path[late[-1] + 1 if late else 0][0], "error": held_out(early.theta), "lowest": lowest,

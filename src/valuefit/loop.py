@@ -131,6 +131,8 @@ class _Run:
         self.residual, self.residual_of = 1.0, self.passes  # and the passes at which it was looked at
         self.next_look = 1.0  # passes at which a method without a gradient is looked at again
         self.next_noise = 0.0  # passes at which the noise of the log is measured again
+        if self.statistical and 10 * supported_gap(problem, np.zeros(problem.d)) < FINEST:
+            self.next_noise = np.inf  # so long a log supports more digits than are asked for
         self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
         self.asked_at, self.asking_cost = 0.0, 10.0
 
@@ -183,7 +185,7 @@ class _Run:
             self.residual = size / self.unit if size else 0.0
             self.residual_of = self.passes
         self.state = state
-        if self.statistical and (self.passes >= self.next_noise or state.finished):
+        if self.statistical and self.passes >= self.next_noise:
             self.tol = max(FINEST, supported_gap(self.problem, state.theta))
             self.passes += 0.5
             self.next_noise = 1.5 * self.passes
@@ -360,7 +362,7 @@ def supported_gap(problem: Problem, theta: Array) -> float:
     0.01 s^2 / (2 n) will do; importance ratios enter s^2, and what traces add to the noise only makes this safer.
     F(0) - F* <= 1/2 mean z^2 turns it into a gap, z being the rewards summed along the traces.
     """
-    value = problem.phi.dot(theta)
+    value = problem.phi.dot(theta) if theta.any() else np.zeros(problem.phi.shape[0])
     td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
     z = trace_backward(problem.reward, problem.discount, problem.ratio, problem.begins, problem.trace)
     weight = problem.psi_squared
