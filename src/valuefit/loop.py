@@ -131,7 +131,7 @@ class _Run:
         self.residual, self.residual_of = 1.0, self.passes  # and the passes at which it was looked at
         self.next_look = 1.0  # passes at which a method without a gradient is looked at again
         self.next_noise = 0.0  # passes at which the noise of the log is measured again
-        if self.statistical and 10 * supported_gap(problem, np.zeros(problem.d)) < FINEST:
+        if self.statistical and 2 * supported_gap(problem, np.zeros(problem.d)) < FINEST:
             self.next_noise = np.inf  # so long a log supports more digits than are asked for
         self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
         self.asked_at, self.asking_cost = 0.0, 10.0
@@ -188,7 +188,7 @@ class _Run:
         if self.statistical and self.passes >= self.next_noise:
             self.tol = max(FINEST, supported_gap(self.problem, state.theta))
             self.passes += 0.5
-            self.next_noise = 1.5 * self.passes
+            self.next_noise = 3 * self.passes
         if gradient is not None:
             self._record()
         return True
