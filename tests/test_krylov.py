@@ -267,7 +267,7 @@ def test_the_sketch_grows_when_progress_stalls(monkeypatch):
     problem = cell("even")
     monkeypatch.setattr(whitening, "FEWEST", 1.0)
     monkeypatch.setattr(whitening, "MOST", 1.0)
-    monkeypatch.setattr("valuefit.solvers.krylov.STALL", 1e-4)
+    monkeypatch.setattr("valuefit.solvers.krylov.HOPELESS", 2)
     result = vf.solve(problem, "krylov", tol=1e-6)
     path = states(problem, 40)
     growths = [state.memory.system.growth for state in path if state.memory]

@@ -53,7 +53,7 @@ class Certificate:
     def gap(self, theta: Array, w: Array, *, tol: float, allowance: float) -> float | None:
         """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes.
 
-        It need not be close when it is far from `tol` anyway.
+        It need not be close when it is far from `tol` anyway, and is infinite once that is plain.
         """
         problem, self._allowance = self.problem, allowance
         if self._exact is not None or self.exact_cost <= min(EASY, allowance):
@@ -64,7 +64,7 @@ class Certificate:
         if problem.ridge > 0:
             gap = self._saddle_gap(theta, w, tol)
         elif problem.k == problem.d:
-            gap = self._fixed_point_gap(theta)
+            gap = self._fixed_point_gap(theta, tol)
         if gap is None and self.exact_cost <= allowance:
             return self._exact_gap(theta)
         return gap
@@ -76,12 +76,12 @@ class Certificate:
         self.objective = self._exact.objective(theta)
         return self._exact.gap(theta)
 
-    def _fixed_point_gap(self, theta: Array) -> float | None:
+    def _fixed_point_gap(self, theta: Array, tol: float) -> float | None:
         r = self.problem.residual(theta)
         self.passes += 1
-        _, upper = self._energy(r)
+        below, upper = self._energy(r, beyond=self._far(tol))
         if upper is None:
-            return None
+            return np.inf if below > self._far(tol) else None
         self.objective = 0.5 * upper
         return self._relative(self.objective)
 
@@ -90,7 +90,9 @@ class Certificate:
         g_theta, g_w = problem.B(theta, w)
         r = problem.residual(theta)
         self.passes += 2
-        _, upper = self._energy(-g_w)
+        below, upper = self._energy(-g_w, beyond=self._far(tol))
+        if upper is None and below > self._far(tol):
+            return np.inf
         if upper is None or not self._whitening.clear:  # which directions of C count as zero decides F, then
             return None
         # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
@@ -134,6 +136,10 @@ class Certificate:
         scale = max(0.5 * self._energy_of_b() - self.objective, self._own_scale)
         return excess / scale if scale > 0 else np.inf
 
+    def _far(self, tol: float) -> float:
+        """An energy that is plainly too large: F(theta) - F* would be ten times what `tol` allows."""
+        return 10 * tol * self._energy_of_b() if self.problem.b.any() and tol > 0 else np.inf
+
     def _start_excess(self) -> float:
         """F(start), from below, with b = 0 and hence F* = 0."""
         if self._unit is None:
@@ -155,8 +161,11 @@ class Certificate:
             self._b_energy = energy
         return self._b_energy
 
-    def _energy(self, r: Array) -> tuple[float, float | None]:
-        """r' C^+ r from below, and from above if the iteration settled, by preconditioned conjugate gradients."""
+    def _energy(self, r: Array, beyond: float = np.inf) -> tuple[float, float | None]:
+        """r' C^+ r from below, and from above if the iteration settled, by preconditioned conjugate gradients.
+
+        With a diagonal preconditioner, which takes many, it ends without the second where the first gets `beyond`.
+        """
         if self.problem.identity:
             return float(r @ r), float(r @ r)
         energy, certain = 0.0, np.isfinite(self._whitening.excess)
@@ -166,6 +175,8 @@ class Certificate:
             above = left * (self._whitening.excess if certain else SLACK / self._ritz)
             if above <= 0.2 * energy and (certain or left <= STRICT * energy):
                 return energy, energy + above
+            if not certain and energy > beyond:
+                return energy, None
         return energy, None if energy > 0 or r.any() else 0.0
 
     def _C_dot(self, x: Array) -> Array:

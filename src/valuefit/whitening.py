@@ -13,7 +13,7 @@ from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
 
-FEWEST, MOST = 2.0, 64.0  # rows a column of a sketch
+FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch
 PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
 

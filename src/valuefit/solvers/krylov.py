@@ -25,8 +25,8 @@ from valuefit.whitening import (
 )
 
 SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
-WINDOW = 20  # iterations in which the squared residual must fall by STALL, five times as many without a triangle
-STALL = 0.3
+WINDOW = 20  # iterations over which progress is judged, five times as many without a triangle
+HOPELESS = 15  # windows in which eight decades must be in sight, unless a direct solve would cost more than half that
 GROW = 4.0  # by this much the sketch grows, then
 EXACT = 1e-14  # a gap that rounding leaves
 ROUNDING = 1e-24  # part of the first squared residual that is left by rounding
@@ -98,7 +98,7 @@ class Krylov(Solver):
             basis=(*memory.basis, vector)[-self._room(problem, len(q)) :],
             moved=abs(step) > 0.1 * np.sqrt(memory.trail[-1]),
             trail=trail,
-            stalled=len(trail) > system.window and left > STALL * trail[-1 - system.window],
+            stalled=_stalled(problem, trail, system.window),
         )
         if left > ROUNDING * trail[0]:
             return _state(problem, memory), cost
@@ -110,14 +110,14 @@ class Krylov(Solver):
         return replace(state, finished=exact, memory=memory._replace(stalled=hidden)), cost + extra
 
     def _room(self, problem: Problem, size: int) -> int:
-        """Directions that are kept: what a quarter of the memory holds and some two passes read, if that is less."""
-        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), 2 / problem.reading(6 * size))
+        """Directions that are kept: what a quarter of the memory holds and half a pass reads, if that is less."""
+        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), 0.5 / problem.reading(6 * size))
         return int(np.clip(most, 5, self.depth))
 
     def _other_way(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         """After a stall: a larger sketch, the moments themselves, or patience where neither can be had."""
         memory: Memory = state.memory
-        direct = problem.moment_passes + problem.passes(2 * problem.d**3)
+        direct = _direct_passes(problem)
         growth = GROW * memory.system.growth
         if memory.system.trusted and 4.0 < memory.system.whitening.excess < np.inf:
             system = _system(problem, growth)
@@ -132,6 +132,16 @@ class Krylov(Solver):
             return replace(answer, note=f"{how}; this was solved directly, as by 'lstd'. {answer.note}".strip()), cost
         memory, cost = _restart(problem, memory.system, memory.x, memory.below, memory.unit)
         return _state(problem, memory._replace(stalled=False)), cost
+
+
+def _direct_passes(problem: Problem) -> float:
+    return problem.moment_passes + problem.passes(2 * problem.d**3)
+
+
+def _stalled(problem: Problem, trail: tuple[float, ...], window: int) -> bool:
+    """Whether squared residuals fall too slowly to get anywhere."""
+    windows = max(HOPELESS, 2 * _direct_passes(problem) / window)
+    return len(trail) > window and trail[-1] > 10 ** (-8 / windows) * trail[-1 - window]
 
 
 class _Vector(NamedTuple):
