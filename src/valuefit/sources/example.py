@@ -26,7 +26,8 @@ NOTE = (
 def example_log() -> Transitions:
     """The embedded log: 18,307 steps in 150 episodes that all reach the goal; (position, velocity), three actions."""
     log = read_npz(FILE, columns=None, limit=1 << 22)
-    return replace(log, notes=(NOTE,), source="the Mountain Car log that comes with valuefit")
+    source = "the Mountain Car log that comes with valuefit"
+    return replace(log, notes=(NOTE,), source=source, names=("position", "velocity"))
 
 
 def make_example() -> dict[str, Any]:
