@@ -6,7 +6,7 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow browser lint format bench clean
+.PHONY: help demo test test-slow browser lint format bench docs clean
 help:
 	@echo "make demo       set up and evaluate a policy from the log that comes along; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"

@@ -46,7 +46,7 @@ def _of_the_answer(result: Result, sandwich: Sandwich, spread: Spread, log: Tran
         )
     elif spread.standard_error is None:
         found.append(f"There is no standard error. {spread.reason}")
-    elif spread.standard_error == 0:
+    elif spread.standard_error <= 1e-12 * float(np.abs(log.reward).max()):  # 0 but for rounding
         found.append(
             "The standard error is 0 because no TD error differs from 0: the log shows no randomness to measure."
         )
