@@ -80,13 +80,14 @@ def dense_reference(problem: vf.Problem, cache: Path | None = None) -> Reference
     M, y = (linalg.solve_triangular(L, part, lower=True, check_finite=False) for part in (A, b))
     if problem.ridge:
         factor = linalg.cho_factor(M.T @ M + problem.ridge * np.eye(problem.d))
-        solve = lambda r, theta: linalg.cho_solve(factor, M.T @ (y - M @ theta) - problem.ridge * theta)  # noqa: E731
     else:
         lu = linalg.lu_factor(A)
-        solve = lambda r, theta: linalg.lu_solve(lu, r)  # noqa: E731
     theta = np.zeros(problem.d)
     for _ in range(3):  # two steps of refinement
-        theta = theta + solve(b - A @ theta, theta)
+        if problem.ridge:
+            theta = theta + linalg.cho_solve(factor, M.T @ (y - M @ theta) - problem.ridge * theta)
+        else:
+            theta = theta + linalg.lu_solve(lu, b - A @ theta)
     lowest = [linalg.eigvalsh(part, subset_by_index=[0, 0])[0] for part in (C, (A + A.T) / 2)]
     spectrum = np.array([_largest(C) / lowest[0], lowest[1]])
     if cache is not None:

@@ -50,19 +50,9 @@ def tasks_of(cell: Cell) -> list[str]:
         wanted += [f"{'auto' if 'auto' in own else 'lstd'}@2", "textbook@2"]
     if cell.kind == "fourier":
         wanted.append("dgemm")
-    if cell.held_out and knows_statistical():
+    if cell.held_out:
         wanted.append("statistical")
     return wanted
-
-
-def knows_statistical() -> bool:
-    """Whether `solve` takes tol="statistical"."""
-    tiny = vf.Problem.from_rows(np.eye(2), [0, 1, 0], [1, 0, 1], [1.0, 0.0, 2.0], 0.5)
-    try:
-        vf.solve(tiny, "lstd", tol="statistical")  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def fresh(problem: vf.Problem) -> vf.Problem:
@@ -169,9 +159,8 @@ class Bench:
 
     def peer(self, name: str) -> Record:
         small = self.small
-        once: Callable[[Callable[[], Any]], Any] = lambda work: (0.0, work())  # noqa: E731
         if name == "textbook":
-            peers.textbook(small, once)  # compile
+            peers.textbook(small, lambda work: (0.0, work()))  # compile
             found = peers.textbook(self.problem, lambda work: timed(lambda: None, lambda _: work())[::2])
         elif name == "sparse-lu":
             found = peers.sparse_lu(self.problem)
@@ -211,7 +200,7 @@ class Bench:
             limits: Record = {"max_passes": PASSES, "max_seconds": self.limit(name)}
             full = vf.solve(fresh(self.problem), name, tol=TOL, callback=keep, **limits)
             path.append((full.passes, held_out(full.theta)))
-            early = vf.solve(fresh(self.problem), name, tol="statistical", **limits)  # type: ignore[arg-type]
+            early = vf.solve(fresh(self.problem), name, tol="statistical", **limits)
             lowest = min(error for _, error in path)
             late = [place for place, (_, error) in enumerate(path) if error > 1.01 * lowest]
             if late and late[-1] + 1 == len(path):  # it rose again in the end, so its lowest point is where it stopped

@@ -1,4 +1,4 @@
-"""Which solver is the fastest here: a cost model in seconds, its coefficients measured by `make bench`."""
+"""Which solver is the fastest here: a cost model in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 
-# Seconds on one core (python -m benchmarks.costs prints them anew). Only their ratios matter.
+# Seconds on one core, rounded from a run of `python -m benchmarks.costs` on a machine that was not idle; only their
+# ratios matter. Not fitted to whole solves yet.
 COSTS = {
     "pass_number": 1.4e-9,  # one number of the rows in a full pass, read twice
     "pass_step": 2.3e-8,  # index work for one step

@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 
 from valuefit.kernels import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
 from valuefit.moments import SMALL, count_product, pieces, second_moment, trace_product
-from valuefit.rows import Rows, require_memory
+from valuefit.rows import Rows, require_memory, require_range
 from valuefit.transitions import Array, Transitions, numbers, run_starts
 
 # In the time that one pass takes to read a number twice from memory, BLAS does this many operations
@@ -158,6 +158,7 @@ class Problem:
         if (ratio < 0).any():
             where = int(np.flatnonzero(ratio < 0)[0])
             raise ValueError(f"ratio is {ratio[where]} at step {where}. Importance ratios cannot be negative.")
+        require_range("Rewards", float(np.abs(reward).max()))
         _between("trace", trace, 0, 1)
         if not (isinstance(ridge, int | float | np.number) and np.isfinite(ridge) and ridge >= 0):
             raise ValueError(f"ridge is {ridge}; it must be a finite number, 0 or more.")

@@ -12,6 +12,7 @@ from valuefit.kernels import rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.sources.sizes import memory_limit
 from valuefit.transitions import Array
 
+LARGEST = 1e70  # features and rewards that reach beyond this, or nowhere its inverse, are refused
 BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
 
 
@@ -26,6 +27,12 @@ def require_memory(count: int, what: str, instead: str) -> None:
         raise MemoryError(
             f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"
         )
+
+
+def require_range(name: str, peak: float) -> None:
+    """Refuse numbers whose products would be infinite or zero, for a gap computed from such is a lie."""
+    if peak > LARGEST or 0 < peak < 1 / LARGEST:
+        raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of numbers. Rescale them.")
 
 
 class Rows:
@@ -59,11 +66,14 @@ class Rows:
         self.matrix = matrix
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = np.dtype(dtype)
-        self._check_finite(name)
+        self._check_range(name)
 
-    def _check_finite(self, name: str) -> None:
+    def _check_range(self, name: str) -> None:
+        peak = 0.0
         for start, block in self.blocks():
             values = block.data if self.sparse else block
+            if values.size:
+                peak = max(peak, float(values.max()), -float(values.min()))
             if not np.isfinite(values).all():
                 if self.sparse:
                     entry = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -74,6 +84,7 @@ class Rows:
                     f"{name} are NaN or infinite in row {where}. Look at the observation of that row and the "
                     "transformer that made it."
                 )
+        require_range(name, peak)
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         """(first row, block of rows) in storage order; blocks fit in cache."""

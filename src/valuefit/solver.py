@@ -70,8 +70,9 @@ def settings(solver: Solver) -> dict[str, Any]:
 class Steps(Solver):
     """Two step sizes, shared by the primal-dual methods.
 
-    step_theta, step_w: used as given. Where None, `steps="auto"` takes an eigenvalue-free start and lets
-    `solve` shorten it should it diverge; `steps="theorem"` takes the sizes of the method's theorem.
+    step_theta, step_w: used as given, on single raw rows. Where both are None, `steps="auto"` adapts them while
+    running: for SVRG, SAGA and PDBG on dense rows in a metric of sampled rows (`metric.py`, `steering.py`), else from
+    an eigenvalue-free start that `solve` shortens should it diverge. `steps="theorem"`: those of the theorem.
     """
 
     step_theta: float | None = None
