@@ -268,7 +268,7 @@ def test_the_mean_td_error_of_a_planted_fault_is_seen():
 
 
 def test_very_large_and_very_small_numbers_are_drawn():
-    for size in (1e-250, 1e-30, 1e30, 1e150):
+    for size in (1e-60, 1e-30, 1e30, 1e60):
         rng = np.random.default_rng(0)
         log = vf.Transitions.from_arrays(
             rng.normal(size=(400, 3)), size * rng.normal(size=400), terminated=np.arange(400) % 20 == 19
