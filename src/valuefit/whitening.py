@@ -13,7 +13,8 @@ from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
 
-FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch
+FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
+FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
 PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
 
@@ -86,7 +87,7 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
 
 def plan_of_C(problem: Problem) -> int:
     """Rows to sketch for C alone."""
-    return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST, MOST)) + 1
+    return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST_OF_C, MOST)) + 1
 
 
 def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
