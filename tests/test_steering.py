@@ -19,6 +19,7 @@ from valuefit import metric, steering
 from valuefit.exact import Exact
 from valuefit.metric import GROWTH, Metric, metric_cost, sampled_metric
 from valuefit.solver import State
+from valuefit.solvers.saga import Steered
 from valuefit.steering import SLOW, STRIDE, Course, begin
 
 STEERED = ["pdbg", "svrg", "saga"]
@@ -32,7 +33,7 @@ def course_of(state: State) -> Course:
 
 
 def with_course(state: State, course: Course) -> State:
-    memory: Any = (*state.memory[:-1], course) if isinstance(state.memory, tuple) else course
+    memory: Any = state.memory._replace(course=course) if isinstance(state.memory, Steered) else course
     return replace(state, memory=memory, steps=course.steps)
 
 

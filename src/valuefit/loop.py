@@ -185,6 +185,7 @@ class _Run:
             self.residual = size / self.unit if size else 0.0
             self.residual_of = self.passes
         self.state = state
+        self.certificate.moments_known |= state.moments
         if self.statistical and self.passes >= self.next_noise:
             self.tol = max(FINEST, supported_gap(self.problem, state.theta))
             self.passes += 0.5

@@ -8,12 +8,14 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.problem import Problem, pieces
+from valuefit.kernels import add_rows, add_steps
+from valuefit.problem import Problem
 from valuefit.rows import Rows, fits
 from valuefit.transitions import Array
 
 FIRST = 5.0  # passes that the first sample may cost
-FEWEST = 3  # but so many rows for each feature at least
+FEWEST = 8  # but so many rows for each feature at least
+TOGETHER = 64 << 20  # bytes of sums that are multiplied at a time
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
 SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
@@ -37,14 +39,23 @@ class Metric:
     weight: Array
     steps: tuple[float, float]  # for single rows; times the number of rows for a batch of them
 
+    @property
+    def exact(self) -> bool:
+        """Whether it is made from the moments of all steps."""
+        return self.count >= len(self.weight)
+
     @cached_property
     def _cumulative(self) -> Array:
         return np.cumsum(1 / self.weight)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Steps with probability 1 / (n weight)."""
-        place = rng.random(count) * self._cumulative[-1]
-        return np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
+        """Steps with probability 1 / (n weight): one from each of `count` equal parts of it, in random order.
+
+        Each draw is as by chance, but few steps are left out, which SAGA would wait for.
+        """
+        place = (np.arange(count) + rng.random(count)) / count * self._cumulative[-1]
+        steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
+        return rng.permutation(steps)
 
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared gradient in these coordinates: about twice what F has left to lose, and the dual likewise."""
@@ -96,21 +107,31 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
 
 
 def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
+    """A and C over all steps, or estimated from `count` sums of steps with random signs, each step in one of them.
+
+    A sample of as many steps would miss rare rows; sums miss none, and are as wrong about the others.
+    """
     if count >= problem.n:
         return problem.A, problem.C
-    size = np.sqrt(problem.u_squared) * np.sqrt(problem.v_squared)  # whose squares may overflow
-    chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
-    chosen = rng.choice(problem.n, count, p=chance / chance.sum())
-    weight = chance.mean() / chance[chosen] / count
+    share = -(-problem.n // count)
+    order = rng.permutation(problem.n)
+    sign = rng.choice([-1.0, 1.0], problem.n) / np.sqrt(problem.n)
+    ratio = np.ones(problem.n) if problem.trace else problem.ratio  # traces have ratios in them
     A, C = np.zeros((problem.k, problem.d)), np.zeros((problem.k, problem.k))
-    for place in pieces(np.arange(count), 2 * problem.k + 2 * problem.d):
-        t, share = chosen[place], weight[place]
-        now, next, discount, u_row, u_factor = problem.steps(t)
-        V = problem.phi.take(now) - discount[:, None] * problem.phi.take(next)
-        A += (problem.u.take(u_row) * (u_factor * share)[:, None]).T @ V
-        psi = problem.psi.take(now) * np.sqrt(share)[:, None]
-        C += psi.T @ psi
+    together = share * max(1, TOGETHER // (16 * (problem.k + problem.d)))
+    for start in range(0, problem.n, together):
+        t, weight = order[start : start + together], sign[start : start + together]
+        sums = -(-len(t) // share)
+        X, V = np.zeros((sums, problem.k)), np.zeros((sums, problem.d))
+        add_steps(
+            problem.phi.kernel, problem.psi.kernel, problem.now[t], problem.next[t], problem.discount[t], ratio[t],
+            weight, share, X, V,
+        )  # fmt: skip
+        C += X.T @ X
+        if problem.trace:
+            X[:] = 0.0
+            add_rows(problem.u.kernel, t, weight, share, X)
+        A += X.T @ V
     return A, np.eye(problem.k) if problem.identity else C
 
 

@@ -28,6 +28,7 @@ class State:
     gap: float | None = None  # an upper bound, where the method itself can vouch for it
     objective: float | None = None  # F(theta), likewise
     finished: bool = False  # another epoch would change nothing
+    moments: bool = False  # whether A and C were formed on the way, and counted
     note: str = ""  # for the message of the result
 
 

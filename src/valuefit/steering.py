@@ -55,10 +55,12 @@ class Course:
         passes: float,
         *,
         slack: float = 2.0,
+        wait: float = 0.0,
     ) -> tuple[Course, bool, float]:
         """The course after an epoch of so many passes, from one gradient to another; whether to keep it; added passes.
 
-        slack: how much larger the squared gradient may get without a setback, as it may by chance.
+        slack: how much larger the squared gradient may get without a setback, as it may by chance. wait: passes
+        before other sizes are tried.
         """
         merit = self.metric.merit(after)
         kept = merit <= max(slack * self.merit, ROUNDING * self.first)
@@ -69,7 +71,8 @@ class Course:
                 course, merit=merit, rates=((self.size, rate), *(pair for pair in self.rates if pair[0] != self.size)),
                 length=min(problem.n, 2 * self.length) if rate * passes < 1 else self.length,
             )  # fmt: skip
-            course = replace(course, size=course._next_size())
+            if course.spent > wait:
+                course = replace(course, size=course._next_size())
         else:
             back = 2 if merit <= 100 * self.merit else 5
             course = replace(course, size=self.size - back, longest=self.size - 1, rates=())

@@ -53,7 +53,8 @@ class PDBG(Steps):
         if self.steered(problem) and not self.precompute:
             gradient = problem.B(theta, w)
             course = begin(problem, gradient, single=FULL)
-            return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
+            state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+            return state, 1.0 + course.metric.cost
         steps = self.choose_steps(problem)
         if self.precompute:
             moments = problem.moments()
@@ -88,7 +89,8 @@ class PDBG(Steps):
         course, kept, more = course.judge(problem, state.gradient, gradient, 1.0)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), 1.0 + more
+        state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+        return state, 1.0 + more
 
 
 def _gradient(moments: Moments, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:

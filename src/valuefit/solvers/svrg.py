@@ -58,7 +58,8 @@ class SVRG(Steps):
         gradient = problem.B(theta, w)
         if self.steered(problem):
             course = begin(problem, gradient)
-            return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
+            state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+            return state, 1.0 + course.metric.cost
         return State(theta, w, self.choose_steps(problem), gradient, memory=inner or problem.n), 1.0
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
@@ -93,7 +94,8 @@ class SVRG(Steps):
         course, kept, more = course.judge(problem, state.gradient, gradient, cost)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), cost + more
+        state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+        return state, cost + more
 
 
 @compiled
