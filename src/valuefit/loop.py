@@ -153,6 +153,7 @@ class _Run:
             self.state, cost = self.solver.init(self.problem, theta, w)
             self.best, self.weights = self.state, self.state.steps
             self.passes += cost
+            self.asked_at = self.passes
             self._take(self.state)
             while not self._done(cost):
                 state, cost = self.solver.epoch(self.problem, self.state, rng)

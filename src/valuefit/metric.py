@@ -14,7 +14,7 @@ from valuefit.rows import Rows, fits
 from valuefit.transitions import Array
 
 FIRST = 5.0  # passes that the first sample may cost
-FEWEST = 8  # but so many rows for each feature at least
+FEWEST = 6  # but so many rows for each feature at least
 TOGETHER = 64 << 20  # bytes of sums that are multiplied at a time
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
