@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle
+from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
 from valuefit.solver import State, Steps, check_inner
 from valuefit.steering import Course, begin
@@ -45,7 +45,7 @@ class SAGA(Steps):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         table, table_mean, gradient, passes = _fresh_table(problem, theta, w)
         if self.steered(problem):
-            course = begin(problem, gradient)
+            course = begin(problem, gradient, lagging=True)
             return State(theta, w, course.steps, gradient, (table, *table_mean, course)), passes + course.metric.cost
         return State(theta, w, self.choose_steps(problem), gradient, (table, *table_mean)), passes
 
@@ -77,7 +77,7 @@ class SAGA(Steps):
             theta, w, course.batch(problem.d), *course.steps, problem.ridge, problem.identity,
         )  # fmt: skip
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
-        cost = len(draws) / problem.n
+        cost = len(draws) / problem.n + course.products(len(draws), problem.d)
         # the mean of the table lags behind the gradient, so it may well rise while all is well
         course, kept, more = course.judge(problem, state.gradient, gradient, cost, slack=4.0)
         if not kept:
@@ -211,6 +211,6 @@ def batches(
         for c in range(w.shape[0]):
             g_w[c] += count * (B_w[c] + (w[c] if identity else 0.0))
             B_w[c] += c_w[c] / n
-        theta -= step_theta * np.dot(metric_theta, g_theta)
-        w -= step_w * np.dot(metric_w, g_w)
+        theta -= step_theta * times(metric_theta, g_theta)
+        w -= step_w * times(metric_w, g_w)
         start = stop
