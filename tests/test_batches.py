@@ -146,8 +146,8 @@ FAULTS = {
         "ridge forgotten": ("ridge * theta[c]", "0.0"),
         "ridge once a batch": ("count * (G_theta[c] + ridge * theta[c])", "count * G_theta[c] + ridge * theta[c]"),
         "snapshot's gradient once a batch": ("count = stop - start", "count = 1"),
-        "metric of w left out": ("np.dot(metric_w, g_w)", "g_w"),
-        "metric of theta left out": ("np.dot(metric_theta, g_theta)", "g_theta"),
+        "metric of w left out": ("times(metric_w, g_w)", "g_w"),
+        "metric of theta left out": ("times(metric_theta, g_theta)", "g_theta"),
         "w left out where C = I": ("(w[c] if identity else 0.0)", "0.0"),
         "sums not emptied": ("g_theta[:] = 0.0", "pass"),
         "ratio left out": ("weight[j] * u_factor[j] * u_w", "weight[j] * u_w"),
@@ -164,7 +164,7 @@ FAULTS = {
         "table not written": ("table[t, 0], table[t, 1] = v_theta, psi_w", "pass"),
         "trace's scalar not written": ("table[t, 2] = u_w", "pass"),
         "mean once a batch": ("count = stop - start", "count = 1"),
-        "metric of theta left out": ("np.dot(metric_theta, g_theta)", "g_theta"),
+        "metric of theta left out": ("times(metric_theta, g_theta)", "g_theta"),
         "w left out where C = I": ("(w[c] if identity else 0.0)", "0.0"),
         "C in place of I": ("if identity:", "if False:"),
         "changes not emptied": ("c_w[:] = 0.0", "pass"),
@@ -174,6 +174,7 @@ FAULTS = {
 IN_PLAIN_PYTHON = {
     "np": np,
     "fetch": lambda rows, i: None,
+    "times": lambda metric, x: metric @ x,
     "dot": lambda rows, i, x: rows[i] @ x,
     "dotv": lambda rows, i, j, discount, x: (rows[i] - discount * rows[j]) @ x,
 }

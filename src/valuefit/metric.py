@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit.balance import COST, Balanced, balance, balanced_sizes
 from valuefit.kernels import add_rows, add_steps
 from valuefit.problem import Problem
 from valuefit.rows import Rows, fits
@@ -28,16 +29,19 @@ class Metric:
 
     theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sampled steps (all of them: from the moments). In these
     coordinates the saddle point is as round as the sample can make it, whatever the features: centring, scaling
-    and correlations are all taken out. `draw` picks steps half uniformly, half by their size, and `weight` undoes
-    that in the mean.
+    and correlations are all taken out. With `count` 0 the matrices are `Balanced`: only centred and scaled.
+    `draw` picks steps half uniformly, half by their size, and `weight` undoes that in the mean.
     """
 
-    theta: Array
-    w: Array
+    theta: Array | Balanced
+    w: Array | Balanced
     count: int
     cost: float  # passes that it took
     weight: Array
     steps: tuple[float, float]  # for single rows; times the number of rows for a batch of them
+    spread: float = 1.0  # how much larger than 1 a second moment may still be in these coordinates
+    fewest: int = 1  # rows in a batch, for products with the metric not to outweigh them
+    each: float = 0.0  # passes that such products cost, beyond what rows as long as the metric is wide do
 
     @property
     def exact(self) -> bool:
@@ -60,8 +64,12 @@ class Metric:
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared gradient in these coordinates: about twice what F has left to lose, and the dual likewise."""
         of_theta, of_w = gradient
-        value = float(of_theta @ (self.theta @ of_theta)) + float(of_w @ (self.w @ of_w))
+        value = _energy(self.theta, of_theta) + _energy(self.w, of_w)
         return value if np.isfinite(value) else np.inf
+
+
+def _energy(matrix: Array | Balanced, x: Array) -> float:
+    return matrix.energy(x) if isinstance(matrix, Balanced) else float(x @ (matrix @ x))
 
 
 def metric_cost(problem: Problem, count: int) -> float:
@@ -77,8 +85,21 @@ def metric_cost(problem: Problem, count: int) -> float:
 
 def metric_fits(problem: Problem) -> bool:
     """Whether the matrices find room, rows are dense enough for them to pay, and steps many enough to tell them."""
-    tables = 8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0)
-    return not problem.phi.sparse and problem.n >= 2 * problem.k and fits(tables)
+    return not problem.phi.sparse and problem.n >= 2 * problem.k and _room(problem)
+
+
+def balance_fits(problem: Problem) -> bool:
+    """Whether balanced coordinates, which need no such room, are to be had where those matrices are not."""
+    return problem.phi.sparse or not _room(problem)
+
+
+def later_metric_fits(problem: Problem) -> bool:
+    """Whether the matrices could follow where balanced coordinates turned out to be slow."""
+    return problem.n >= 2 * problem.k and _room(problem)
+
+
+def _room(problem: Problem) -> bool:
+    return fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
 
 
 def first_count(problem: Problem) -> int:
@@ -94,7 +115,30 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     rng = np.random.default_rng(count)
     A, C = _moments(problem, count, rng)
     inverse_L, inverse_R = _factors(problem, A, C, count)
-    of_psi, of_u, of_v = _sizes(problem, inverse_L, inverse_R, rng)
+    sizes = _sizes(problem, inverse_L, inverse_R, rng)
+    weight, steps = _draws_and_steps(problem, *sizes)
+    each = problem.passes(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
+    return Metric(
+        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps,
+        fewest=max(1, int(np.ceil(each * problem.n))), each=each,
+    )  # fmt: skip
+
+
+def balanced_metric(problem: Problem) -> Metric:
+    """The metric that only centres and scales, which takes memory and time of the order of the rows alone."""
+    theta, w = balance(problem)
+    weight, steps = _draws_and_steps(problem, *balanced_sizes(problem, theta, w))
+    # (psi'x)^2 is at most the number of nonzeros times sum psi_c^2 x_c^2, whose mean scaling makes |x|^2
+    stored = max(1.0, problem.phi.stored / problem.phi.shape[0])
+    width = problem.k + problem.d
+    return Metric(
+        theta, w, 0, COST, weight, steps, spread=stored, fewest=int(np.ceil(0.5 * width / stored)),
+        each=problem.passes(10 * width) if problem.phi.sparse else 0.0,
+    )  # fmt: skip
+
+
+def _draws_and_steps(problem: Problem, of_psi: Array, of_u: Array, of_v: Array) -> tuple[Array, tuple[float, float]]:
+    """Weights that undo drawing half uniformly and half by size, and steps for rows drawn so."""
     score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
     weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
     dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
@@ -102,8 +146,7 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     primal = float((weight * of_v * strength).max())
     if problem.identity:
         primal = max(primal, dual)  # w must keep up with theta, which A'A alone would let run ahead
-    steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
-    return Metric(inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps)
+    return weight, (0.25 / max(primal, 1e-300), 0.25 / dual)
 
 
 def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:

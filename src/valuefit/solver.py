@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from valuefit.metric import metric_fits
+from valuefit.metric import balance_fits, metric_fits
 from valuefit.problem import Problem
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -93,8 +93,8 @@ class Steps(Solver):
         return self.steps == "auto" and self.step_theta is None and self.step_w is None
 
     def steered(self, problem: Problem) -> bool:
-        """Whether steps are adapted while running, in a metric of sampled rows: where nothing else was asked for."""
-        return self.guarded and metric_fits(problem)
+        """Whether steps are adapted while running, in a metric: where nothing else was asked for."""
+        return self.guarded and (metric_fits(problem) or balance_fits(problem))
 
     def choose_steps(self, problem: Problem) -> tuple[float, float]:
         theta, w = self.step_theta, self.step_w

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from valuefit.kernels import trace_backward
+from valuefit.metric import metric_fits
 from valuefit.problem import Moments, Problem
 from valuefit.solver import State, Steps, inverse
 from valuefit.steering import Course, begin
@@ -50,7 +51,7 @@ class PDBG(Steps):
         return plan.step_theta, plan.step_w
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        if self.steered(problem) and not self.precompute:
+        if self.guarded and metric_fits(problem) and not self.precompute:
             gradient = problem.B(theta, w)
             course = begin(problem, gradient, single=FULL)
             state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)

@@ -7,14 +7,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle
+from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
 from valuefit.solver import State, Steps, check_inner
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
-
-WAIT = 5.0  # passes until the table says something of the steps
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class SAGA(Steps):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         table, table_mean, gradient, passes = _fresh_table(problem, theta, w)
         if self.steered(problem):
-            course = begin(problem, gradient)
+            course = begin(problem, gradient, lagging=True)
             memory = Steered(table, *table_mean, theta, w, course)
             return memory.state(theta, w, gradient), passes + course.metric.cost
         return State(theta, w, self.choose_steps(problem), gradient, (table, *table_mean)), passes
@@ -81,10 +79,8 @@ class SAGA(Steps):
             last_theta, last_w, theta, w, course.batch(problem.d), *course.steps, problem.ridge, problem.identity,
         )  # fmt: skip
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
-        cost = len(draws) / problem.n
-        # the mean of the table lags behind the gradient, so it may well rise while all is well, and at first it falls
-        # whatever the steps
-        course, kept, more = course.judge(problem, state.gradient, gradient, cost, slack=4.0, wait=WAIT)
+        cost = len(draws) / problem.n + course.products(len(draws), problem.d)
+        course, kept, more = course.judge(problem, state.gradient, gradient, cost)
         if not kept:
             # that mean may have been small by chance, next to which every epoch looks bad: fill the table anew
             table, table_mean, gradient, again = _fresh_table(problem, state.theta, state.w)
@@ -239,6 +235,6 @@ def batches(
             mean_w[c] += w[c] * count / draws.shape[0]
             g_w[c] += count * (B_w[c] + (w[c] if identity else 0.0))
             B_w[c] += c_w[c] / n
-        theta -= step_theta * np.dot(metric_theta, g_theta)
-        w -= step_w * np.dot(metric_w, g_w)
+        theta -= step_theta * times(metric_theta, g_theta)
+        w -= step_w * times(metric_w, g_w)
         start = stop

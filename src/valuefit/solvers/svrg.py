@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle
+from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
 from valuefit.solver import State, Steps, check_inner
 from valuefit.steering import Course, begin
@@ -90,7 +90,7 @@ class SVRG(Steps):
         )  # fmt: skip
         theta, w = state.theta + d_theta, state.w + d_w
         gradient = problem.B(theta, w)
-        cost = 1 + len(draws) / problem.n
+        cost = 1 + len(draws) / problem.n + course.products(len(draws), problem.d)
         course, kept, more = course.judge(problem, state.gradient, gradient, cost)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
@@ -174,6 +174,6 @@ def batches(
             g_theta[c] += count * (G_theta[c] + ridge * theta[c])
         for c in range(w.shape[0]):
             g_w[c] += count * (G_w[c] + (w[c] if identity else 0.0))
-        theta -= step_theta * np.dot(metric_theta, g_theta)
-        w -= step_w * np.dot(metric_w, g_w)
+        theta -= step_theta * times(metric_theta, g_theta)
+        w -= step_w * times(metric_w, g_w)
         start = stop
