@@ -250,7 +250,7 @@ def test_the_scale_of_a_feature_is_taken_out() -> None:
 
 def test_products_that_overflow_are_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"range of numbers.*Rescale"):
-        module._inverse_factor(np.full((2, 2), np.inf))
+        module._factor(np.full((2, 2), np.inf))
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------

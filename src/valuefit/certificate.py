@@ -43,7 +43,13 @@ class Certificate:
         self._b_energy: float | None = None
         self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
         self._unit: float | None = None
-        self.moments_known = False  # where the solver has formed and counted them already
+        self._moments_known = False  # where the solver has formed and counted them already
+        self._offered: Whitening | None = None
+
+    def offer(self, *, moments: bool, whitening: Whitening | None) -> None:
+        """What a solver has made already, and counted."""
+        self._moments_known = self._moments_known or moments
+        self._offered = whitening or self._offered
 
     @property
     def exact_cost(self) -> float:
@@ -51,7 +57,7 @@ class Certificate:
         problem, k, d = self.problem, self.problem.k, self.problem.d
         if 16 * k * (k + d) > memory_limit():
             return np.inf
-        return (0.0 if self.moments_known else problem.moment_passes) + problem.passes(10 * k**3 + 20 * d**2 * k)
+        return (0.0 if self._moments_known else problem.moment_passes) + problem.passes(10 * k**3 + 20 * d**2 * k)
 
     @property
     def cheap(self) -> bool:
@@ -221,7 +227,9 @@ class Certificate:
     def _whitening(self) -> Whitening:
         if self._made is None:
             self._made = identity_whitening(self.problem)
-            if not self.problem.identity:
+            if self._offered is not None:
+                self._made = self._offered
+            elif not self.problem.identity:
                 self._made = whiten(self.problem, limit=0.5 * self._allowance)
             self.passes += self._made.passes
             if not np.isfinite(self._made.excess):

@@ -186,7 +186,7 @@ class _Run:
             self.residual = size / self.unit if size else 0.0
             self.residual_of = self.passes
         self.state = state
-        self.certificate.moments_known |= state.moments
+        self.certificate.offer(moments=state.moments, whitening=state.whitening)
         if self.statistical and self.passes >= self.next_noise:
             self.tol = max(FINEST, supported_gap(self.problem, state.theta))
             self.passes += 0.5

@@ -13,6 +13,7 @@ from valuefit.kernels import add_rows, add_steps
 from valuefit.problem import Problem
 from valuefit.rows import Rows, fits
 from valuefit.transitions import Array
+from valuefit.whitening import Whitening, likely_excess
 
 FIRST = 5.0  # passes that the first sample may cost
 FEWEST = 6  # but so many rows for each feature at least
@@ -41,6 +42,7 @@ class Metric:
     steps: tuple[float, float]  # for single rows; times the number of rows for a batch of them
     spread: float = 1.0  # how much larger than 1 a second moment may still be in these coordinates
     fewest: int = 1  # rows in a batch, for products with the metric not to outweigh them
+    whitening: Whitening | None = None  # the factor of C that was made on the way, where it can be relied on
     each: float = 0.0  # passes that such products cost, beyond what rows as long as the metric is wide do
 
     @property
@@ -114,13 +116,13 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     """The metric from this many steps; the same problem and count give the same bits."""
     rng = np.random.default_rng(count)
     A, C = _moments(problem, count, rng)
-    inverse_L, inverse_R = _factors(problem, A, C, count)
+    L, inverse_L, inverse_R = _factors(problem, A, C, count)
     sizes = _sizes(problem, inverse_L, inverse_R, rng)
     weight, steps = _draws_and_steps(problem, *sizes)
     each = problem.passes(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
     return Metric(
         inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps,
-        fewest=max(1, int(np.ceil(each * problem.n))), each=each,
+        fewest=max(1, int(np.ceil(each * problem.n))), each=each, whitening=_whitening(problem, C, L, count),
     )  # fmt: skip
 
 
@@ -178,13 +180,23 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     return A, np.eye(problem.k) if problem.identity else C
 
 
-def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array]:
-    """L^-1 and R^-1 with C ~ L L' and A'C^-1A + ridge I ~ R R', lifted where the sample cannot tell them from noise."""
+def _whitening(problem: Problem, C: Array, L: Array, count: int) -> Whitening | None:
+    """The factor for a certificate too, unless columns are so nearly dependent that the shift decides."""
+    size, pivot = np.diag(C), np.diag(L) ** 2
+    if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
+        return None
+    share = -(-problem.n // count)
+    likely = likely_excess(problem.k, count, share)
+    return Whitening(np.asfortranarray(L), np.arange(problem.k), problem.k, 1.1 * share, 1.1 * likely, True, 0.0)
+
+
+def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
+    """L, L^-1 and R^-1 with C ~ L L', A'C^-1A + ridge I ~ R R', lifted where the sample cannot tell them from noise."""
     C = C.copy()
     size = np.diag(C).copy()
     size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
     C[np.diag_indices_from(C)] += SHIFT * size
-    inverse_L = _inverse_factor(C)
+    L, inverse_L = _factor(C)
     M = inverse_L @ A
     H = M.T @ M
     H[np.diag_indices_from(H)] += problem.ridge
@@ -195,17 +207,18 @@ def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, A
     size = np.diag(H).copy()
     size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
     H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
-    return inverse_L, _inverse_factor(H)
+    return L, inverse_L, _factor(H)[1]
 
 
-def _inverse_factor(S: Array) -> Array:
+def _factor(S: Array) -> tuple[Array, Array]:
+    """The Cholesky factor, of S lifted as little as it takes, and its inverse."""
     lift = 0.0
     while np.isfinite(S).all() and lift < LIFT:  # rounding may have pushed an eigenvalue below zero
         lower, info = linalg.lapack.dpotrf(S + lift * np.diag(np.diag(S)), lower=True, clean=True)
         if info == 0:
             inverse, info = linalg.lapack.dtrtri(lower, lower=True)
             if info == 0 and np.isfinite(inverse).all():
-                return np.asarray(inverse)
+                return np.asarray(lower), np.asarray(inverse)
         lift = max(10 * lift, 1e-12)
     raise ValueError(
         "Products of the features leave the range of numbers, so no steps can be found. Rescale the features."

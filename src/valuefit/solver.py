@@ -11,8 +11,10 @@ import numpy as np
 
 from valuefit.metric import balance_fits, metric_fits
 from valuefit.problem import Problem
+from valuefit.steering import Course
 from valuefit.theory import Theory
 from valuefit.transitions import Array
+from valuefit.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class State:
     objective: float | None = None  # F(theta), likewise
     finished: bool = False  # another epoch would change nothing
     moments: bool = False  # whether A and C were formed on the way, and counted
+    whitening: Whitening | None = None  # a factor of C, likewise
     note: str = ""  # for the message of the result
 
 
@@ -141,6 +144,14 @@ class PlainSteps(Steps):
     @abstractmethod
     def run(self, *arguments: Any) -> None:
         """The method's kernel, which changes theta and w in place."""
+
+
+def on_course(theta: Array, w: Array, gradient: tuple[Array, Array], course: Course, memory: Any = None) -> State:
+    """The state of a method whose steps are adapted, and what it has to offer to the certificate."""
+    found = course.metric
+    return State(
+        theta, w, course.steps, gradient, memory or course, moments=found.exact, whitening=found.whitening
+    )  # fmt: skip
 
 
 def row_steps(problem: Problem) -> tuple[float, float]:

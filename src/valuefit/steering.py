@@ -70,7 +70,7 @@ class Course:
     def judge(
         self, problem: Problem, before: tuple[Array, Array], after: tuple[Array, Array], passes: float
     ) -> tuple[Course, bool, float]:
-        """The course after an epoch of so many passes from one gradient to another, whether to keep it, passes added."""
+        """The course after an epoch from one gradient to another, whether to keep that, and passes it added."""
         merit = self.metric.merit(after)
         slack = 4.0 if self.lagging else 2.0  # a squared gradient may get so much larger by chance
         kept = merit <= max(slack * self.merit, ROUNDING * self.first)

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.kernels import trace_backward
 from valuefit.metric import metric_fits
 from valuefit.problem import Moments, Problem
-from valuefit.solver import State, Steps, inverse
+from valuefit.solver import State, Steps, inverse, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -54,7 +54,7 @@ class PDBG(Steps):
         if self.guarded and metric_fits(problem) and not self.precompute:
             gradient = problem.B(theta, w)
             course = begin(problem, gradient, single=FULL)
-            state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+            state = on_course(theta, w, gradient, course)
             return state, 1.0 + course.metric.cost
         steps = self.choose_steps(problem)
         if self.precompute:
@@ -90,7 +90,7 @@ class PDBG(Steps):
         course, kept, more = course.judge(problem, state.gradient, gradient, 1.0)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+        state = on_course(theta, w, gradient, course)
         return state, 1.0 + more
 
 

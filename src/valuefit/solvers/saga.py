@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_inner
+from valuefit.solver import State, Steps, check_inner, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -106,7 +106,7 @@ class Steered(NamedTuple):
     course: Course
 
     def state(self, theta: Array, w: Array, gradient: tuple[Array, Array]) -> State:
-        return State(theta, w, self.course.steps, gradient, self, moments=self.course.metric.exact)
+        return on_course(theta, w, gradient, self.course, self)
 
 
 def _fresh_table(

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_inner
+from valuefit.solver import State, Steps, check_inner, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -58,7 +58,7 @@ class SVRG(Steps):
         gradient = problem.B(theta, w)
         if self.steered(problem):
             course = begin(problem, gradient)
-            state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+            state = on_course(theta, w, gradient, course)
             return state, 1.0 + course.metric.cost
         return State(theta, w, self.choose_steps(problem), gradient, memory=inner or problem.n), 1.0
 
@@ -94,7 +94,7 @@ class SVRG(Steps):
         course, kept, more = course.judge(problem, state.gradient, gradient, cost)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        state = State(theta, w, course.steps, gradient, memory=course, moments=course.metric.exact)
+        state = on_course(theta, w, gradient, course)
         return state, cost + more
 
 
