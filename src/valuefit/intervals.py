@@ -27,6 +27,7 @@ from scipy.stats import t as student
 
 from valuefit.exact import Exact
 from valuefit.kernels import trace_norms
+from valuefit.noise import ENOUGH_STEPS, PART, clusters
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
@@ -37,7 +38,6 @@ TRUST = 1e-12  # reciprocal condition number below which a factorisation is not 
 SOLVED = 1e-6  # relative defect up to which a direct solution counts as one: above, the data leave the value open
 NEAR = 1e-2  # and an iterative one: standard errors were within 1% of the exact ones at that, wherever compared
 PRODUCTS = 600  # with the log that an iterative solution may take
-ENOUGH_STEPS = 25  # of a single episode, to cut it into blocks
 
 LU = "factorised"
 SPECTRUM = "by singular values"
@@ -71,7 +71,7 @@ class Spread:
         """solver_error over a tenth of the standard error: up to 1 it does not matter; 0 where either is unknown."""
         if not self.solver_error or self.standard_error is None:
             return 0.0
-        return 10 * self.solver_error / self.standard_error if self.standard_error else np.inf
+        return self.solver_error / (PART * self.standard_error) if self.standard_error else np.inf
 
 
 class Sandwich:
@@ -88,13 +88,7 @@ class Sandwich:
 
     def __init__(self, problem: Problem, theta: Array, episode: Array) -> None:
         self.problem, self.theta = problem, theta
-        _, cluster = np.unique(episode, return_inverse=True)
-        self.clusters = int(cluster.max()) + 1
-        self.blocks = self.clusters == 1 and problem.n >= ENOUGH_STEPS
-        if self.blocks:
-            self.clusters = int(np.sqrt(problem.n))
-            cluster = np.arange(problem.n) * self.clusters // problem.n
-        self.cluster: Array = cluster
+        self.cluster, self.clusters, self.blocks = clusters(episode)
         self._known: dict[bytes, tuple[Array, Array] | Spread] = {}  # adjoints, which do not depend on theta
 
     def at(self, theta: Array) -> Sandwich:
