@@ -12,7 +12,7 @@ import numpy as np
 from valuefit.certificate import EASY, Certificate
 from valuefit.choice import rank
 from valuefit.exact import Exact
-from valuefit.noise import PASSES, noise_is_below, supported_gap
+from valuefit.noise import PASSES, hoped_gap, supported_gap
 from valuefit.problem import Problem
 from valuefit.result import Result
 from valuefit.solver import FixedPoint, Solver, State, Steps, settings
@@ -25,6 +25,7 @@ SHORTEN = 4.0  # by this much, then, where the steps are ours to change
 PATIENCE = 12  # how often before giving up
 ROUNDING = 1e-14  # no gap is asked for below this in earnest
 FINEST = 1e-6  # the gap that tol="statistical" asks for at most
+LOOK = 2.0  # passes that a look at what is reported is worth, about
 EARLIER = 4.0  # how much larger than that a gap must be for an early look at it to pay
 
 
@@ -138,9 +139,9 @@ class _Run:
         self.reported, self.looked = reported if self.statistical else None, False
         # a gap that is enough for any one number is, times their count, enough for them on average
         self.share = float(problem.d - len(problem.dead)) if self.reported else 1.0
-        self.next_noise = 0.0  # passes at which the noise of the log is measured again
-        if self.statistical and noise_is_below(problem, EARLIER * FINEST / max(self.share, 1.0)):
-            self.next_noise = np.inf  # so long a log supports more digits than are asked for
+        self.hope = self.share * hoped_gap(problem) if self.statistical else 0.0
+        # passes at which the noise of the log is measured again; a long one supports more digits than are asked for
+        self.next_noise = 0.0 if self.hope > EARLIER * FINEST else np.inf
         self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
         self.asked_at, self.asking_cost = 0.0, 10.0
 
@@ -192,7 +193,7 @@ class _Run:
             self.unit = self.unit or float(np.linalg.norm(self.problem.b)) or size
             self.residual = size / self.unit if size else 0.0
         self.state = state
-        if self.statistical and self.passes >= self.next_noise and not state.finished:
+        if self.passes >= self.next_noise and self._near(state):
             self.passes += PASSES
             self.next_noise = 3 * self.passes
             self._ask_for(self.share * supported_gap(self.problem, state.theta))
@@ -200,6 +201,12 @@ class _Run:
             self.residual_of = self.passes
             self._record()
         return True
+
+    def _near(self, state: State) -> bool:
+        """Whether the noise of the log may soon matter, so that it is worth measuring."""
+        if state.finished or not self.epochs:
+            return False
+        return self.residual**2 <= 10 * self.hope if state.gap is None else FINEST < state.gap <= self.hope
 
     def _ask_for(self, gap: float) -> None:
         """Another gap to stop at; a look at the certificate comes sooner or later by as much."""
@@ -326,6 +333,11 @@ class _Run:
         """Whether what is reported at this gap is near enough; if not, a smaller gap is asked for."""
         if self.reported is None or self.gap is None or self.gap <= FINEST:
             return True
+        to_finest = self.passes * np.log(self.gap / FINEST) / -np.log(min(self.gap, 0.1))
+        if to_finest < LOOK:
+            self.share = 0.0
+            self._ask_for(FINEST)
+            return False
         off, passes = self.reported(self.state.theta)
         self.passes += passes
         self.looked = off <= 1

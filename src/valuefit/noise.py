@@ -47,12 +47,14 @@ def supported_gap(problem: Problem, theta: Array) -> float:
     return min(PART**2 * _noise(problem, theta) / (problem.n * bound), LOOSEST)
 
 
-def noise_is_below(problem: Problem, gap: float) -> bool:
-    """Whether the log is so long that it supports digits below this gap in any case; costs no pass."""
+def hoped_gap(problem: Problem) -> float:
+    """A gap that `supported_gap` is hardly above, whatever theta, from the rewards alone; costs no pass."""
     bound = _most_to_gain(problem)
+    if bound == 0:
+        return 0.0
     hang_together = 2 / (1 - problem.trace * min(float(problem.discount.max()), 0.999))
     generous = hang_together * float(np.mean((problem.ratio * problem.reward) ** 2))
-    return bound == 0 or PART**2 * generous / (problem.n * bound) < gap
+    return min(PART**2 * generous / (problem.n * bound), LOOSEST)
 
 
 def _most_to_gain(problem: Problem) -> float:
