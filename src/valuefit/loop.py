@@ -206,7 +206,14 @@ class _Run:
         """Whether the noise of the log may soon matter, so that it is worth measuring."""
         if state.finished or not self.epochs:
             return False
-        return self.residual**2 <= 10 * self.hope if state.gap is None else FINEST < state.gap <= self.hope
+        if state.gap is None:
+            return self.residual**2 <= 10 * self.hope
+        return FINEST < state.gap <= self.hope and self._worth_a_look(state.gap)
+
+    def _worth_a_look(self, gap: float) -> bool:
+        """Whether going on to the finest gap at the pace so far would take more than a look at what is reported."""
+        rest = self.passes * np.log(gap / FINEST) / -np.log(min(gap, 0.1))
+        return self.reported is None or bool(rest >= LOOK)
 
     def _ask_for(self, gap: float) -> None:
         """Another gap to stop at; a look at the certificate comes sooner or later by as much."""
@@ -333,8 +340,7 @@ class _Run:
         """Whether what is reported at this gap is near enough; if not, a smaller gap is asked for."""
         if self.reported is None or self.gap is None or self.gap <= FINEST:
             return True
-        to_finest = self.passes * np.log(self.gap / FINEST) / -np.log(min(self.gap, 0.1))
-        if to_finest < LOOK:
+        if not self._worth_a_look(self.gap):
             self.share = 0.0
             self._ask_for(FINEST)
             return False
