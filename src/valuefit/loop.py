@@ -12,7 +12,7 @@ import numpy as np
 from valuefit.certificate import EASY, Certificate
 from valuefit.choice import rank
 from valuefit.exact import Exact
-from valuefit.noise import PASSES, hoped_gap, supported_gap
+from valuefit.noise import LOOSEST, PASSES, hoped_gap, supported_gap
 from valuefit.problem import Problem
 from valuefit.result import Result
 from valuefit.solver import FixedPoint, Solver, State, Steps, settings
@@ -139,7 +139,7 @@ class _Run:
         self.reported, self.looked = reported if self.statistical else None, False
         # a gap that is enough for any one number is, times their count, enough for them on average
         self.share = float(problem.d - len(problem.dead)) if self.reported else 1.0
-        self.hope = self.share * hoped_gap(problem) if self.statistical else 0.0
+        self.hope = min(self.share * hoped_gap(problem), LOOSEST) if self.statistical else 0.0
         # passes at which the noise of the log is measured again; a long one supports more digits than are asked for
         self.next_noise = 0.0 if self.hope > EARLIER * FINEST else np.inf
         self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
@@ -196,7 +196,7 @@ class _Run:
         if self.passes >= self.next_noise and self._near(state):
             self.passes += PASSES
             self.next_noise = 3 * self.passes
-            self._ask_for(self.share * supported_gap(self.problem, state.theta))
+            self._ask_for(min(self.share * supported_gap(self.problem, state.theta), LOOSEST))
         if gradient is not None:
             self.residual_of = self.passes
             self._record()
