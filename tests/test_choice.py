@@ -7,7 +7,8 @@ from conftest import Oracle
 
 import valuefit as vf
 from valuefit.choice import rank
-from valuefit.loop import FINEST, supported_gap
+from valuefit.loop import FINEST
+from valuefit.noise import supported_gap
 from valuefit.sources.random_mdp import random_mdp
 
 

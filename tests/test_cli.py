@@ -75,8 +75,8 @@ def test_quiet_is_one_line(log):
     done = run("evaluate", log, "--quiet")
     assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\)\n", done.stdout)
     few = run("evaluate", log, "-q", "--discount", 1, "--solver", "gtd2", "--max-passes", 1)
-    assert few.stdout.endswith("with 2 warnings\n")
-    one = run("evaluate", log, "-q", "--solver", "gtd2", "--max-passes", 1)
+    assert few.stdout.endswith("with 3 warnings\n")
+    one = run("evaluate", log, "-q", "--discount", 1)
     assert one.stdout.endswith("with 1 warning\n")
 
 

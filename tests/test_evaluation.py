@@ -160,7 +160,7 @@ def test_facts_are_json_without_nan():
     odd = replace(evaluation, policy_value=PolicyValue(np.float64(1.0), float("nan"), None, 0.95, 3, np.inf))
     assert odd.to_dict()["policy_value"] == {
         "estimate": 1.0, "standard_error": None, "interval": None, "level": 0.95, "starts": 3,
-        "effective_sample_size": None,
+        "effective_sample_size": None, "solver_error": None,
     }  # fmt: skip
     assert "unknown" in odd.summary()
 

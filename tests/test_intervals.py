@@ -9,7 +9,7 @@ from small_mdp import SmallMDP
 import naive
 import valuefit as vf
 from valuefit import intervals
-from valuefit.intervals import Sandwich
+from valuefit.intervals import Sandwich, Spread
 
 
 def small_log(*, trace=0.0, ridge=0.0, off_policy=False, dual=False, identity=False, seed=0):
@@ -267,3 +267,81 @@ def test_a_single_short_episode_has_no_standard_error(steps):
     assert found.standard_error is None
     assert found.interval(1.0, 0.95) is None
     assert f"One episode of {steps} steps is too short" in found.reason
+
+
+# ---- what the solver left undone ---------------------------------------------------------------------------
+
+
+def started(problem, theta, episode):
+    """Two sandwiches of the same problem, made at other weights: one anew, one moved there."""
+    return Sandwich(problem, theta, episode), Sandwich(problem, np.zeros_like(theta), episode).at(theta)
+
+
+@pytest.mark.parametrize("way", ["factorised", "spectrum", "iteration"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_the_solver_error_is_the_distance_to_the_minimiser(variant, way, monkeypatch):
+    log = small_log(**variant)
+    best, c = naive.minimiser(log)[0], np.array([1.0, -0.5, 0.3])
+    if way == "spectrum":
+        monkeypatch.setattr(intervals, "TRUST", 2.0)
+    elif way == "iteration":
+        never_dense(monkeypatch)
+    for size in (1e-6, 0.1, 10.0):
+        theta = best + size * np.array([0.3, 0.2, -1.0])
+        wanted = abs(c @ (theta - best))
+        for sandwich in started(problem_of(log), theta, log.episode):
+            found = sandwich.error(c)
+            assert found.solver_error == pytest.approx(wanted, rel=1e-3 if way == "iteration" else 1e-7)
+            assert found.unfinished == pytest.approx(10 * found.solver_error / found.standard_error)
+            assert sandwich.error(np.zeros(3)).solver_error == 0
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.05])
+def test_the_solver_error_of_dependent_features_counts_what_the_data_determine(ridge):
+    log = small_log(trace=0.3, ridge=ridge, off_policy=True)
+    rotation = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0][:3]
+    wide = problem_of(log._replace(Phi=log.Phi @ rotation, Psi=log.Phi @ rotation))
+    best = vf.solve(wide, "lstd").theta
+    off = np.random.default_rng(4).normal(size=6)
+    c = np.array([1.0, -0.5, 0.3]) @ rotation
+    for sandwich in started(wide, best + off, log.episode):
+        assert sandwich.way == intervals.SPECTRUM
+        assert sandwich.error(c).solver_error == pytest.approx(abs(c @ off), rel=1e-7)
+        assert sandwich.error(off).solver_error == (pytest.approx(off @ off) if ridge else None)
+
+
+def test_moving_costs_no_second_adjoint(monkeypatch):
+    log = small_log(ridge=0.1)
+    problem = problem_of(log)
+    sandwich, c = Sandwich(problem, np.zeros(3), log.episode), np.ones(3)
+    sandwich.error(c)
+    monkeypatch.setattr(Sandwich, "_adjoint", None)
+    moved = sandwich.at(naive.minimiser(log)[0])
+    assert moved.error(c).solver_error < 1e-12 < sandwich.error(c).solver_error
+
+
+def test_the_interval_is_as_much_wider_as_the_solver_is_off():
+    plain, unfinished = Spread(2.0, 8), Spread(2.0, 8, solver_error=0.5)
+    low, high = plain.interval(1.0, 0.95)
+    assert unfinished.interval(1.0, 0.95) == (low - 0.5, high + 0.5)
+    assert unfinished.unfinished == 2.5
+    assert plain.unfinished == 0
+    assert Spread(0.0, 8, solver_error=0.1).unfinished == np.inf
+    assert Spread(None, 8, solver_error=0.1).unfinished == 0
+
+
+class OneEquation(Sandwich):
+    """A planted fault: only what is left of the second equation is looked at."""
+
+    @property
+    def _left(self):
+        above, below = self.problem.B(self.theta, self.w)
+        return np.zeros_like(above), below
+
+
+def test_a_planted_fault_makes_the_solver_error_wrong():
+    log = small_log(ridge=0.3)
+    theta, c = naive.minimiser(log)[0] + 1.0, np.array([1.0, -0.5, 0.3])
+    problem = problem_of(log)
+    assert Sandwich(problem, theta, log.episode).error(c).solver_error == pytest.approx(0.8)
+    assert OneEquation(problem, theta, log.episode).error(c).solver_error != pytest.approx(0.8, rel=0.01)

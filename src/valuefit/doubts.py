@@ -50,6 +50,12 @@ def _of_the_answer(result: Result, sandwich: Sandwich, spread: Spread, log: Tran
         found.append(
             "The standard error is 0 because no TD error differs from 0: the log shows no randomness to measure."
         )
+    elif spread.unfinished > 1:
+        found.append(
+            f"The solver stopped early: solved to the end, the policy value would move by {spread.solver_error:.2g}, "
+            f"{spread.unfinished / 10:.2g} standard errors. The interval is wider by as much on both sides. Give more "
+            "max_passes, a smaller tol, or another solver."
+        )
     episodes = len(np.unique(log.episode))
     if sandwich.blocks:
         found.append(

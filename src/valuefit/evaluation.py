@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class PolicyValue:
 
     standard_error and interval are None where the log cannot tell them; a warning then says why.
     starts: how many. effective_sample_size: steps that the ratios leave, None where there are no ratios.
+    solver_error: how far the solver stopped from where it would end, which the interval is wider by on both sides;
+    None where it cannot be told.
     """
 
     estimate: float
@@ -52,6 +54,7 @@ class PolicyValue:
     level: float
     starts: int
     effective_sample_size: float | None = None
+    solver_error: float | None = None
 
     def __repr__(self) -> str:
         if self.standard_error is None or self.interval is None:
@@ -109,7 +112,7 @@ class Evaluation:
 
     @cached_property
     def weights(self) -> list[dict[str, Any]] | None:
-        """Name, estimate, standard error and interval of each weight; None where they are too many to list."""
+        """Name, estimate, standard and solver error and interval of each weight; None where they are too many."""
         if self.problem.d > SHOWN:
             return None
         sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
@@ -119,7 +122,7 @@ class Evaluation:
             interval = spread.interval(estimate, LEVEL)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": spread.standard_error,
-                "interval": None if interval is None else list(interval),
+                "interval": None if interval is None else list(interval), "solver_error": spread.solver_error,
             })  # fmt: skip
         return listed
 
@@ -199,7 +202,9 @@ def evaluate(
     trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
     The interval covers the fixed point of the features, not what the features cannot express; episodes are the
-    clusters of its sandwich covariance.
+    clusters of its sandwich covariance. With tol="statistical" the solver goes on until the policy value, and the
+    weights where they are listed, are within a tenth of their standard errors of where they would end, or the gap is
+    1e-6.
     """
     log = load(log, columns=columns)
     if values not in VALUES:
@@ -212,10 +217,15 @@ def evaluate(
     fitted, sentence = make(features, log)
     notes.append(sentence)
     problem = make_problem(log, fitted, found, values, discount, trace, ridge)
-    result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
+    over = _starts(log, problem, fitted, found, values, starts)
+    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
+    result = solve(
+        problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
+        reported=lambda theta: _unfinished(sandwich.at(theta), over),
+    )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
-    sandwich = Sandwich(problem, result.theta, log.episode)
-    value, spread = at_starts(log, problem, result, sandwich, fitted, found, values, starts)
+    sandwich = sandwich.at(result.theta)
+    value, spread = at_starts(log, sandwich, over, values)
     notes.append(_where(value, starts, sandwich))
     warnings = doubts(log, problem, result, sandwich, spread, discount=float(discount))
     if values == "state-action":
@@ -268,24 +278,60 @@ def value_rows(
     return spread(fitted.transform(observations), weights)
 
 
-def at_starts(
-    log: Transitions, problem: Problem, result: Result, sandwich: Sandwich, fitted: Fitted, policy: Policy | None,
-    values: str, starts: Any,
-) -> tuple[PolicyValue, Spread]:  # fmt: skip
-    """The mean value over the starts; where they are the log's own, how they vary counts too."""
-    first = np.sort(np.unique(log.episode, return_index=True)[1])  # not `begins`, which also marks gaps of a slice
-    given = log.observations[log.now[first]] if starts is None else np.asarray(starts)
+class Starts(NamedTuple):
+    """What the policy value is averaged over: rows whose products with theta are the values there.
+
+    first: the steps of the log that these are the starts of, None where others were given.
+    """
+
+    rows: Any
+    c: Array  # their mean
+    first: Array | None
+
+
+def _starts(
+    log: Transitions, problem: Problem, fitted: Fitted, policy: Policy | None, values: str, starts: Any
+) -> Starts:
+    first = None
+    if starts is None:
+        first = np.sort(np.unique(log.episode, return_index=True)[1])  # not `begins`, which also marks gaps of a slice
+    given = np.asarray(starts) if first is None else log.observations[log.now[first]]
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
     rows = value_rows(fitted, values, policy, problem.d, given)
-    c = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
-    each = np.asarray(rows @ result.theta).ravel()
-    estimate = float(each.mean())
+    return Starts(rows, np.asarray(rows.mean(axis=0), dtype=np.float64).ravel(), first)
+
+
+def _spread(sandwich: Sandwich, over: Starts) -> tuple[Array, Spread]:
+    """The values at the starts and the spread of their mean; if they are the log's own, how they vary counts too."""
+    each = np.asarray(over.rows @ sandwich.theta).ravel()
     share = None
-    if starts is None:
-        share = np.zeros(len(log))
-        share[first] = (each - estimate) / len(first)
-    spread = sandwich.error(c, share)
+    if over.first is not None:
+        share = np.zeros(sandwich.problem.n)
+        share[over.first] = (each - each.mean()) / len(each)
+    return each, sandwich.error(over.c, share)
+
+
+def _unfinished(sandwich: Sandwich, over: Starts) -> tuple[float, float]:
+    """The largest solver error of what is reported over a tenth of its standard error, and the passes of looking.
+
+    Passes of the adjoint systems are not counted: intervals need their solutions anyway. Infinite where the policy
+    value has no standard error to compare with.
+    """
+    d = sandwich.problem.d
+    spreads = [_spread(sandwich, over)[1]]
+    if spreads[0].solver_error is None:
+        return np.inf, 1.0
+    if d <= SHOWN:
+        spreads += [sandwich.error(column) for column in np.eye(d)]
+    each = 1.5 if sandwich.w.any() else 0.5  # products of an influence
+    return max(spread.unfinished for spread in spreads), 1.0 + each * len(spreads)
+
+
+def at_starts(log: Transitions, sandwich: Sandwich, over: Starts, values: str) -> tuple[PolicyValue, Spread]:
+    """The mean value over the starts."""
+    each, spread = _spread(sandwich, over)
+    estimate = float(each.mean())
     ratios = values == "state" and bool((log.ratio != 1).any())
     value = PolicyValue(
         estimate=estimate,
@@ -294,6 +340,7 @@ def at_starts(
         level=LEVEL,
         starts=len(each),
         effective_sample_size=effective_sample_size(log.ratio) if ratios else None,
+        solver_error=spread.solver_error,
     )
     return value, spread
 

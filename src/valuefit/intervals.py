@@ -7,10 +7,14 @@ episode depend on one another; episodes do not. Hence influences are summed by e
 
 What such an interval covers is the fixed point: the answer of the same features, trace and ridge on endless data
 drawn as this log was. How far that lies from the policy's true value is a matter of the features, and not covered.
+
+The system being linear, the same adjoint (g_theta, g_w) also tells what a solver that stopped early left undone:
+c'(theta - theta*) = g_theta'(ridge theta - A'w) + g_w'(A theta - b + C w), whatever w.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +27,7 @@ from scipy.stats import t as student
 
 from valuefit.exact import Exact
 from valuefit.kernels import trace_norms
+from valuefit.noise import ENOUGH_STEPS, PART, clusters
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
@@ -33,7 +38,6 @@ TRUST = 1e-12  # reciprocal condition number below which a factorisation is not 
 SOLVED = 1e-6  # relative defect up to which a direct solution counts as one: above, the data leave the value open
 NEAR = 1e-2  # and an iterative one: standard errors were within 1% of the exact ones at that, wherever compared
 PRODUCTS = 600  # with the log that an iterative solution may take
-ENOUGH_STEPS = 25  # of a single episode, to cut it into blocks
 
 LU = "factorised"
 SPECTRUM = "by singular values"
@@ -45,20 +49,29 @@ class Spread:
     """How far c'theta may be off: `standard_error` (None where it cannot be told, and then `reason` says why).
 
     degrees: of freedom of Student's t, one less than there are clusters. determined: False where the data leave
-    c'theta open, so that its value is a convention (the smallest weights) and no error bar applies.
+    c'theta open, so that its value is a convention (the smallest weights) and no error bar applies. solver_error:
+    |c'(theta - theta*)|, how far the solver is from where it would end; None where it cannot be told.
     """
 
     standard_error: float | None
     degrees: int
     determined: bool = True
     reason: str = ""
+    solver_error: float | None = None
 
     def interval(self, estimate: float, level: float) -> tuple[float, float] | None:
-        """estimate -+ t * standard_error, two-sided at this level."""
+        """estimate -+ (t * standard_error + solver_error), two-sided at this level."""
         if self.standard_error is None:
             return None
-        reach = float(student.ppf(0.5 + level / 2, self.degrees)) * self.standard_error
+        reach = float(student.ppf(0.5 + level / 2, self.degrees)) * self.standard_error + (self.solver_error or 0.0)
         return estimate - reach, estimate + reach
+
+    @property
+    def unfinished(self) -> float:
+        """solver_error over a tenth of the standard error: up to 1 it does not matter; 0 where either is unknown."""
+        if not self.solver_error or self.standard_error is None:
+            return 0.0
+        return self.solver_error / (PART * self.standard_error) if self.standard_error else np.inf
 
 
 class Sandwich:
@@ -69,18 +82,25 @@ class Sandwich:
     consecutive blocks that are taken as independent (batch means), which holds when the process forgets
     within a block; `blocks` tells.
 
-    problem: what was solved. theta: its minimiser (or close to it). episode: an id for every step.
+    problem: what was solved. theta: its minimiser, or where a solver is on the way to it. episode: an id for every
+    step.
     """
 
     def __init__(self, problem: Problem, theta: Array, episode: Array) -> None:
         self.problem, self.theta = problem, theta
-        _, cluster = np.unique(episode, return_inverse=True)
-        self.clusters = int(cluster.max()) + 1
-        self.blocks = self.clusters == 1 and problem.n >= ENOUGH_STEPS
-        if self.blocks:
-            self.clusters = int(np.sqrt(problem.n))
-            cluster = np.arange(problem.n) * self.clusters // problem.n
-        self.cluster: Array = cluster
+        self.cluster, self.clusters, self.blocks = clusters(episode)
+        self._known: dict[bytes, tuple[Array, Array] | Spread] = {}  # adjoints, which do not depend on theta
+
+    def at(self, theta: Array) -> Sandwich:
+        """The same at other weights; what was factorised or solved for is shared."""
+        if self.way == SPECTRUM:
+            self._exact  # noqa: B018
+        other = copy.copy(self)
+        other.theta = theta
+        other.__dict__.pop("_left", None)
+        if self.way == SPECTRUM:
+            other.__dict__.pop("w", None)
+        return other
 
     def error(self, c: Array, starts: Array | None = None) -> Spread:
         """The spread of c'theta, c (d,). starts: what every step adds by being part of the sample behind c, (n,)."""
@@ -89,18 +109,27 @@ class Sandwich:
                 None, 0, reason=f"One episode of {self.problem.n} steps is too short to cut into blocks: "
                 f"at least {ENOUGH_STEPS} steps, or a second episode, are needed.",
             )  # fmt: skip
-        if not c.any():
-            influence: Array = np.zeros(self.problem.n)
-        else:
-            adjoint = self._adjoint(c)
+        influence: Array = np.zeros(self.problem.n)
+        left = 0.0
+        if c.any():
+            key = c.tobytes()
+            if key not in self._known:
+                self._known[key] = self._adjoint(c)
+            adjoint = self._known[key]
             if isinstance(adjoint, Spread):
                 return adjoint
             influence = self._influence(*adjoint)
+            left = abs(float(adjoint[0] @ self._left[0] + adjoint[1] @ self._left[1]))
         if starts is not None:
             influence = influence + starts
         sums = np.bincount(self.cluster, weights=influence, minlength=self.clusters)
         variance = self.clusters / (self.clusters - 1) * float(sums @ sums)
-        return Spread(float(np.sqrt(variance)), self.clusters - 1)
+        return Spread(float(np.sqrt(variance)), self.clusters - 1, solver_error=left)
+
+    @cached_property
+    def _left(self) -> tuple[Array, Array]:
+        """What is left of the saddle equations at (theta, w): (ridge theta - A'w, A theta - b + C w)."""
+        return self.problem.B(self.theta, self.w)
 
     def _influence(self, g_theta: Array, g_w: Array) -> Array:
         """(g_theta, g_w)'psi_t / n for every step: scalars a step, by the recurrence of the trace."""
@@ -146,10 +175,17 @@ class Sandwich:
             return np.asarray(problem.C_root @ (problem.C_root.T @ problem.residual(self.theta)))
         if problem.k == problem.d and not problem.ridge:
             return np.zeros(problem.k)  # A is square and, here, regular
-        right = np.concatenate([np.zeros(problem.d), problem.b])
         if self.way == LU:
+            right = np.concatenate([np.zeros(problem.d), problem.b])
             return np.asarray(-linalg.lu_solve(self._factors, right, check_finite=False)[problem.d :])
-        return -_minres(problem, right)[problem.d :]
+        return self._iterated[1]
+
+    @cached_property
+    def _iterated(self) -> tuple[Array, Array]:
+        """theta* and w* by iteration."""
+        d = self.problem.d
+        found = _minres(self.problem, np.concatenate([np.zeros(d), self.problem.b]))
+        return found[:d], -found[d:]
 
     @cached_property
     def _factors(self) -> tuple[Array, Array] | None:
@@ -180,7 +216,7 @@ class Sandwich:
         if self.way == ITERATION and g_theta.any():
             image = problem.C_dot(g_w)
             defect = max(defect, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))
-            off = np.linalg.norm(problem.residual(self.theta) - problem.C_dot(self.w))
+            off = np.linalg.norm(np.concatenate(problem.B(*self._iterated)))  # of w*, which influences rest on
             defect = max(defect, off / np.linalg.norm(problem.b)) if off else defect
         if defect <= (NEAR if self.way == ITERATION else SOLVED):
             return g_theta, g_w

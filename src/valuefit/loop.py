@@ -12,7 +12,7 @@ import numpy as np
 from valuefit.certificate import EASY, Certificate
 from valuefit.choice import rank
 from valuefit.exact import Exact
-from valuefit.kernels import trace_backward
+from valuefit.noise import LOOSEST, PASSES, hoped_gap, supported_gap
 from valuefit.problem import Problem
 from valuefit.result import Result
 from valuefit.solver import FixedPoint, Solver, State, Steps, settings
@@ -25,6 +25,8 @@ SHORTEN = 4.0  # by this much, then, where the steps are ours to change
 PATIENCE = 12  # how often before giving up
 ROUNDING = 1e-14  # no gap is asked for below this in earnest
 FINEST = 1e-6  # the gap that tol="statistical" asks for at most
+LOOK = 2.0  # passes that a look at what is reported is worth, about
+EARLIER = 4.0  # how much larger than that a gap must be for an early look at it to pay
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def solve(
     init: Result | tuple[Any, Any] | Any = None,
     reference: Result | Any = None,
     callback: Callable[[Progress], Any] | None = None,
+    reported: Callable[[Array], tuple[float, float]] | None = None,
 ) -> Result:
     """Minimise F with one of the solvers until the gap is certified below `tol`, or the budget is spent.
 
@@ -65,7 +68,9 @@ def solve(
     the noise of the log leaves open, or 1e-6. init: an earlier `Result`, a `(theta, w)` pair or a theta to
     start from, of the same or fewer features (what is new starts at 0). reference: the exact solution (an array
     or a `Result`); the history then holds the true gap of every epoch, free of charge. callback: called with a
-    `Progress` after each epoch; return True to stop.
+    `Progress` after each epoch; return True to stop. reported: with tol="statistical", what the answer is wanted for:
+    theta -> (the largest error of a reported number over what is allowed it, the passes of this look). Only these then
+    stop the solver, once the gap is such that numbers on average are within what is allowed.
     """
     if not isinstance(problem, Problem):
         raise ValueError(
@@ -86,7 +91,7 @@ def solve(
         chosen, why = rank(problem, 1e-6 if tol == "statistical" else float(tol), solver.memory)
         names = [find(name) for name in chosen]
     for place, able in enumerate(names):
-        run = _Run(problem, able, tol, max_passes, max_seconds, true_gap, callback)
+        run = _Run(problem, able, tol, max_passes, max_seconds, true_gap, callback, reported)
         last = place + 1 == len(names)
         try:
             run.go(theta, w, np.random.default_rng(seed))
@@ -114,6 +119,7 @@ class _Run:
         max_seconds: float | None,
         true_gap: Callable[[Array], float] | None,
         callback: Callable[[Progress], Any] | None,
+        reported: Callable[[Array], tuple[float, float]] | None,
     ) -> None:
         self.problem, self.solver = problem, solver
         self.statistical = tol == "statistical"
@@ -130,9 +136,12 @@ class _Run:
         self.unit = 0.0  # of the residual: |b|, or |B| at the start where b = 0
         self.residual, self.residual_of = 1.0, self.passes  # and the passes at which it was looked at
         self.next_look = 1.0  # passes at which a method without a gradient is looked at again
-        self.next_noise = 0.0  # passes at which the noise of the log is measured again
-        if self.statistical and 2 * supported_gap(problem, np.zeros(problem.d)) < FINEST:
-            self.next_noise = np.inf  # so long a log supports more digits than are asked for
+        self.reported, self.looked = reported if self.statistical else None, False
+        # a gap that is enough for any one number is, times their count, enough for them on average
+        self.share = float(problem.d - len(problem.dead)) if self.reported else 1.0
+        self.hope = min(self.share * hoped_gap(problem), LOOSEST) if self.statistical else 0.0
+        # passes at which the noise of the log is measured again; a long one supports more digits than are asked for
+        self.next_noise = 0.0 if self.hope > EARLIER * FINEST else np.inf
         self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
         self.asked_at, self.asking_cost = 0.0, 10.0
 
@@ -184,16 +193,34 @@ class _Run:
             size = float(np.linalg.norm(np.concatenate(gradient)))
             self.unit = self.unit or float(np.linalg.norm(self.problem.b)) or size
             self.residual = size / self.unit if size else 0.0
-            self.residual_of = self.passes
         self.state = state
         self.certificate.offer(moments=state.moments, whitening=state.whitening)
-        if self.statistical and self.passes >= self.next_noise:
-            self.tol = max(FINEST, supported_gap(self.problem, state.theta))
-            self.passes += 0.5
+        if self.passes >= self.next_noise and self._near(state):
+            self.passes += PASSES
             self.next_noise = 3 * self.passes
+            self._ask_for(min(self.share * supported_gap(self.problem, state.theta), LOOSEST))
         if gradient is not None:
+            self.residual_of = self.passes
             self._record()
         return True
+
+    def _near(self, state: State) -> bool:
+        """Whether the noise of the log may soon matter, so that it is worth measuring."""
+        if state.finished or not self.epochs:
+            return False
+        if state.gap is None:
+            return self.residual**2 <= 10 * self.hope
+        return FINEST < state.gap <= self.hope and self._worth_a_look(state.gap)
+
+    def _worth_a_look(self, gap: float) -> bool:
+        """Whether going on to the finest gap at the pace so far would take more than a look at what is reported."""
+        rest = self.passes * np.log(gap / FINEST) / -np.log(min(gap, 0.1))
+        return self.reported is None or bool(rest >= LOOK)
+
+    def _ask_for(self, gap: float) -> None:
+        """Another gap to stop at; a look at the certificate comes sooner or later by as much."""
+        before, self.tol = self.tol, gap if gap > EARLIER * FINEST else FINEST
+        self.look_below *= self.tol / before
 
     def _merit(self, gradient: tuple[Array, Array]) -> float:
         """Squared gradient, weighed by the first steps, so that theta and w come in one unit."""
@@ -247,9 +274,11 @@ class _Run:
 
     def _done(self, cost: float) -> bool:
         """Whether the loop ends here, with status and message set."""
-        if self._converged():
+        if self._converged() and self._reported_hold():
             self.status = "converged"
             self.message = f"The gap is certified to be at most {self.gap:.1e}; {self._asked} was asked."
+            if self.looked:
+                self.message += " What is reported is within a tenth of its standard error of where it would end."
             return True
         if self.state.finished and self.gap is not None and self.gap <= ROUNDING:
             self.message = (
@@ -309,6 +338,24 @@ class _Run:
         )  # a dear one must not fail
         return self.gap is not None and self.gap <= self.tol
 
+    def _reported_hold(self) -> bool:
+        """Whether what is reported at this gap is near enough; if not, a smaller gap is asked for."""
+        if self.reported is None or self.gap is None or self.gap <= FINEST:
+            return True
+        if not self._worth_a_look(self.gap):
+            self.share = 0.0
+            self._ask_for(FINEST)
+            return False
+        off, passes = self.reported(self.state.theta)
+        self.passes += passes
+        self.looked = off <= 1
+        if self.looked:
+            return True
+        tighter = min(0.5, 0.5 * self.gap / (self.tol * off**2))  # errors fall like the root of the gap
+        self.share *= tighter
+        self._ask_for(self.tol * tighter)
+        return False
+
     @property
     def _allowance(self) -> float:
         """Passes that the certificate may take: a part of the budget, and of what is left of it."""
@@ -319,8 +366,6 @@ class _Run:
     def _worth_asking(self) -> bool:
         if self.certificate.cheap:
             return True
-        if self.statistical and self.residual_of >= self.passes - 0.5 and self.residual**2 <= 10 * self.tol:
-            return self.passes - self.asked_at >= 2 * self.asking_cost
         if self.residual_of == self.passes and self.residual**2 <= self.look_below:
             return True
         return self.passes - self.asked_at >= 10 * max(self.asking_cost, 10.0)
@@ -359,21 +404,6 @@ class _Run:
             seed=int(seed),
             dead=tuple(int(column) for column in self.problem.dead),
         )
-
-
-def supported_gap(problem: Problem, theta: Array) -> float:
-    """The gap below which digits are noise: any c'theta is then off by at most a tenth of its standard error.
-
-    On-policy the covariance of theta is s^2 H^-1 / n with s^2 the mean squared TD error, so an excess of F of
-    0.01 s^2 / (2 n) will do; importance ratios enter s^2, and what traces add to the noise only makes this safer.
-    F(0) - F* <= 1/2 mean z^2 turns it into a gap, z being the rewards summed along the traces.
-    """
-    value = problem.phi.dot(theta) if theta.any() else np.zeros(problem.phi.shape[0])
-    td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
-    z = trace_backward(problem.reward, problem.discount, problem.ratio, problem.begins, problem.trace)
-    weight = problem.psi_squared
-    noise = float(weight @ (problem.ratio * td) ** 2) / max(float(weight.sum()), 1e-300)
-    return 0.01 * noise / (problem.n * max(float(np.mean(z**2)), 1e-300))
 
 
 def _by_keyboard(error: BaseException | None) -> bool:
