@@ -83,7 +83,9 @@ def _dense(problem: Problem, length: float) -> list[Estimate]:
     metric = COSTS["gram_flop"] * first_count(problem) * 3 * k * d + COSTS["factor_flop"] * 4 * d**3
     svrg = 2 * COSTS["fixed"] + metric + length * 12 * (updates + one_pass)
     saga = 2 * COSTS["fixed"] + metric + length * 22 * 1.3 * updates
-    tables = 8.0 * (k + d) ** 2
+    tables = 16.0 * (k + d) ** 2
+    if tables > memory_limit():  # then they go without
+        tables = 8.0 * 16 * (k + d)
     return [
         Estimate("lstd", direct, 8.0 * (k * d + k * k + 2 * d * d)),
         Estimate("krylov", krylov, 8.0 * (3 * k * (k + d) + min(size, starts) * (k + d if cross else k))),
