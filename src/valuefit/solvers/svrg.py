@@ -25,7 +25,8 @@ class SVRG(Steps):
     constant, so B_t(x) - B_t(snapshot) needs only the deviation from the snapshot: one gradient a step, and
     nothing kept for each row. Linear convergence (Theorem 2), O(n) extra memory. By default it steps by mini-batches
     and adapts steps and N: on dense rows times a metric of sampled rows, d^2 numbers, on sparse ones in balanced
-    coordinates, which are followed by that metric where they are slow and it is affordable. Prefer it for any-time answers.
+    coordinates, which are followed by that metric where they are slow and it is affordable. Prefer it for any-time
+    answers.
 
     inner: N, the steps between snapshots; if None n, or what the adapted steps need (the paper's experiments: 2n).
     rate: which of appendix C's plans `steps="theorem"` takes.
