@@ -147,8 +147,8 @@ def test_max_seconds_ends_a_solve():
 
 def test_steps_that_diverge_are_shortened_when_they_are_ours(monkeypatch):
     oracle = Oracle(0)
-    monkeypatch.setattr(vf.solvers.SVRG, "auto_steps", lambda self, problem: (3.0, 3.0))
-    result = vf.solve(oracle.problem("csr"), "svrg", tol=1e-8, max_passes=5000)  # dense rows: test_steering.py
+    monkeypatch.setattr(vf.solvers.PDBG, "auto_steps", lambda self, problem: (3.0, 3.0))
+    result = vf.solve(oracle.problem("csr"), "pdbg", tol=1e-8, max_passes=5000)  # steps in a metric: test_steering.py
     assert result.status == "converged", result.message
     assert "shortened" in result.message
 

@@ -100,7 +100,7 @@ class Course:
         rates = dict(self.rates)
         best = max(rates, key=lambda size: rates[size])
         shy = self.lagging and self.metric.count == 0
-        for near in (best - 1,) if shy else (best + 1, best - 1):
+        for near in () if shy else (best + 1, best - 1):
             if near not in rates and near <= self.longest and (near > best or rates[best] < SLOW):
                 return near
         return best

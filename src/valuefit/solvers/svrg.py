@@ -23,8 +23,10 @@ class SVRG(Steps):
 
     x -= step * (B_t(x) - B_t(snapshot) + B(snapshot)), N times, then a new snapshot. B_t is linear but for a
     constant, so B_t(x) - B_t(snapshot) needs only the deviation from the snapshot: one gradient a step, and
-    nothing kept for each row. Linear convergence (Theorem 2), O(n) extra memory. By default, on dense rows, it steps
-    by mini-batches times a metric of sampled rows, d^2 numbers, and adapts steps and N. Prefer it for any-time answers.
+    nothing kept for each row. Linear convergence (Theorem 2), O(n) extra memory. By default it steps by mini-batches
+    and adapts steps and N: on dense rows times a metric of sampled rows, d^2 numbers, on sparse ones in balanced
+    coordinates, which are followed by that metric where they are slow and it is affordable. Prefer it for any-time
+    answers.
 
     inner: N, the steps between snapshots; if None n, or what the adapted steps need (the paper's experiments: 2n).
     rate: which of appendix C's plans `steps="theorem"` takes.
