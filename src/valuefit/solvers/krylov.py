@@ -15,6 +15,7 @@ from valuefit.solvers.lstd import LSTD
 from valuefit.transitions import Array
 from valuefit.whitening import (
     Sketch,
+    SparseMoment,
     affordable,
     diagonal_whitening,
     energy_below,
@@ -22,6 +23,8 @@ from valuefit.whitening import (
     identity_whitening,
     plan,
     sketch,
+    sparse_moment,
+    sparse_whitening,
 )
 
 SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
@@ -39,7 +42,8 @@ class Krylov(Solver):
     Every row enters one of about c d sums with random signs, and L L' = C of those sums. At ridge 0 the iterates
     minimise |L^-1 (b - A theta)|^2, which is 2 F up to a known factor, over a growing subspace; with a ridge or dual
     features of their own, the same is done on the saddle point, preconditioned by the sketched saddle point. An
-    iteration costs a pass. Sparse rows with many features get the diagonal of C instead. The sketch grows when
+    iteration costs a pass. Sparse rows with many features get a sparse factor of C, or its diagonal where that would be
+    dear. The sketch grows when
     progress stalls; if that does not help, the moments are formed and solved directly, and the message says so.
     Prefer it for a thousand or more dense features, or very many sparse ones.
 
@@ -203,15 +207,21 @@ def _state(problem: Problem, memory: Memory) -> State:
 class _FixedPoint:
     """A theta = b, for ridge 0 and psi = phi, preconditioned by the sketched A, or C."""
 
-    def __init__(self, problem: Problem, moments: Sketch | None, growth: float) -> None:
+    def __init__(self, problem: Problem, moments: Sketch | SparseMoment | None, growth: float) -> None:
         self.problem, self.growth = problem, growth
-        self.whitening = diagonal_whitening(problem) if moments is None else factorise(problem, moments)
-        self.passes = self.whitening.passes
-        self.each = problem.reading(self.whitening.factor.size)
-        self.window = 5 * WINDOW if moments is None else WINDOW
-        self.trusted = True
+        self.window, self.trusted = WINDOW, True
         self.lu: tuple[Array, Array] | None = None
-        if moments is not None and moments.A is not None and len(self.whitening.kept):
+        if isinstance(moments, SparseMoment):
+            self.whitening = sparse_whitening(problem, moments)
+            self.each = problem.reading(2 * self.whitening.factor.size)
+        elif moments is None:
+            self.whitening = diagonal_whitening(problem)
+            self.window, self.each = 5 * WINDOW, 0.0
+        else:
+            self.whitening = factorise(problem, moments)
+            self.each = problem.reading(self.whitening.factor.size)
+        self.passes = self.whitening.passes
+        if isinstance(moments, Sketch) and moments.A is not None and len(self.whitening.kept):
             self.scale = np.sqrt(np.diag(moments.C))[self.whitening.kept]
             self._factorise_A(moments.A)
 
@@ -347,8 +357,9 @@ def _system(problem: Problem, growth: float) -> _FixedPoint | _Saddle:
         size, cross = problem.n, problem.ridge > 0 or problem.psi is not problem.phi
     fits = affordable(problem, size=size, cross=cross, limit=SPARSE_LIMIT if problem.psi.sparse else np.inf)
     moments = sketch(problem, size=size, cross=cross) if fits else None
-    fixed_point = problem.ridge == 0 and problem.psi is problem.phi
-    return (_FixedPoint if fixed_point else _Saddle)(problem, moments, growth)
+    if problem.ridge == 0 and problem.psi is problem.phi:
+        return _FixedPoint(problem, moments or sparse_moment(problem, limit=np.inf), growth)
+    return _Saddle(problem, moments, growth)
 
 
 def _root(H: Array) -> Array:
