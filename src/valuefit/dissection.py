@@ -13,7 +13,7 @@ from valuefit.fronts import back_fronts, dissect, half_fronts
 from valuefit.transitions import Array
 
 LEAF = 48  # vertices that are not parted any further
-ZERO = 1e-13  # of a column of length 1, left over by the others: below, it depends on them but for rounding
+ZERO = 4e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
 
 

@@ -197,3 +197,49 @@ def back_fronts(starts, ranks, rows, offsets, places, values, y):  # type: ignor
                 x -= values[at + s + i] * below[i]
             y[first + c] = x / values[at + c]
     return y
+
+
+@compiled
+def sweep_forth(indptr, indices, data, middle, y):  # type: ignore[no-untyped-def]
+    """y = (I + N)^-1 y, in place, N being what stands left of the diagonal."""
+    for i in range(len(y)):
+        x = y[i]
+        for e in range(indptr[i], middle[i]):
+            x -= data[e] * y[indices[e]]
+        y[i] = x
+    return y
+
+
+@compiled
+def sweep_back(indptr, indices, data, middle, y):  # type: ignore[no-untyped-def]
+    """y = (I + N')^-1 y, in place."""
+    for i in range(len(y) - 1, -1, -1):
+        x = y[i]
+        for e in range(middle[i] + 1, indptr[i + 1]):
+            x -= data[e] * y[indices[e]]
+        y[i] = x
+    return y
+
+
+@compiled
+def conjugate_sweeps(indptr, indices, data, middle, r, steps):  # type: ignore[no-untyped-def]
+    """(I + N')^-1 times the solution of K y = r with K = (I + N)^-1 S (I + N')^-1, by so many steps; r is spent.
+
+    K p = t + (I + N)^-1 (p - t) with t = (I + N')^-1 p, as S = (I + N) + (I + N') - I.
+    """
+    x, p = np.zeros(len(r)), r.copy()
+    left = r @ r
+    for _ in range(steps):
+        t = sweep_back(indptr, indices, data, middle, p.copy())
+        image = t + sweep_forth(indptr, indices, data, middle, p - t)
+        curvature = p @ image
+        if not curvature > 0:
+            break
+        alpha = left / curvature
+        x += alpha * t
+        r -= alpha * image
+        before, left = left, r @ r
+        if not left > 1e-30 * before:
+            break
+        p = r + left / before * p
+    return x

@@ -13,6 +13,7 @@ from valuefit.dissection import SparseFactor
 from valuefit.kernels import add_rows, add_steps
 from valuefit.moments import sparse_second_moment
 from valuefit.problem import Problem
+from valuefit.relaxation import Relaxation, relax
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
 
@@ -37,26 +38,27 @@ class Sketch(NamedTuple):
 class Whitening:
     """L with L L' near C on the dual features `kept`, so that |L^-1 r|^2 is near r' C^+ r.
 
-    factor: lower triangular, sparse for many sparse features, or the square roots of the diagonal of C where a
-    triangle costs too much.
+    factor: lower triangular, sparse for many sparse features, or, where that costs too much, sweeps over C or the
+    square roots of its diagonal.
     kept: as many columns as C has rank; the others depend on them. excess: L L' <= excess * C for certain, hence
     r' C^+ r <= excess * |L^-1 r|^2 for r in the range of C; 1 where C itself was factorised, infinite for a
     diagonal. likely: the same to all appearances, and never below a fifth of it. clear: whether the rank is beyond
-    doubt. passes: what it cost.
+    doubt. passes: what it cost. matrix: C of the features kept, where it was formed as a sparse matrix.
     """
 
-    factor: Array | SparseFactor
+    factor: Array | SparseFactor | Relaxation
     kept: Array
     size: int
     excess: float
     likely: float
     clear: bool
     passes: float
+    matrix: Any = None
 
     def half(self, r: Array) -> Array:
         """L^-1 r."""
         inside = r[self.kept]
-        if isinstance(self.factor, SparseFactor):
+        if isinstance(self.factor, SparseFactor | Relaxation):
             return self.factor.half(inside)
         if self.factor.ndim == 1:
             return inside / self.factor
@@ -64,7 +66,7 @@ class Whitening:
 
     def back(self, y: Array) -> Array:
         """L^-T y, zero on the features that are not kept."""
-        if isinstance(self.factor, SparseFactor):
+        if isinstance(self.factor, SparseFactor | Relaxation):
             inside = self.factor.back(y)
         elif self.factor.ndim == 1:
             inside = y / self.factor
@@ -162,16 +164,19 @@ def factorise(problem: Problem, moments: Sketch) -> Whitening:
 
 
 class SparseMoment(NamedTuple):
-    """C of the dual features `kept`, which have data, as a sparse matrix, how to factorise it, and what it cost."""
+    """C of the dual features `kept`, which have data, as a sparse matrix, how to factorise it, and what it costs.
+
+    plan: None where a factor would cost too much.
+    """
 
     C: Any
     kept: Array
-    plan: dissection.Plan
+    plan: dissection.Plan | None
     passes: float
 
 
 def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
-    """C for a sparse factor, or None where that would not fit into memory or `limit` passes.
+    """C as a sparse matrix, or None where that would not fit into memory or `limit` passes.
 
     Features of which few meet in a row, such as tiles of two dimensions, have one that holds little more than C.
     """
@@ -184,13 +189,17 @@ def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
     kept = np.flatnonzero(C.diagonal())
     C = C[kept][:, kept]
     plan = dissection.plan(C, flops=(most - forming) / problem.passes(1.0), numbers=memory_limit() / 16)
-    return None if plan is None else SparseMoment(C, kept, plan, forming + problem.passes(plan.flops))
+    return SparseMoment(C, kept, plan, forming + (0.0 if plan is None else problem.passes(plan.flops)))
 
 
 def sparse_whitening(problem: Problem, moment: SparseMoment) -> Whitening:
-    """The sparse factor of C itself."""
+    """The sparse factor of C itself, or sweeps over it."""
+    if moment.plan is None:
+        sweeps = relax(moment.C)
+        return Whitening(sweeps, moment.kept, problem.k, np.inf, np.inf, True, moment.passes, moment.C)
     factor = dissection.factorise(moment.C, moment.plan)
-    return Whitening(factor, moment.kept, problem.k, 1.0, 1.0, factor.clear, moment.passes)
+    excess = 1.0 if factor.clear else np.inf  # a direction may have been taken for zero that is not
+    return Whitening(factor, moment.kept, problem.k, excess, excess, factor.clear, moment.passes, moment.C)
 
 
 def diagonal_whitening(problem: Problem) -> Whitening:
