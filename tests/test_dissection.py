@@ -61,7 +61,7 @@ def test_many_entries_outgrow_the_first_room(monkeypatch):
 def test_parts_touch_nothing_but_what_separates_them(monkeypatch, leaf):
     S = gram_of(tiles())
     n = S.shape[0]
-    order, starts, parent = dissect(S.indptr, S.indices, n, leaf)
+    order, starts, parent = dissect(S.indptr, S.indices, leaf=leaf)
     assert np.array_equal(np.sort(order), np.arange(n))
     assert starts[0] == 0
     assert starts[-1] == n
@@ -115,7 +115,7 @@ def test_columns_that_nearly_depend_on_others_leave_the_rank_in_doubt():
     rng = np.random.default_rng(0)
     one = sparse.random_array((300, 40), density=0.05, rng=rng, format="csr")
     one.data[:] = 1.0
-    other = one + 3e-7 * sparse.random_array((300, 40), density=0.05, rng=rng, format="csr")
+    other = one + 1e-6 * sparse.random_array((300, 40), density=0.05, rng=rng, format="csr")
     assert not factor_of(gram_of(sparse.hstack([one, other]).tocsr())).clear
 
 
@@ -125,6 +125,11 @@ def test_what_would_cost_too_much_is_refused():
     assert dissection.plan(S, flops=0.99 * plan.flops, numbers=np.inf) is None
     assert dissection.plan(S, flops=np.inf, numbers=0.99 * plan.peak) is None
     assert dissection.plan(S, flops=plan.flops, numbers=plan.peak) is not None
+    widest = int(np.diff(plan.starts).max())
+    assert dissect(S.indptr, S.indices, leaf=dissection.LEAF, largest=widest - 1) is None
+    assert dissect(S.indptr, S.indices, leaf=dissection.LEAF, largest=widest) is not None
+    full = gram_of(sparse.csr_array(np.ones((2, 200))))
+    assert dissect(full.indptr, full.indices, leaf=5, largest=199) is None
     assert factor_of(S).size == plan.numbers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from valuefit.moments import SMALL
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 
@@ -17,6 +18,7 @@ COSTS = {
     "gemm_flop": 3.3e-11,
     "factor_flop": 4.0e-11,
     "sparse_square": 1.0e-7,  # one product of two nonzeros of a row, in the moments of sparse rows
+    "iteration": 3e-4,  # of krylov, whatever the size
     "fixed": 1e-3,
 }
 
@@ -60,6 +62,8 @@ def _estimates(problem: Problem, gap: float) -> list[Estimate]:
     square = problem.ridge == 0 and k == d
     digits = max(1.0, -math.log10(max(gap, 1e-16)))
     if sparse:
+        return _sparse_estimates(problem, digits)
+    if sparse:
         one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["pass_step"] * n
         moments = COSTS["sparse_square"] * n * each**2
     else:
@@ -82,6 +86,31 @@ def _estimates(problem: Problem, gap: float) -> list[Estimate]:
     saga = Estimate("saga", 2 * COSTS["fixed"] + 3 * passes * one_pass, 8.0 * (3 * n + 4 * (k + d)))
     svrg = Estimate("svrg", 2 * COSTS["fixed"] + 3.5 * passes * one_pass, 8.0 * 4 * (k + d))
     return [direct, krylov, saga, svrg]
+
+
+def _sparse_estimates(problem: Problem, digits: float) -> list[Estimate]:
+    """For sparse rows: columns that depend on one another are the rule among them (every tiling sums to one).
+
+    `lstd` then needs eigenvalues and an SVD, some 15 d^3 operations. `krylov` forms C, as a sparse matrix unless it
+    fits in cache, and takes some 8 iterations a digit: a pass each, and another for triangular solves or sweeps.
+    """
+    n, d, k = problem.n, problem.d, problem.k
+    each = problem.phi.stored / problem.phi.shape[0]
+    one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["pass_step"] * n
+    entries = min(float(k) * k, n * each**2)
+    near = 8 * k * d <= SMALL  # in cache
+    forming = COSTS["sparse_square"] * n * each**2
+    of_trace = COSTS["gemm_flop"] * 2 * n * k * d if problem.trace else 0.0
+    direct = forming * (0.2 if near else 1.0) + of_trace + COSTS["factor_flop"] * 15 * float(max(d, k)) ** 3
+    iterative = forming * (0.06 if near else 0.3)
+    iterative += 8 * digits * (COSTS["iteration"] + (0.6 if near else 2.0) * one_pass)
+    passes = 60 * digits  # of single rows, which cost about three full passes
+    return [
+        Estimate("lstd", COSTS["fixed"] + direct, 8.0 * (k * d + k * k + 2 * d * d)),
+        Estimate("krylov", 2 * COSTS["fixed"] + iterative, 8.0 * 60 * 3 * (k + d) + 24 * entries),
+        Estimate("saga", 2 * COSTS["fixed"] + 3 * passes * one_pass, 8.0 * (3 * n + 4 * (k + d))),
+        Estimate("svrg", 2 * COSTS["fixed"] + 3.5 * passes * one_pass, 8.0 * 4 * (k + d)),
+    ]
 
 
 def _time(seconds: float) -> str:

@@ -13,7 +13,7 @@ from valuefit.fronts import back_fronts, dissect, half_fronts
 from valuefit.transitions import Array
 
 LEAF = 48  # vertices that are not parted any further
-ZERO = 4e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
+ZERO = 1e-13  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
 
 
@@ -74,7 +74,10 @@ class SparseFactor:
 def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
     """Nested dissection of the graph of S, or None where the factor would cost more than this."""
     n = S.shape[0]
-    order, starts, parent = dissect(S.indptr, S.indices, n, LEAF)
+    parts = dissect(S.indptr, S.indices, leaf=LEAF, largest=(3 * flops) ** (1 / 3))
+    if parts is None:
+        return None
+    order, starts, parent = parts
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
     graph = sparse.csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
@@ -131,9 +134,12 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
         for where, rest in left.pop(front, []):
             at = position[where]
             F[np.ix_(at, at)] += rest
-        pivots, ranks[front], smallest = _pivot(F, s)
-        clear = clear and smallest > GREY
+        pivots, ranks[front] = _pivot(F, s)
         order[first:end] = order[first:end][pivots]
+        if ranks[front]:
+            kept = np.diag(F)[: ranks[front]] ** 2
+            lengths = diagonal[order[first : first + ranks[front]]]
+            clear = clear and kept.min() > GREY and float((kept * lengths).min()) > GREY * float(diagonal.max())
         moved[first + pivots] = np.arange(first, end)
         r = int(ranks[front])
         rows[offsets[front] : offsets[front + 1]] = mine
@@ -145,8 +151,8 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
     return SparseFactor(order, scale, starts, ranks, moved[rows], offsets, places, values, clear)
 
 
-def _pivot(F: Array, s: int) -> tuple[Array, int, float]:
-    """Cholesky of the first s columns of F in place, pivoted if it must be: their order, rank and smallest pivot."""
+def _pivot(F: Array, s: int) -> tuple[Array, int]:
+    """Cholesky of the first s columns of F in place, pivoted if it must be: their order and rank."""
     block = np.tril(F[:s, :s])
     factor, info = linalg.lapack.dpotrf(block, lower=True, clean=True)
     pivots, rank = np.arange(s), s
@@ -161,4 +167,4 @@ def _pivot(F: Array, s: int) -> tuple[Array, int, float]:
     F[s:, rank:s] = 0.0
     if rank and len(F) > s:
         F[s:, :rank] = linalg.solve_triangular(factor[:rank, :rank], F[s:, :rank].T, lower=True, check_finite=False).T
-    return pivots, int(rank), float((np.diag(factor)[:rank] ** 2).min()) if rank else np.inf
+    return pivots, int(rank)

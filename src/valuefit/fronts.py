@@ -58,11 +58,11 @@ def breadth_first(indptr, indices, label, mark, root, queue, level):  # type: ig
 
 
 @compiled
-def dissect_graph(indptr, indices, n, leaf, order, bounds):  # type: ignore[no-untyped-def]
+def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):  # type: ignore[no-untyped-def]
     """Nested dissection: `order` of the vertices and, in `bounds`, (first, end, first of the parent) of every front.
 
     A part is searched breadth-first from a vertex at its rim; the smallest level in its middle, as far as it touches
-    the next, is what separates it, and comes last.
+    the next, is what separates it, and comes last. -1 as soon as a front has more than `largest` columns.
     """
     label, level, queue = np.zeros(n, np.int64), np.full(n, -1, np.int64), np.empty(n, np.int64)
     order[:] = np.arange(n)
@@ -108,11 +108,13 @@ def dissect_graph(indptr, indices, n, leaf, order, bounds):  # type: ignore[no-u
             best, below, cut = np.inf, 0, -1
             for m in range(1, reached):
                 below += sizes[m - 1]
-                above = size - below - sizes[m]
-                cost = sizes[m] * (1.0 if min(below, above) >= 0.3 * size else size / (1.0 + 3 * min(below, above)))
-                if cost < best:
+                smaller = min(below, size - below - sizes[m])
+                cost = sizes[m] * (1.0 if smaller >= 0.3 * size else 0.3 * size / smaller)
+                if cost < best and smaller >= 0.02 * size:  # less would be parted too often
                     best, cut = cost, m
             whole = cut < 0
+        if whole and size > largest:
+            return -1
         if whole:
             bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = first, end, parent
             fronts += 1
@@ -137,6 +139,8 @@ def dissect_graph(indptr, indices, n, leaf, order, bounds):  # type: ignore[no-u
             order[here[kind[i]]] = queue[i]
             here[kind[i]] += 1
         apart = first + left + right
+        if end - apart > largest:
+            return -1
         bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = apart, end, parent
         fronts += 1
         stack.append((first, first + left, apart))
@@ -144,10 +148,16 @@ def dissect_graph(indptr, indices, n, leaf, order, bounds):  # type: ignore[no-u
     return fronts
 
 
-def dissect(indptr: Any, indices: Any, n: int, leaf: int) -> tuple[Any, Any, Any]:
-    """The order of the vertices, where fronts start, children before parents, and the parent of each."""
+def dissect(indptr: Any, indices: Any, *, leaf: int, largest: float = np.inf) -> tuple[Any, Any, Any] | None:
+    """The order of the vertices, where fronts start, children before parents, and the parent of each.
+
+    None where a front would have more than `largest` columns.
+    """
+    n = len(indptr) - 1
     order, bounds = np.empty(n, np.int64), np.empty((n, 3), np.int64)
-    fronts = dissect_graph(indptr, indices, n, leaf, order, bounds)
+    fronts = dissect_graph(indptr, indices, n, leaf, float(largest), order, bounds)
+    if fronts < 0:
+        return None
     bounds = bounds[:fronts][np.argsort(bounds[:fronts, 0])]
     parent = np.where(bounds[:, 2] < 0, -1, np.searchsorted(bounds[:, 0], bounds[:, 2]))
     return order, np.append(bounds[:, 0], n), parent

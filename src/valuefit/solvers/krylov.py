@@ -107,7 +107,7 @@ class Krylov(Solver):
             x=memory.x + step * vector.direction,
             residual=memory.residual - step * vector.image,
             measured=measured,
-            basis=(*memory.basis, vector)[-self._room(problem, len(q)) :],
+            basis=(*memory.basis, vector)[-self._room(problem, system, len(q)) :],
             moved=abs(step) > 0.1 * np.sqrt(memory.trail[-1]),
             trail=trail,
             stalled=_stalled(problem, trail, system.window),
@@ -121,9 +121,10 @@ class Krylov(Solver):
         hidden = memory.trail[0] > 1e6 * left and not exact
         return replace(state, finished=exact, memory=memory._replace(stalled=hidden)), cost + extra
 
-    def _room(self, problem: Problem, size: int) -> int:
-        """Directions that are kept: what a quarter of the memory holds and half a pass reads, if that is less."""
-        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), 0.5 / problem.reading(6 * size))
+    def _room(self, problem: Problem, system: _FixedPoint | _Saddle, size: int) -> int:
+        """Directions that are kept: what a quarter of the memory holds and half an iteration reads, if that is less."""
+        half = 0.5 * (1 + system.each) / problem.reading(6 * size)
+        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), half)
         return int(np.clip(most, 5, self.depth))
 
     def _other_way(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
