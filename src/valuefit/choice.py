@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from valuefit.metric import first_count
+from valuefit.moments import SMALL
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.whitening import plan
@@ -15,10 +16,12 @@ COSTS = {
     "fixed": 1.0e-3,  # solve() of a tiny problem
     "pass_byte": 6.0e-11,  # A theta: a byte of dense rows
     "pass_step": 1.0e-8,  # A theta: a step besides
-    "pass_nonzero": 4.0e-9,  # A theta: a nonzero of CSR rows
+    "pass_nonzero": 1.2e-8,  # A theta: a nonzero of CSR rows
+    "sparse_step": 2.3e-8,  # and a step besides
     "gram_flop": 2.2e-11,  # A from distinct dense rows: an operation of 2 n d^2
     "factor_flop": 2.6e-11,  # LU: an operation of 2/3 d^3
-    "sparse_square": 8.0e-9,  # A from CSR rows: a step times nonzeros a row squared
+    "iteration": 3.0e-4,  # of krylov, whatever the size
+    "sparse_square": 1.0e-7,  # A from CSR rows: a step times nonzeros a row squared
     "svrg_byte": 1.5e-10,  # SVRG and SAGA: a byte of the two rows of an update
     "svrg_update": 1.0e-7,  # an update besides
 }
@@ -95,20 +98,27 @@ def _dense(problem: Problem, length: float) -> list[Estimate]:
 
 
 def _sparse(problem: Problem, length: float) -> list[Estimate]:
-    """CSR rows."""
+    """CSR rows: columns that depend on one another are the rule among them (every tiling sums to one).
+
+    `lstd` then needs eigenvalues and an SVD, some 15 d^3 operations. `krylov` forms C, as a sparse matrix unless it
+    fits in cache, and takes some 48 iterations to 1e-6: a pass each, and another for triangular solves or sweeps.
+    """
     n, d, k = problem.n, problem.d, problem.k
     each = problem.phi.stored / problem.phi.shape[0]
-    one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["pass_step"] * n
-    square = problem.ridge == 0 and k == d
-    moments = COSTS["sparse_square"] * n * each**2 * (1 if square or problem.identity else 1.5)
-    factor = COSTS["factor_flop"] * (2 / 3 * d**3 if square else k**3 / 3 + k**2 * d + k * d**2 + d**3 / 3)
-    # a diagonal preconditioner: the iterations grow with the conditioning, which is not known beforehand
-    krylov = 2 * COSTS["fixed"] + (1 + 90 * length) * one_pass
+    one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["sparse_step"] * n
+    entries = min(float(k) * k, n * each**2)
+    near = 8 * k * d <= SMALL  # in cache
+    forming = COSTS["sparse_square"] * n * each**2
+    of_trace = COSTS["gram_flop"] * 2 * n * k * d if problem.trace else 0.0
+    direct = forming * (0.2 if near else 1.0) + of_trace + COSTS["factor_flop"] * 15 * float(max(d, k)) ** 3
+    iterative = forming * (0.06 if near else 0.3)
+    iterative += 48 * length * (COSTS["iteration"] + (0.6 if near else 2.0) * one_pass)
+    passes = 360 * length  # of single rows, which cost about three full passes
     return [
-        Estimate("lstd", COSTS["fixed"] + moments + factor, 8.0 * (k * d + k * k + 2 * d * d)),
-        Estimate("krylov", krylov, 8.0 * 60 * 3 * (k + d)),
-        Estimate("saga", 2 * COSTS["fixed"] + 3 * 360 * length * one_pass, 8.0 * (3 * n + 4 * (k + d))),
-        Estimate("svrg", 2 * COSTS["fixed"] + 3.5 * 360 * length * one_pass, 8.0 * 4 * (k + d)),
+        Estimate("lstd", COSTS["fixed"] + direct, 8.0 * (k * d + k * k + 2 * d * d)),
+        Estimate("krylov", 2 * COSTS["fixed"] + iterative, 8.0 * 60 * 3 * (k + d) + 24 * entries),
+        Estimate("saga", 2 * COSTS["fixed"] + 3 * passes * one_pass, 8.0 * (3 * n + 4 * (k + d))),
+        Estimate("svrg", 2 * COSTS["fixed"] + 3.5 * passes * one_pass, 8.0 * 4 * (k + d)),
     ]
 
 

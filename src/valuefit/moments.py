@@ -8,6 +8,7 @@ import numpy as np
 import scipy.linalg.blas as blas
 import scipy.sparse as sparse
 
+from valuefit.fronts import gram
 from valuefit.kernels import cross_sparse, mixed_rows, trace_block
 from valuefit.rows import BLOCK_BYTES, Rows
 from valuefit.transitions import Array
@@ -35,6 +36,15 @@ def second_moment(psi: Rows, visits: Array) -> Array:
     above = np.triu_indices(k, 1)
     C[above] = C.T[above]
     return np.ascontiguousarray(C)
+
+
+def sparse_second_moment(psi: Rows, visits: Array) -> Any:
+    """The same as a sparse matrix with sorted indices, for sparse rows."""
+    columns = psi.matrix.T.tocsr()
+    found = gram(*psi.kernel, columns.data, columns.indices, columns.indptr, visits)
+    C = sparse.csr_array(found, shape=(psi.shape[1], psi.shape[1]))
+    C.sort_indices()
+    return C
 
 
 def count_product(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit import dissection
+from valuefit.dissection import SparseFactor
 from valuefit.kernels import add_rows, add_steps
+from valuefit.moments import sparse_second_moment
 from valuefit.problem import Problem
+from valuefit.relaxation import Relaxation, relax
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
 
@@ -17,6 +21,7 @@ FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
 FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
 PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
+SPARSE_FACTOR = 60.0  # passes that a sparse factor of C may cost
 
 
 class Sketch(NamedTuple):
@@ -33,31 +38,37 @@ class Sketch(NamedTuple):
 class Whitening:
     """L with L L' near C on the dual features `kept`, so that |L^-1 r|^2 is near r' C^+ r.
 
-    factor: lower triangular, or the square roots of the diagonal of C where a triangle costs too much.
+    factor: lower triangular, sparse for many sparse features, or, where that costs too much, sweeps over C or the
+    square roots of its diagonal.
     kept: as many columns as C has rank; the others depend on them. excess: L L' <= excess * C for certain, hence
     r' C^+ r <= excess * |L^-1 r|^2 for r in the range of C; 1 where C itself was factorised, infinite for a
     diagonal. likely: the same to all appearances, and never below a fifth of it. clear: whether the rank is beyond
-    doubt. passes: what it cost.
+    doubt. passes: what it cost. matrix: C of the features kept, where it was formed as a sparse matrix.
     """
 
-    factor: Array
+    factor: Array | SparseFactor | Relaxation
     kept: Array
     size: int
     excess: float
     likely: float
     clear: bool
     passes: float
+    matrix: Any = None
 
     def half(self, r: Array) -> Array:
         """L^-1 r."""
         inside = r[self.kept]
+        if isinstance(self.factor, SparseFactor | Relaxation):
+            return self.factor.half(inside)
         if self.factor.ndim == 1:
             return inside / self.factor
         return np.asarray(linalg.solve_triangular(self.factor, inside, lower=True, check_finite=False))
 
     def back(self, y: Array) -> Array:
         """L^-T y, zero on the features that are not kept."""
-        if self.factor.ndim == 1:
+        if isinstance(self.factor, SparseFactor | Relaxation):
+            inside = self.factor.back(y)
+        elif self.factor.ndim == 1:
             inside = y / self.factor
         else:
             inside = linalg.solve_triangular(self.factor, y, lower=True, trans=1, check_finite=False)
@@ -152,6 +163,45 @@ def factorise(problem: Problem, moments: Sketch) -> Whitening:
     return Whitening(factor, kept, problem.k, moments.excess, moments.likely, clear, passes)
 
 
+class SparseMoment(NamedTuple):
+    """C of the dual features `kept`, which have data, as a sparse matrix, how to factorise it, and what it costs.
+
+    plan: None where a factor would cost too much.
+    """
+
+    C: Any
+    kept: Array
+    plan: dissection.Plan | None
+    passes: float
+
+
+def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
+    """C as a sparse matrix, or None where that would not fit into memory or `limit` passes.
+
+    Features of which few meet in a row, such as tiles of two dimensions, have one that holds little more than C.
+    """
+    forming = 1 + problem.C_passes if problem.psi.sparse else np.inf
+    most = min(limit, SPARSE_FACTOR + forming)
+    entries = min(float(problem.k) ** 2, problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
+    if problem.identity or forming > most or 24 * entries > memory_limit():
+        return None
+    C = sparse_second_moment(problem.psi, problem.visits / problem.n)
+    kept = np.flatnonzero(C.diagonal())
+    C = C[kept][:, kept]
+    plan = dissection.plan(C, flops=(most - forming) / problem.passes(1.0), numbers=memory_limit() / 16)
+    return SparseMoment(C, kept, plan, forming + (0.0 if plan is None else problem.passes(plan.flops)))
+
+
+def sparse_whitening(problem: Problem, moment: SparseMoment) -> Whitening:
+    """The sparse factor of C itself, or sweeps over it."""
+    if moment.plan is None:
+        sweeps = relax(moment.C)
+        return Whitening(sweeps, moment.kept, problem.k, np.inf, np.inf, True, moment.passes, moment.C)
+    factor = dissection.factorise(moment.C, moment.plan)
+    excess = 1.0 if factor.clear else np.inf  # a direction may have been taken for zero that is not
+    return Whitening(factor, moment.kept, problem.k, excess, excess, factor.clear, moment.passes, moment.C)
+
+
 def diagonal_whitening(problem: Problem) -> Whitening:
     """The diagonal of C alone, in one pass."""
     diagonal = problem.psi.column_squares(problem.visits) / problem.n
@@ -182,7 +232,8 @@ def whiten(problem: Problem, *, limit: float) -> Whitening:
     size = problem.n if problem.psi.sparse else plan_of_C(problem)
     if affordable(problem, size=size, cross=False, limit=limit):
         return factorise(problem, sketch(problem, size=size, cross=False))
-    return diagonal_whitening(problem)
+    moment = sparse_moment(problem, limit=limit)
+    return diagonal_whitening(problem) if moment is None else sparse_whitening(problem, moment)
 
 
 def energy_below(problem: Problem, whitening: Whitening, r: Array) -> tuple[float, float]:

@@ -7,14 +7,19 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
+import scipy.sparse as sparse
 
+from valuefit import dissection
+from valuefit.dissection import SparseFactor
 from valuefit.problem import Problem
+from valuefit.relaxation import Relaxation
 from valuefit.rows import memory_limit
 from valuefit.solver import Solver, State
 from valuefit.solvers.lstd import LSTD
 from valuefit.transitions import Array
 from valuefit.whitening import (
     Sketch,
+    SparseMoment,
     affordable,
     diagonal_whitening,
     energy_below,
@@ -22,12 +27,15 @@ from valuefit.whitening import (
     identity_whitening,
     plan,
     sketch,
+    sparse_moment,
+    sparse_whitening,
 )
 
 SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
 WINDOW = 20  # iterations over which progress is judged, five times as many without a triangle
 HOPELESS = 15  # windows in which eight decades must be in sight, unless a direct solve would cost more than half that
 GROW = 4.0  # by this much the sketch grows, then
+INNER = 4.0  # passes that inner conjugate gradients may cost in an iteration
 EXACT = 1e-14  # a gap that rounding leaves
 ROUNDING = 1e-24  # part of the first squared residual that is left by rounding
 
@@ -39,7 +47,8 @@ class Krylov(Solver):
     Every row enters one of about c d sums with random signs, and L L' = C of those sums. At ridge 0 the iterates
     minimise |L^-1 (b - A theta)|^2, which is 2 F up to a known factor, over a growing subspace; with a ridge or dual
     features of their own, the same is done on the saddle point, preconditioned by the sketched saddle point. An
-    iteration costs a pass. Sparse rows with many features get the diagonal of C instead. The sketch grows when
+    iteration costs a pass. Sparse rows with many features get a sparse factor of C, or its diagonal where that would be
+    dear. The sketch grows when
     progress stalls; if that does not help, the moments are formed and solved directly, and the message says so.
     Prefer it for a thousand or more dense features, or very many sparse ones.
 
@@ -98,7 +107,7 @@ class Krylov(Solver):
             x=memory.x + step * vector.direction,
             residual=memory.residual - step * vector.image,
             measured=measured,
-            basis=(*memory.basis, vector)[-self._room(problem, len(q)) :],
+            basis=(*memory.basis, vector)[-self._room(problem, system, len(q)) :],
             moved=abs(step) > 0.1 * np.sqrt(memory.trail[-1]),
             trail=trail,
             stalled=_stalled(problem, trail, system.window),
@@ -112,9 +121,10 @@ class Krylov(Solver):
         hidden = memory.trail[0] > 1e6 * left and not exact
         return replace(state, finished=exact, memory=memory._replace(stalled=hidden)), cost + extra
 
-    def _room(self, problem: Problem, size: int) -> int:
-        """Directions that are kept: what a quarter of the memory holds and half a pass reads, if that is less."""
-        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), 0.5 / problem.reading(6 * size))
+    def _room(self, problem: Problem, system: _FixedPoint | _Saddle, size: int) -> int:
+        """Directions that are kept: what a quarter of the memory holds and half an iteration reads, if that is less."""
+        half = 0.5 * (1 + system.each) / problem.reading(6 * size)
+        most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), half)
         return int(np.clip(most, 5, self.depth))
 
     def _other_way(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
@@ -203,15 +213,25 @@ def _state(problem: Problem, memory: Memory) -> State:
 class _FixedPoint:
     """A theta = b, for ridge 0 and psi = phi, preconditioned by the sketched A, or C."""
 
-    def __init__(self, problem: Problem, moments: Sketch | None, growth: float) -> None:
+    def __init__(self, problem: Problem, moments: Sketch | SparseMoment | None, growth: float) -> None:
         self.problem, self.growth = problem, growth
-        self.whitening = diagonal_whitening(problem) if moments is None else factorise(problem, moments)
-        self.passes = self.whitening.passes
-        self.each = problem.reading(self.whitening.factor.size)
-        self.window = 5 * WINDOW if moments is None else WINDOW
-        self.trusted = True
+        self.window, self.trusted = WINDOW, True
         self.lu: tuple[Array, Array] | None = None
-        if moments is not None and moments.A is not None and len(self.whitening.kept):
+        if isinstance(moments, SparseMoment):
+            self.whitening = sparse_whitening(problem, moments)
+            self.each = problem.reading(2 * self.whitening.factor.size)
+            if moments.plan is None:
+                self.window = 5 * WINDOW
+                self.inner = int(np.clip(INNER / problem.reading(moments.C.nnz), 4, 40))
+                self.each = problem.reading((self.inner + 1) * moments.C.nnz + 10 * self.inner * problem.d)
+        elif moments is None:
+            self.whitening = diagonal_whitening(problem)
+            self.window, self.each = 5 * WINDOW, 0.0
+        else:
+            self.whitening = factorise(problem, moments)
+            self.each = problem.reading(self.whitening.factor.size)
+        self.passes = self.whitening.passes
+        if isinstance(moments, Sketch) and moments.A is not None and len(self.whitening.kept):
             self.scale = np.sqrt(np.diag(moments.C))[self.whitening.kept]
             self._factorise_A(moments.A)
 
@@ -240,6 +260,10 @@ class _FixedPoint:
         return self.problem.A_dot(x)
 
     def direction(self, residual: Array, measured: Array) -> Array:
+        if isinstance(self.whitening.factor, Relaxation):
+            theta = np.zeros(self.problem.d)
+            theta[self.whitening.kept] = self.whitening.factor.solve(measured, self.inner)
+            return theta
         if self.lu is None:
             return self.whitening.solve(residual) if self.problem.identity else self.whitening.back(measured)
         theta = np.zeros(self.problem.d)
@@ -260,15 +284,20 @@ class _FixedPoint:
 class _Saddle:
     """ridge theta - A' w = 0 and A theta + C w = b, preconditioned by the same equations with sketched A and C."""
 
-    def __init__(self, problem: Problem, moments: Sketch | None, growth: float) -> None:
+    def __init__(self, problem: Problem, moments: Sketch | SparseMoment | None, growth: float) -> None:
         self.problem, self.growth = problem, growth
         k, d = problem.k, problem.d
         self.window = 5 * WINDOW if moments is None else WINDOW
+        self.shifted: SparseFactor | None = None
+        if isinstance(moments, SparseMoment):
+            self._take_C_for_A(moments)
+            return
         if moments is None:
             self.whitening = identity_whitening(problem) if problem.identity else diagonal_whitening(problem)
             self.M = np.zeros(d)
-            if problem.psi is problem.phi and not problem.identity:
-                self.M[self.whitening.kept] = self.whitening.factor
+            factor = self.whitening.factor
+            if problem.psi is problem.phi and not problem.identity and isinstance(factor, np.ndarray):
+                self.M[self.whitening.kept] = factor
             self.R = np.sqrt(self.M**2 + problem.ridge)
             self.R[self.R == 0] = 1.0
             self.passes, self.each, self.trusted = self.whitening.passes, 0.0, True
@@ -279,14 +308,27 @@ class _Saddle:
         )
         self.trusted = self.whitening.clear  # otherwise the cut between zero and small eigenvalues of C decides F
         A = moments.A[self.whitening.kept]
-        if self.whitening.factor.ndim == 2:
-            A = linalg.solve_triangular(self.whitening.factor, A, lower=True, check_finite=False)
+        factor = self.whitening.factor
+        if isinstance(factor, np.ndarray) and factor.ndim == 2:
+            A = linalg.solve_triangular(factor, A, lower=True, check_finite=False)
         self.M = np.asarray(A)
         H = self.M.T @ self.M
         H[np.diag_indices_from(H)] += problem.ridge
         self.R = _root(H)
         self.passes = self.whitening.passes + problem.passes(k**2 * d + k * d**2 + d**3 / 3)
         self.each = problem.reading(self.whitening.factor.size + 2 * self.M.size + d**2)
+
+    def _take_C_for_A(self, moments: SparseMoment) -> None:
+        """Sparse factors of C and of C + ridge I, which is A' C^+ A + ridge I with C for A: A has none."""
+        assert moments.plan is not None
+        problem = self.problem
+        self.whitening = sparse_whitening(problem, moments)
+        self.trusted = self.whitening.clear
+        self.C = moments.C
+        shift = problem.ridge * sparse.eye_array(self.C.shape[0], format="csr")
+        self.shifted = dissection.factorise(self.C + shift, moments.plan)
+        self.passes = self.whitening.passes + problem.passes(moments.plan.flops)
+        self.each = problem.reading(5 * self.shifted.size + 2 * self.C.nnz)
 
     def join(self, theta: Array, w: Array) -> Array:
         return np.concatenate([theta, w])
@@ -306,6 +348,13 @@ class _Saddle:
 
     def direction(self, residual: Array, measured: Array) -> Array:
         of_theta, white = residual[: self.problem.d], measured[self.problem.d :]
+        if self.shifted is not None:
+            kept, factor = self.whitening.kept, self.shifted
+            theta = of_theta / self.problem.ridge
+            theta[kept] = factor.back(factor.half(of_theta[kept] + self.C @ self.whitening.back(white)[kept]))
+            image = np.zeros(self.problem.k)
+            image[kept] = self.C @ theta[kept]
+            return np.concatenate([theta, self.whitening.back(white - self.whitening.half(image))])
         if self.M.ndim == 1:
             spread = np.zeros(self.problem.d)
             coupled = self.M.any()
@@ -347,8 +396,12 @@ def _system(problem: Problem, growth: float) -> _FixedPoint | _Saddle:
         size, cross = problem.n, problem.ridge > 0 or problem.psi is not problem.phi
     fits = affordable(problem, size=size, cross=cross, limit=SPARSE_LIMIT if problem.psi.sparse else np.inf)
     moments = sketch(problem, size=size, cross=cross) if fits else None
-    fixed_point = problem.ridge == 0 and problem.psi is problem.phi
-    return (_FixedPoint if fixed_point else _Saddle)(problem, moments, growth)
+    if problem.ridge == 0 and problem.psi is problem.phi:
+        return _FixedPoint(problem, moments or sparse_moment(problem, limit=np.inf), growth)
+    sparse_C = None
+    if moments is None and problem.psi is problem.phi:
+        sparse_C = sparse_moment(problem, limit=np.inf)
+    return _Saddle(problem, sparse_C if sparse_C is not None and sparse_C.plan is not None else moments, growth)
 
 
 def _root(H: Array) -> Array:
