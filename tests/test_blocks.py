@@ -13,9 +13,8 @@ from twins import CASES, METHODS, STEP_THETA, STEP_W, Case, S, apart, label, sch
 
 import naive
 import valuefit as vf
-from valuefit.blocks import Blocks, shuffled
+from valuefit.blocks import Blocks, first_dots, shuffled
 from valuefit.exact import Exact
-from valuefit.kernels import first_dots
 from valuefit.solvers import saga, svrg
 
 BOTH = {"svrg": S.SVRG, "saga": S.SAGA}

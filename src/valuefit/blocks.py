@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.kernels import copied_rows
+from valuefit.kernels import compiled, fetch
 from valuefit.problem import Problem
 from valuefit.rows import Rows, require_memory
 from valuefit.transitions import Array
@@ -107,3 +107,24 @@ def _tame(problem: Problem) -> bool:
         return True
     peaks = [max(float(x.max()), -float(x.min())) for x in (problem.phi.matrix, problem.reward, problem.ratio)]
     return all(peak == 0 or 1 / TAME <= peak <= TAME for peak in peaks)
+
+
+@compiled
+def copied_rows(rows: Any, index: Any, out: Any) -> Any:
+    """These dense rows, at the beginning of those of `out`."""
+    for i in range(index.shape[0]):
+        fetch(rows, index[min(i + 4, index.shape[0] - 1)])
+        for c in range(rows.shape[1]):
+            out[i, c] = rows[index[i], c]
+    return out
+
+
+@compiled
+def first_dots(now: Any, next: Any, discount: Any, theta: Any, w: Any) -> Any:
+    """(v' theta, now' w) in the type of the row."""
+    s = now.dtype.type(0.0)
+    t = now.dtype.type(0.0)
+    for c in range(now.shape[0]):
+        s += (now[c] - discount * next[c]) * theta[c]
+        t += now[c] * w[c]
+    return s, t

@@ -271,17 +271,6 @@ def settle(y, G, scale, along):
         y[c] = scale * y[c] + along * G[c]
 
 
-@compiled
-def first_dots(now, next, discount, theta, w):
-    """(v' theta, now' w) in the type of the row."""
-    s = now.dtype.type(0.0)
-    t = now.dtype.type(0.0)
-    for c in range(now.shape[0]):
-        s += (now[c] - discount * next[c]) * theta[c]
-        t += now[c] * w[c]
-    return s, t
-
-
 # ---- all rows ----------------------------------------------------------------------------------------------
 
 
@@ -328,16 +317,6 @@ def add_steps(phi, psi, now, next, discount, ratio, weight, share, of_psi, of_v)
     for j in range(now.shape[0]):
         axpy(psi, now[j], weight[j], of_psi[j // share])
         axpyv(phi, now[j], next[j], discount[j], weight[j] * ratio[j], of_v[j // share])
-
-
-@compiled
-def copied_rows(rows, index, out):
-    """These dense rows, at the beginning of those of `out`."""
-    for i in range(index.shape[0]):
-        fetch(rows, index[min(i + 4, index.shape[0] - 1)])
-        for c in range(rows.shape[1]):
-            out[i, c] = rows[index[i], c]
-    return out
 
 
 @compiled

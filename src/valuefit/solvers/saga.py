@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.blocks import Blocks, shuffled
-from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, first_dots, settle
+from valuefit.blocks import Blocks, first_dots, shuffled
+from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle
 from valuefit.problem import Problem
 from valuefit.solver import State, Steps, check_block, check_inner
 from valuefit.steering import Course, begin
