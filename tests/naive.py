@@ -212,17 +212,22 @@ def svrg_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, st
 
 
 def saga_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, step_theta, step_w):
-    """SAGA likewise; an entry also has the table's mean, taken anew. What a row adds is new only once in a batch."""
+    """SAGA likewise; an entry also has the table's mean, taken anew, and the mean of the iterates that were looked at.
+
+    What a row adds is new only once in a batch.
+    """
     data = steps(log)
     n = len(data)
     g = [row_part(log, step, theta, w) for step in data]
     trajectory = []
+    looked_at: list[tuple[np.ndarray, np.ndarray]] = []
     for indices in draws:
         for group in groups(indices, batch):
             mean_theta = sum(g_theta for g_theta, g_w in g) / n
             mean_w = sum(g_w for g_theta, g_w in g) / n
             sum_theta = len(group) * (mean_theta + log.ridge * theta)
             sum_w = len(group) * (mean_w + (w if log.identity else 0.0))
+            looked_at += [(theta, w)] * len(group)
             for t in set(group.tolist()):
                 h = row_part(log, data[t], theta, w)
                 sum_theta += weight[t] * (h[0] - g[t][0])
@@ -231,7 +236,8 @@ def saga_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, st
             theta = theta - step_theta * metric_theta @ sum_theta
             w = w - step_w * metric_w @ sum_w
             means = sum(g_theta for g_theta, g_w in g) / n, sum(g_w for g_theta, g_w in g) / n
-            trajectory.append((theta.copy(), w.copy(), *means))
+            iterates = [sum(part) / len(looked_at) for part in zip(*looked_at, strict=True)]
+            trajectory.append((theta.copy(), w.copy(), *means, *iterates))
     return trajectory
 
 

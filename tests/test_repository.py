@@ -16,13 +16,13 @@ from valuefit.capabilities import markdown_table
 PACKAGE = ROOT / "src" / "valuefit"
 
 # The flow, one way: a module imports only from its left (DESIGN section 3).
-FLOW = [
-    "kernels", "transitions", "features", "sources", "files", "rows", "moments", "problem", "blocks", "exact",
-    "whitening", "metric", "steering", "certificate", "theory", "solver", "solvers", "result", "choice", "loop",
-    "capabilities", "target", "policies", "intervals", "doubts", "summary", "evaluation", "stored", "estimator",
-    "charts", "binned", "views", "report", "experiment", "figures", "table1", "reproduce", "demo", "settings",
-    "terminal", "options", "commands", "cli",
-]  # fmt: skip
+IN_ORDER = """
+    kernels transitions features sources files rows moments sweeps problem blocks exact whitening balance metric
+    steering certificate theory solver solvers result choice loop capabilities target policies intervals doubts summary
+    evaluation stored estimator charts binned views report experiment figures table1 reproduce demo settings terminal
+    options commands cli
+"""
+FLOW = IN_ORDER.split()
 
 
 def imports_of(path: Path) -> set[str]:

@@ -16,9 +16,11 @@ from test_properties import logs, without_dead
 import naive
 import valuefit as vf
 from valuefit import metric, steering
+from valuefit.balance import Balanced
 from valuefit.exact import Exact
 from valuefit.metric import GROWTH, Metric, metric_cost, sampled_metric
 from valuefit.solver import State
+from valuefit.solvers.saga import Steered
 from valuefit.steering import SLOW, STRIDE, Course, begin
 
 STEERED = ["pdbg", "svrg", "saga"]
@@ -32,7 +34,7 @@ def course_of(state: State) -> Course:
 
 
 def with_course(state: State, course: Course) -> State:
-    memory: Any = (*state.memory[:-1], course) if isinstance(state.memory, tuple) else course
+    memory: Any = state.memory._replace(course=course) if isinstance(state.memory, Steered) else course
     return replace(state, memory=memory, steps=course.steps)
 
 
@@ -221,12 +223,15 @@ def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypa
 
 @pytest.mark.parametrize("storage", ["csr", "dense"])
 @pytest.mark.parametrize("name", STEERED)
-def test_sparse_rows_and_the_theorems_steps_have_no_metric(name: str, storage: str) -> None:
+def test_the_theorems_steps_have_no_metric_and_sparse_rows_one_without_matrices(name: str, storage: str) -> None:
     problem = Oracle(0).problem(storage)
     for solver in (SOLVERS[name], type(SOLVERS[name])(steps="theorem", **({"inner": 100} if name == "svrg" else {}))):
         state, _ = solver.init(problem, *zeros(problem))
         parts = state.memory if isinstance(state.memory, tuple) else (state.memory,)
-        assert any(isinstance(part, Course) for part in parts) == (storage == "dense" and solver is SOLVERS[name])
+        courses = [part for part in parts if isinstance(part, Course)]
+        expected = solver is SOLVERS[name] and (storage == "dense" or name != "pdbg")
+        assert bool(courses) == expected
+        assert all(isinstance(course.metric.theta, Balanced) == (storage == "csr") for course in courses)
 
 
 # ---- it arrives --------------------------------------------------------------------------------------------

@@ -43,7 +43,21 @@ class Certificate:
         self._b_energy: float | None = None
         self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
         self._unit: float | None = None
-        self.exact_cost = _exact_cost(problem)
+        self._moments_known = False  # where the solver has formed and counted them already
+        self._offered: Whitening | None = None
+
+    def offer(self, *, moments: bool, whitening: Whitening | None) -> None:
+        """What a solver has made already, and counted."""
+        self._moments_known = self._moments_known or moments
+        self._offered = whitening or self._offered
+
+    @property
+    def exact_cost(self) -> float:
+        """Passes that forming and decomposing the moments is worth; infinite where they do not fit."""
+        problem, k, d = self.problem, self.problem.k, self.problem.d
+        if 16 * k * (k + d) > memory_limit():
+            return np.inf
+        return (0.0 if self._moments_known else problem.moment_passes) + problem.passes(10 * k**3 + 20 * d**2 * k)
 
     @property
     def cheap(self) -> bool:
@@ -213,7 +227,9 @@ class Certificate:
     def _whitening(self) -> Whitening:
         if self._made is None:
             self._made = identity_whitening(self.problem)
-            if not self.problem.identity:
+            if self._offered is not None:
+                self._made = self._offered
+            elif not self.problem.identity:
                 self._made = whiten(self.problem, limit=0.5 * self._allowance)
             self.passes += self._made.passes
             if not np.isfinite(self._made.excess):
@@ -221,11 +237,3 @@ class Certificate:
                 for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBES):
                     self._ritz = min(self._ritz, ritz)
         return self._made
-
-
-def _exact_cost(problem: Problem) -> float:
-    """Passes that forming and decomposing the moments is worth; infinite where they do not fit."""
-    k, d = problem.k, problem.d
-    if 16 * k * (k + d) > memory_limit():
-        return np.inf
-    return problem.moment_passes + problem.passes(10 * k**3 + 20 * d**2 * k)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from valuefit.metric import first_count
 from valuefit.problem import Problem
 from valuefit.rows import memory_limit
+from valuefit.whitening import plan
 
-# Seconds on one core, rounded from a run of `python -m benchmarks.costs` on a machine that was not idle; only their
-# ratios matter. Not fitted to whole solves yet.
+# Seconds on one core, as `python -m benchmarks.costs` prints them; only their ratios matter.
 COSTS = {
-    "pass_number": 1.4e-9,  # one number of the rows in a full pass, read twice
-    "pass_step": 2.3e-8,  # index work for one step
-    "pass_nonzero": 1.2e-8,  # one stored number of sparse rows in a full pass
-    "gemm_flop": 3.3e-11,
-    "factor_flop": 4.0e-11,
-    "sparse_square": 1.0e-7,  # one product of two nonzeros of a row, in the moments of sparse rows
-    "fixed": 1e-3,
+    "fixed": 1.0e-3,  # solve() of a tiny problem
+    "pass_byte": 6.0e-11,  # A theta: a byte of dense rows
+    "pass_step": 1.0e-8,  # A theta: a step besides
+    "pass_nonzero": 4.0e-9,  # A theta: a nonzero of CSR rows
+    "gram_flop": 2.2e-11,  # A from distinct dense rows: an operation of 2 n d^2
+    "factor_flop": 2.6e-11,  # LU: an operation of 2/3 d^3
+    "sparse_square": 8.0e-9,  # A from CSR rows: a step times nonzeros a row squared
+    "svrg_byte": 1.5e-10,  # SVRG and SAGA: a byte of the two rows of an update
+    "svrg_update": 1.0e-7,  # an update besides
 }
 
 
@@ -52,36 +55,59 @@ def rank(problem: Problem, gap: float, memory: int | None = None) -> tuple[list[
 
 
 def _estimates(problem: Problem, gap: float) -> list[Estimate]:
+    return (_sparse if problem.phi.sparse else _dense)(problem, max(1.0, -math.log10(max(gap, 1e-16))) / 6)
+
+
+def _dense(problem: Problem, length: float) -> list[Estimate]:
+    """Dense rows; length: of the way, 1 for a gap of 1e-6."""
     n, d, k = problem.n, problem.d, problem.k
-    rows = problem.phi.shape[0]
     starts = n if problem.trace else min(n, int((problem.visits > 0).sum()))
-    each = problem.phi.stored / rows
-    sparse = problem.phi.sparse
+    row_bytes = problem.phi.dtype.itemsize * d
+    one_pass = COSTS["pass_byte"] * row_bytes * problem.phi.shape[0] + COSTS["pass_step"] * n
+    if problem.trace or problem.psi is not problem.phi:
+        one_pass *= 2  # rows are read twice
     square = problem.ridge == 0 and k == d
-    digits = max(1.0, -math.log10(max(gap, 1e-16)))
-    if sparse:
-        one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["pass_step"] * n
-        moments = COSTS["sparse_square"] * n * each**2
-    else:
-        one_pass = COSTS["pass_number"] * problem.phi.stored + COSTS["pass_step"] * n
-        moments = COSTS["gemm_flop"] * 2 * starts * k * d
-    if not square and not problem.identity:
-        moments *= 1.5
+    flops = 2.0 * starts * k * d + (0.0 if square or problem.identity else 1.0 * starts * k**2)
     factor = COSTS["factor_flop"] * (2 / 3 * d**3 if square else k**3 / 3 + k**2 * d + k * d**2 + d**3 / 3)
-    direct = Estimate("lstd", COSTS["fixed"] + moments + factor, 8.0 * (k * d + k * k + 2 * d * d))
-    if sparse:
-        # a diagonal preconditioner: the iterations grow with the conditioning, which is not known beforehand
-        set_up, iterations, room = one_pass, 15 * digits, 8.0 * 60 * 3 * (k + d)
-    else:
-        sketched = min(starts, max(2 * k, int(12 * n / d))) if d > 0 else starts
-        set_up = 2 * one_pass + COSTS["gemm_flop"] * sketched * (k * k + 2 * k * d) + factor
-        iterations, room = 4 + 1.5 * digits + (0 if square else 6), 8.0 * (3 * k * (k + d) + sketched * (k + d))
-    krylov = Estimate("krylov", 2 * COSTS["fixed"] + set_up + iterations * one_pass, room)
-    # variance-reduced steps: a pass of single rows costs about three full passes
-    passes = 6 + 4 * digits if not sparse else 60 * digits
-    saga = Estimate("saga", 2 * COSTS["fixed"] + 3 * passes * one_pass, 8.0 * (3 * n + 4 * (k + d)))
-    svrg = Estimate("svrg", 2 * COSTS["fixed"] + 3.5 * passes * one_pass, 8.0 * 4 * (k + d))
-    return [direct, krylov, saga, svrg]
+    direct = COSTS["fixed"] + COSTS["gram_flop"] * flops + factor + 2.5 * one_pass
+    size, cross = plan(problem)
+    rows = size / k
+    iterations = 2.0
+    if size < starts:
+        iterations = length * (6 + 72 / rows if cross else 26 + 28 / math.sqrt(rows))
+    sketch = 3 * one_pass + COSTS["gram_flop"] * min(size, starts) * (k**2 + (2 * k * d if cross else 0))
+    factors = COSTS["factor_flop"] * k**3 / 3 + (factor if cross else 0.0)
+    each = one_pass + COSTS["pass_byte"] * 8 * (k * k + (d * d if cross else 0))
+    krylov = 2 * COSTS["fixed"] + sketch + factors + (3 + iterations) * each
+    updates = n * (2 * row_bytes * COSTS["svrg_byte"] + COSTS["svrg_update"])
+    metric = COSTS["gram_flop"] * first_count(problem) * 3 * k * d + COSTS["factor_flop"] * 4 * d**3
+    svrg = 2 * COSTS["fixed"] + metric + length * 12 * (updates + one_pass)
+    saga = 2 * COSTS["fixed"] + metric + length * 22 * 1.3 * updates
+    tables = 8.0 * (k + d) ** 2
+    return [
+        Estimate("lstd", direct, 8.0 * (k * d + k * k + 2 * d * d)),
+        Estimate("krylov", krylov, 8.0 * (3 * k * (k + d) + min(size, starts) * (k + d if cross else k))),
+        Estimate("saga", saga, tables + 8.0 * 3 * n),
+        Estimate("svrg", svrg, tables),
+    ]
+
+
+def _sparse(problem: Problem, length: float) -> list[Estimate]:
+    """CSR rows."""
+    n, d, k = problem.n, problem.d, problem.k
+    each = problem.phi.stored / problem.phi.shape[0]
+    one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["pass_step"] * n
+    square = problem.ridge == 0 and k == d
+    moments = COSTS["sparse_square"] * n * each**2 * (1 if square or problem.identity else 1.5)
+    factor = COSTS["factor_flop"] * (2 / 3 * d**3 if square else k**3 / 3 + k**2 * d + k * d**2 + d**3 / 3)
+    # a diagonal preconditioner: the iterations grow with the conditioning, which is not known beforehand
+    krylov = 2 * COSTS["fixed"] + (1 + 90 * length) * one_pass
+    return [
+        Estimate("lstd", COSTS["fixed"] + moments + factor, 8.0 * (k * d + k * k + 2 * d * d)),
+        Estimate("krylov", krylov, 8.0 * 60 * 3 * (k + d)),
+        Estimate("saga", 2 * COSTS["fixed"] + 3 * 360 * length * one_pass, 8.0 * (3 * n + 4 * (k + d))),
+        Estimate("svrg", 2 * COSTS["fixed"] + 3.5 * 360 * length * one_pass, 8.0 * 4 * (k + d)),
+    ]
 
 
 def _time(seconds: float) -> str:

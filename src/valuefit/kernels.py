@@ -73,6 +73,10 @@ def fetch(rows: Any, i: int) -> Any:
     """Ask for row i to be brought into cache."""
 
 
+def times(metric: Any, x: Any) -> Any:
+    """metric x, for a matrix, or a diagonal with two sides or none, `(scale, sides, core)`."""
+
+
 def _by_storage(declared: Callable[..., Any], dense: Callable[..., Any], sparse: Callable[..., Any]) -> None:
     """Make `declared` mean `dense` for 2-d arrays and `sparse` for CSR tuples inside kernels."""
 
@@ -224,6 +228,26 @@ def _sparse_axpy2v(rows, i, j, discount, a, x, b, y):
         axpy2(rows, j, -discount * a, x, -discount * b, y)
 
 
+def _dense_times(metric, x):
+    return np.dot(metric, x)
+
+
+def _balanced_times(metric, x):
+    scale, sides, core = metric
+    out = scale * x
+    if sides.shape[1] == 0:
+        return out
+    first, second = 0.0, 0.0
+    for c in range(x.shape[0]):
+        first += sides[c, 0] * x[c]
+        second += sides[c, 1] * x[c]
+    along = core[0, 0] * first + core[0, 1] * second
+    across = core[1, 0] * first + core[1, 1] * second
+    for c in range(x.shape[0]):
+        out[c] += along * sides[c, 0] + across * sides[c, 1]
+    return out
+
+
 @intrinsic
 def _prefetch(typing_context, array, i, j):
     """Ask the processor for the cache line that holds array[i, j], into the outer caches: the innermost is full."""
@@ -262,6 +286,7 @@ _by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
 _by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
 _by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
 _by_storage(fetch, _dense_fetch, _sparse_fetch)
+_by_storage(times, _dense_times, _balanced_times)
 
 
 @compiled

@@ -153,6 +153,7 @@ class _Run:
             self.state, cost = self.solver.init(self.problem, theta, w)
             self.best, self.weights = self.state, self.state.steps
             self.passes += cost
+            self.asked_at = self.passes
             self._take(self.state)
             while not self._done(cost):
                 state, cost = self.solver.epoch(self.problem, self.state, rng)
@@ -185,6 +186,7 @@ class _Run:
             self.residual = size / self.unit if size else 0.0
             self.residual_of = self.passes
         self.state = state
+        self.certificate.offer(moments=state.moments, whitening=state.whitening)
         if self.statistical and self.passes >= self.next_noise:
             self.tol = max(FINEST, supported_gap(self.problem, state.theta))
             self.passes += 0.5

@@ -8,12 +8,16 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.problem import Problem, pieces
+from valuefit.balance import COST, Balanced, balance, balanced_sizes
+from valuefit.kernels import add_rows, add_steps
+from valuefit.problem import Problem
 from valuefit.rows import Rows, fits
 from valuefit.transitions import Array
+from valuefit.whitening import Whitening, likely_excess
 
 FIRST = 5.0  # passes that the first sample may cost
-FEWEST = 3  # but so many rows for each feature at least
+FEWEST = 6  # but so many rows for each feature at least
+TOGETHER = 64 << 20  # bytes of sums that are multiplied at a time
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
 SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
@@ -26,31 +30,48 @@ class Metric:
 
     theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sampled steps (all of them: from the moments). In these
     coordinates the saddle point is as round as the sample can make it, whatever the features: centring, scaling
-    and correlations are all taken out. `draw` picks steps half uniformly, half by their size, and `weight` undoes
-    that in the mean.
+    and correlations are all taken out. With `count` 0 the matrices are `Balanced`: only centred and scaled.
+    `draw` picks steps half uniformly, half by their size, and `weight` undoes that in the mean.
     """
 
-    theta: Array
-    w: Array
+    theta: Array | Balanced
+    w: Array | Balanced
     count: int
     cost: float  # passes that it took
     weight: Array
     steps: tuple[float, float]  # for single rows; times the number of rows for a batch of them
+    spread: float = 1.0  # how much larger than 1 a second moment may still be in these coordinates
+    fewest: int = 1  # rows in a batch, for products with the metric not to outweigh them
+    whitening: Whitening | None = None  # the factor of C that was made on the way, where it can be relied on
+    each: float = 0.0  # passes that such products cost, beyond what rows as long as the metric is wide do
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is made from the moments of all steps."""
+        return self.count >= len(self.weight)
 
     @cached_property
     def _cumulative(self) -> Array:
         return np.cumsum(1 / self.weight)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Steps with probability 1 / (n weight)."""
-        place = rng.random(count) * self._cumulative[-1]
-        return np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
+        """Steps with probability 1 / (n weight): one from each of `count` equal parts of it, in random order.
+
+        Each draw is as by chance, but few steps are left out, which SAGA would wait for.
+        """
+        place = (np.arange(count) + rng.random(count)) / count * self._cumulative[-1]
+        steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
+        return rng.permutation(steps)
 
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared gradient in these coordinates: about twice what F has left to lose, and the dual likewise."""
         of_theta, of_w = gradient
-        value = float(of_theta @ (self.theta @ of_theta)) + float(of_w @ (self.w @ of_w))
+        value = _energy(self.theta, of_theta) + _energy(self.w, of_w)
         return value if np.isfinite(value) else np.inf
+
+
+def _energy(matrix: Array | Balanced, x: Array) -> float:
+    return matrix.energy(x) if isinstance(matrix, Balanced) else float(x @ (matrix @ x))
 
 
 def metric_cost(problem: Problem, count: int) -> float:
@@ -66,8 +87,21 @@ def metric_cost(problem: Problem, count: int) -> float:
 
 def metric_fits(problem: Problem) -> bool:
     """Whether the matrices find room, rows are dense enough for them to pay, and steps many enough to tell them."""
-    tables = 8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0)
-    return not problem.phi.sparse and problem.n >= 2 * problem.k and fits(tables)
+    return not problem.phi.sparse and problem.n >= 2 * problem.k and _room(problem)
+
+
+def balance_fits(problem: Problem) -> bool:
+    """Whether balanced coordinates, which need no such room, are to be had where those matrices are not."""
+    return problem.phi.sparse or not _room(problem)
+
+
+def later_metric_fits(problem: Problem) -> bool:
+    """Whether the matrices could follow where balanced coordinates turned out to be slow."""
+    return problem.n >= 2 * problem.k and _room(problem)
+
+
+def _room(problem: Problem) -> bool:
+    return fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
 
 
 def first_count(problem: Problem) -> int:
@@ -82,8 +116,31 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     """The metric from this many steps; the same problem and count give the same bits."""
     rng = np.random.default_rng(count)
     A, C = _moments(problem, count, rng)
-    inverse_L, inverse_R = _factors(problem, A, C, count)
-    of_psi, of_u, of_v = _sizes(problem, inverse_L, inverse_R, rng)
+    L, inverse_L, inverse_R = _factors(problem, A, C, count)
+    sizes = _sizes(problem, inverse_L, inverse_R, rng)
+    weight, steps = _draws_and_steps(problem, *sizes)
+    each = problem.passes(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
+    return Metric(
+        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps,
+        fewest=max(1, int(np.ceil(each * problem.n))), each=each, whitening=_whitening(problem, C, L, count),
+    )  # fmt: skip
+
+
+def balanced_metric(problem: Problem) -> Metric:
+    """The metric that only centres and scales, which takes memory and time of the order of the rows alone."""
+    theta, w = balance(problem)
+    weight, steps = _draws_and_steps(problem, *balanced_sizes(problem, theta, w))
+    # (psi'x)^2 is at most the number of nonzeros times sum psi_c^2 x_c^2, whose mean scaling makes |x|^2
+    stored = max(1.0, problem.phi.stored / problem.phi.shape[0])
+    width = problem.k + problem.d
+    return Metric(
+        theta, w, 0, COST, weight, steps, spread=stored, fewest=int(np.ceil(0.5 * width / stored)),
+        each=problem.passes(10 * width) if problem.phi.sparse else 0.0,
+    )  # fmt: skip
+
+
+def _draws_and_steps(problem: Problem, of_psi: Array, of_u: Array, of_v: Array) -> tuple[Array, tuple[float, float]]:
+    """Weights that undo drawing half uniformly and half by size, and steps for rows drawn so."""
     score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
     weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
     dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
@@ -91,36 +148,55 @@ def sampled_metric(problem: Problem, count: int) -> Metric:
     primal = float((weight * of_v * strength).max())
     if problem.identity:
         primal = max(primal, dual)  # w must keep up with theta, which A'A alone would let run ahead
-    steps = (0.25 / max(primal, 1e-300), 0.25 / dual)
-    return Metric(inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps)
+    return weight, (0.25 / max(primal, 1e-300), 0.25 / dual)
 
 
 def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A and C over all steps, or estimated from `count` of them, drawn more often where |u||v| is large."""
+    """A and C over all steps, or estimated from `count` sums of steps with random signs, each step in one of them.
+
+    A sample of as many steps would miss rare rows; sums miss none, and are as wrong about the others.
+    """
     if count >= problem.n:
         return problem.A, problem.C
-    size = np.sqrt(problem.u_squared) * np.sqrt(problem.v_squared)  # whose squares may overflow
-    chance = 0.5 + 0.5 * size / size.mean() if size.any() else np.ones(problem.n)
-    chosen = rng.choice(problem.n, count, p=chance / chance.sum())
-    weight = chance.mean() / chance[chosen] / count
+    share = -(-problem.n // count)
+    order = rng.permutation(problem.n)
+    sign = rng.choice([-1.0, 1.0], problem.n) / np.sqrt(problem.n)
+    ratio = np.ones(problem.n) if problem.trace else problem.ratio  # traces have ratios in them
     A, C = np.zeros((problem.k, problem.d)), np.zeros((problem.k, problem.k))
-    for place in pieces(np.arange(count), 2 * problem.k + 2 * problem.d):
-        t, share = chosen[place], weight[place]
-        now, next, discount, u_row, u_factor = problem.steps(t)
-        V = problem.phi.take(now) - discount[:, None] * problem.phi.take(next)
-        A += (problem.u.take(u_row) * (u_factor * share)[:, None]).T @ V
-        psi = problem.psi.take(now) * np.sqrt(share)[:, None]
-        C += psi.T @ psi
+    together = share * max(1, TOGETHER // (16 * (problem.k + problem.d)))
+    for start in range(0, problem.n, together):
+        t, weight = order[start : start + together], sign[start : start + together]
+        sums = -(-len(t) // share)
+        X, V = np.zeros((sums, problem.k)), np.zeros((sums, problem.d))
+        add_steps(
+            problem.phi.kernel, problem.psi.kernel, problem.now[t], problem.next[t], problem.discount[t], ratio[t],
+            weight, share, X, V,
+        )  # fmt: skip
+        C += X.T @ X
+        if problem.trace:
+            X[:] = 0.0
+            add_rows(problem.u.kernel, t, weight, share, X)
+        A += X.T @ V
     return A, np.eye(problem.k) if problem.identity else C
 
 
-def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array]:
-    """L^-1 and R^-1 with C ~ L L' and A'C^-1A + ridge I ~ R R', lifted where the sample cannot tell them from noise."""
+def _whitening(problem: Problem, C: Array, L: Array, count: int) -> Whitening | None:
+    """The factor for a certificate too, unless columns are so nearly dependent that the shift decides."""
+    size, pivot = np.diag(C), np.diag(L) ** 2
+    if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
+        return None
+    share = -(-problem.n // count)
+    likely = likely_excess(problem.k, count, share)
+    return Whitening(np.asfortranarray(L), np.arange(problem.k), problem.k, 1.1 * share, 1.1 * likely, True, 0.0)
+
+
+def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
+    """L, L^-1 and R^-1 with C ~ L L', A'C^-1A + ridge I ~ R R', lifted where the sample cannot tell them from noise."""
     C = C.copy()
     size = np.diag(C).copy()
     size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
     C[np.diag_indices_from(C)] += SHIFT * size
-    inverse_L = _inverse_factor(C)
+    L, inverse_L = _factor(C)
     M = inverse_L @ A
     H = M.T @ M
     H[np.diag_indices_from(H)] += problem.ridge
@@ -131,17 +207,18 @@ def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, A
     size = np.diag(H).copy()
     size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
     H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
-    return inverse_L, _inverse_factor(H)
+    return L, inverse_L, _factor(H)[1]
 
 
-def _inverse_factor(S: Array) -> Array:
+def _factor(S: Array) -> tuple[Array, Array]:
+    """The Cholesky factor, of S lifted as little as it takes, and its inverse."""
     lift = 0.0
     while np.isfinite(S).all() and lift < LIFT:  # rounding may have pushed an eigenvalue below zero
         lower, info = linalg.lapack.dpotrf(S + lift * np.diag(np.diag(S)), lower=True, clean=True)
         if info == 0:
             inverse, info = linalg.lapack.dtrtri(lower, lower=True)
             if info == 0 and np.isfinite(inverse).all():
-                return np.asarray(inverse)
+                return np.asarray(lower), np.asarray(inverse)
         lift = max(10 * lift, 1e-12)
     raise ValueError(
         "Products of the features leave the range of numbers, so no steps can be found. Rescale the features."

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from valuefit.metric import metric_fits
+from valuefit.metric import balance_fits, metric_fits
 from valuefit.problem import Problem
+from valuefit.steering import Course
 from valuefit.theory import Theory
 from valuefit.transitions import Array
+from valuefit.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class State:
     gap: float | None = None  # an upper bound, where the method itself can vouch for it
     objective: float | None = None  # F(theta), likewise
     finished: bool = False  # another epoch would change nothing
+    moments: bool = False  # whether A and C were formed on the way, and counted
+    whitening: Whitening | None = None  # a factor of C, likewise
     note: str = ""  # for the message of the result
 
 
@@ -92,8 +96,8 @@ class Steps(Solver):
         return self.steps == "auto" and self.step_theta is None and self.step_w is None
 
     def steered(self, problem: Problem) -> bool:
-        """Whether steps are adapted while running, in a metric of sampled rows: where nothing else was asked for."""
-        return self.guarded and metric_fits(problem)
+        """Whether steps are adapted while running, in a metric: where nothing else was asked for."""
+        return self.guarded and (metric_fits(problem) or balance_fits(problem))
 
     def choose_steps(self, problem: Problem) -> tuple[float, float]:
         theta, w = self.step_theta, self.step_w
@@ -140,6 +144,14 @@ class PlainSteps(Steps):
     @abstractmethod
     def run(self, *arguments: Any) -> None:
         """The method's kernel, which changes theta and w in place."""
+
+
+def on_course(theta: Array, w: Array, gradient: tuple[Array, Array], course: Course, memory: Any = None) -> State:
+    """The state of a method whose steps are adapted, and what it has to offer to the certificate."""
+    found = course.metric
+    return State(
+        theta, w, course.steps, gradient, memory or course, moments=found.exact, whitening=found.whitening
+    )  # fmt: skip
 
 
 def row_steps(problem: Problem) -> tuple[float, float]:

@@ -7,13 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from valuefit.metric import GROWTH, Metric, first_count, metric_cost, sampled_metric
+from valuefit.metric import (
+    GROWTH,
+    Metric,
+    balance_fits,
+    balanced_metric,
+    first_count,
+    later_metric_fits,
+    metric_cost,
+    sampled_metric,
+)
 from valuefit.problem import Problem
 from valuefit.transitions import Array
 
 TOGETHER = 0.3  # of a full step: how far a batch of single-row steps may add up
 STRIDE = 1.6  # between neighbouring sizes of a step
 SLOW = 1 / 6  # decades of the squared gradient a pass
+CREEP = 1 / 20  # decades a pass; below, a short step looks better than a long one only because it is quieter
+WAIT = 5.0  # passes before which a lagging gradient falls whatever the steps
+REGROW = 8  # epochs without a setback after which a longer step may be tried again, then
 ROUNDING = 1e-26  # part of the first squared gradient that may be noise of the arithmetic
 TINY = 1e-300
 
@@ -37,6 +49,9 @@ class Course:
     longest: int = 20  # sizes above this one failed
     rates: tuple[tuple[int, float], ...] = ()  # decades of merit a pass, by size
     length: int = 1  # steps in the next epoch, for methods that choose it
+    lagging: bool = False  # whether the gradient is an older one, which cannot tell a step that is a little too long
+    calm: int = 0  # epochs since the last setback
+    rises: int = 0  # of them at the end, those in which the gradient did not fall
 
     @property
     def steps(self) -> tuple[float, float]:
@@ -45,53 +60,69 @@ class Course:
 
     def batch(self, width: int) -> int:
         """Rows to take together: enough to pay for the products with the metric, few enough to act as one by one."""
-        return int(np.clip(TOGETHER / max(*self.steps, TINY), 1, 2 * width))
+        together = max(TOGETHER / (self.metric.spread * max(*self.steps, TINY)), self.metric.fewest)
+        return int(np.clip(together, 1, 2 * width))
+
+    def products(self, draws: int, width: int) -> float:
+        """Passes that an epoch's products with the metric cost, where they are counted."""
+        return self.metric.each * np.ceil(draws / self.batch(width))
 
     def judge(
-        self,
-        problem: Problem,
-        before: tuple[Array, Array],
-        after: tuple[Array, Array],
-        passes: float,
-        *,
-        slack: float = 2.0,
+        self, problem: Problem, before: tuple[Array, Array], after: tuple[Array, Array], passes: float
     ) -> tuple[Course, bool, float]:
-        """The course after an epoch of so many passes, from one gradient to another; whether to keep it; added passes.
-
-        slack: how much larger the squared gradient may get without a setback, as it may by chance.
-        """
+        """The course after an epoch from one gradient to another, whether to keep that, and passes it added."""
         merit = self.metric.merit(after)
+        slack = 4.0 if self.lagging else 2.0  # a squared gradient may get so much larger by chance
         kept = merit <= max(slack * self.merit, ROUNDING * self.first)
         course = replace(self, spent=self.spent + passes)
         if kept:
             rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes
             course = replace(
                 course, merit=merit, rates=((self.size, rate), *(pair for pair in self.rates if pair[0] != self.size)),
-                length=min(problem.n, 2 * self.length) if rate * passes < 1 else self.length,
+                length=min(problem.n, 2 * self.length) if rate * passes < 1 else self.length, calm=self.calm + 1,
             )  # fmt: skip
-            course = replace(course, size=course._next_size())
+            creeping = self.metric.count == 0 and max(found for _, found in course.rates) < CREEP
+            if creeping:
+                course = course._longer(rate)
+            elif not self.lagging or course.spent > WAIT:
+                course = replace(course, size=course._next_size())
         else:
             back = 2 if merit <= 100 * self.merit else 5
-            course = replace(course, size=self.size - back, longest=self.size - 1, rates=())
+            course = replace(course, size=self.size - back, longest=self.size - 1, rates=(), calm=0, rises=0)
         count, cost = course._due(problem)
         if count:
             single = None if self.single == self.metric.steps else self.single
-            return begin(problem, after if kept else before, count=count, single=single), kept, cost
+            gradient = after if kept else before
+            return begin(problem, gradient, count=count, single=single, lagging=self.lagging), kept, cost
         return course, kept, 0.0
 
     def _next_size(self) -> int:
         rates = dict(self.rates)
         best = max(rates, key=lambda size: rates[size])
-        for near in (best + 1, best - 1):
+        shy = self.lagging and self.metric.count == 0
+        for near in (best - 1,) if shy else (best + 1, best - 1):
             if near not in rates and near <= self.longest and (near > best or rates[best] < SLOW):
                 return near
         return best
 
+    def _longer(self, rate: float) -> Course:
+        """After a slow epoch: on to longer steps while the gradient falls, back when it failed to twice.
+
+        In bad coordinates the gradient is mostly noise of the directions that are done, in proportion to the step,
+        and says little of the slow ones that are left: the longest step that is stable is the best one.
+        """
+        longest = min(20, self.longest + (self.calm % REGROW == 0))
+        if rate > 0:
+            return replace(self, size=min(self.size + 1, longest), longest=longest, rises=0, rates=())
+        if self.rises == 0:
+            return replace(self, longest=longest, rises=1)
+        return replace(self, size=self.size - 1, longest=self.size - 1, rises=0, rates=())
+
     def _due(self, problem: Problem) -> tuple[int, float]:
         """The size of a larger sample and its cost, or (0, 0) while this one does."""
-        if self.metric.count >= problem.n:
+        if self.metric.count >= problem.n or (self.metric.count == 0 and not later_metric_fits(problem)):
             return 0, 0.0
-        count = min(problem.n, GROWTH * self.metric.count)
+        count = min(problem.n, GROWTH * self.metric.count) or problem.n
         cost = metric_cost(problem, count)
         fallen = math.log10(max(self.first, TINY) / max(self.merit, TINY))
         return (count, cost) if self.spent >= max(6.0, cost) and fallen <= SLOW * self.spent else (0, 0.0)
@@ -103,9 +134,16 @@ def begin(
     *,
     count: int | None = None,
     single: tuple[float, float] | None = None,
+    lagging: bool = False,
 ) -> Course:
-    """The course at a point with this gradient, with a metric from `count` sampled steps, and its steps."""
-    metric = sampled_metric(problem, first_count(problem) if count is None else count)
+    """The course at a point with this gradient, with a metric from `count` sampled steps, and its steps.
+
+    Where `count` is None: as many as pay, or balanced coordinates where none do.
+    """
+    if count is None and balance_fits(problem):
+        metric = balanced_metric(problem)
+    else:
+        metric = sampled_metric(problem, first_count(problem) if count is None else count)
     steps = single or metric.steps
     merit = metric.merit(gradient)
-    return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)))
+    return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)), lagging=lagging)

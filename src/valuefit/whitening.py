@@ -13,7 +13,8 @@ from valuefit.problem import Problem
 from valuefit.rows import memory_limit
 from valuefit.transitions import Array
 
-FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch
+FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
+FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
 PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
 
@@ -86,7 +87,7 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
 
 def plan_of_C(problem: Problem) -> int:
     """Rows to sketch for C alone."""
-    return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST, MOST)) + 1
+    return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST_OF_C, MOST)) + 1
 
 
 def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
@@ -109,7 +110,7 @@ def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
         X = np.zeros((size, k))
         weight = np.sqrt(problem.visits[members] / n) * rng.choice([-1.0, 1.0], len(members))
         add_rows(problem.psi.kernel, members, weight, share, X)
-        return Sketch(X.T @ X, None, float(share), _likely(k, size, share), 1 + problem.passes(size * k**2))
+        return Sketch(X.T @ X, None, float(share), likely_excess(k, size, share), 1 + problem.passes(size * k**2))
     order = rng.permutation(n)
     share = -(-n // size)
     X, V = np.zeros((size, k)), np.zeros((size, d))
@@ -122,10 +123,10 @@ def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
     if problem.psi is problem.phi:
         shrink = 0.75 * np.sqrt(k / size)
         A = (1 - shrink) * A + shrink * C
-    return Sketch(C, A, float(share), _likely(k, size, share), 1 + problem.passes(size * (k**2 + 2 * k * d)))
+    return Sketch(C, A, float(share), likely_excess(k, size, share), 1 + problem.passes(size * (k**2 + 2 * k * d)))
 
 
-def _likely(k: int, size: int, share: int) -> float:
+def likely_excess(k: int, size: int, share: int) -> float:
     """The largest eigenvalue of the sketched C relative to C: that of random rows and a half, or a fifth of `share`."""
     return min(float(share), max(1.5 * (1 + np.sqrt(k / size)) ** 2, share / 5))
 

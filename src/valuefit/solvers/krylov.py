@@ -73,8 +73,11 @@ class Krylov(Solver):
         if memory.stalled:
             return self._other_way(problem, state, rng)
         system = memory.system
-        seed = memory.residual if memory.basis == () or memory.moved else memory.basis[-1].image
-        z = system.direction(seed / np.linalg.norm(system.measure(seed)))
+        seed, measured = memory.residual, memory.measured
+        if memory.basis and not memory.moved:
+            seed, measured = memory.basis[-1].image, memory.basis[-1].measured
+        size = float(np.linalg.norm(measured))
+        z = system.direction(seed / size, measured / size)
         image = system.apply(z)
         q = system.measure(image)
         before, sweeps = 0.0, 0
@@ -236,9 +239,9 @@ class _FixedPoint:
     def apply(self, x: Array) -> Array:
         return self.problem.A_dot(x)
 
-    def direction(self, residual: Array) -> Array:
+    def direction(self, residual: Array, measured: Array) -> Array:
         if self.lu is None:
-            return self.whitening.solve(residual)
+            return self.whitening.solve(residual) if self.problem.identity else self.whitening.back(measured)
         theta = np.zeros(self.problem.d)
         inside = residual[self.whitening.kept] / self.scale
         theta[self.whitening.kept] = linalg.lu_solve(self.lu, inside, check_finite=False) / self.scale
@@ -301,9 +304,8 @@ class _Saddle:
         of_theta, of_w = self.problem.B(*self.split(x))
         return np.concatenate([of_theta, of_w + self.problem.b])
 
-    def direction(self, residual: Array) -> Array:
-        of_theta, of_w = self.split(residual)
-        white = self.whitening.half(of_w)
+    def direction(self, residual: Array, measured: Array) -> Array:
+        of_theta, white = residual[: self.problem.d], measured[self.problem.d :]
         if self.M.ndim == 1:
             spread = np.zeros(self.problem.d)
             coupled = self.M.any()

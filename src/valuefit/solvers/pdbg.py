@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from valuefit.kernels import trace_backward
+from valuefit.metric import metric_fits
 from valuefit.problem import Moments, Problem
-from valuefit.solver import State, Steps, inverse
+from valuefit.solver import State, Steps, inverse, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -50,10 +51,11 @@ class PDBG(Steps):
         return plan.step_theta, plan.step_w
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        if self.steered(problem) and not self.precompute:
+        if self.guarded and metric_fits(problem) and not self.precompute:
             gradient = problem.B(theta, w)
             course = begin(problem, gradient, single=FULL)
-            return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
+            state = on_course(theta, w, gradient, course)
+            return state, 1.0 + course.metric.cost
         steps = self.choose_steps(problem)
         if self.precompute:
             moments = problem.moments()
@@ -88,7 +90,8 @@ class PDBG(Steps):
         course, kept, more = course.judge(problem, state.gradient, gradient, 1.0)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), 1.0 + more
+        state = on_course(theta, w, gradient, course)
+        return state, 1.0 + more
 
 
 def _gradient(moments: Moments, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from valuefit.blocks import Blocks, first_dots, shuffled
-from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle
+from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_block, check_inner
+from valuefit.solver import State, Steps, check_block, check_inner, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -53,16 +53,17 @@ class SAGA(Steps):
         table, table_mean, gradient, passes = _fresh_table(problem, theta, w)
         if self.block > 1:
             blocks = shuffled(problem, self.block)
-            memory = (table[blocks.order], *table_mean, blocks)
-            return State(theta, w, self.choose_steps(problem), gradient, memory), passes + 1
+            shuffled_table = (table[blocks.order], *table_mean, blocks)
+            return State(theta, w, self.choose_steps(problem), gradient, shuffled_table), passes + 1
         if self.steered(problem):
-            course = begin(problem, gradient)
-            return State(theta, w, course.steps, gradient, (table, *table_mean, course)), passes + course.metric.cost
+            course = begin(problem, gradient, lagging=True)
+            memory = Steered(table, *table_mean, theta, w, course)
+            return memory.state(theta, w, gradient), passes + course.metric.cost
         return State(theta, w, self.choose_steps(problem), gradient, (table, *table_mean)), passes
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        if isinstance(state.memory[-1], Course):
-            return self._steered_epoch(problem, state, state.memory[-1], rng)
+        if isinstance(state.memory, Steered):
+            return self._steered_epoch(problem, state, state.memory, rng)
         count = self.inner or problem.n
         theta, w = state.theta.copy(), state.w.copy()
         table, B_theta, B_w = (part.copy() for part in state.memory[:3])
@@ -84,29 +85,47 @@ class SAGA(Steps):
         return replace(state, theta=theta, w=w, gradient=gradient, memory=memory), count / problem.n
 
     def _steered_epoch(
-        self, problem: Problem, state: State, course: Course, rng: np.random.Generator
+        self, problem: Problem, state: State, memory: Steered, rng: np.random.Generator
     ) -> tuple[State, float]:
         assert state.gradient is not None
+        course = memory.course
         draws = course.metric.draw(rng, self.inner or problem.n)
-        theta, w = state.theta.copy(), state.w.copy()
-        table, B_theta, B_w = (part.copy() for part in state.memory[:3])
+        table, B_theta, B_w, last_theta, last_w = (part.copy() for part in memory[:5])
+        theta, w = np.zeros(problem.d), np.zeros(problem.k)
         batches(
             problem.phi.kernel, problem.psi.kernel, problem.u.kernel, draws, *problem.steps(draws),
             course.metric.weight[draws], problem.trace > 0, table, B_theta, B_w, course.metric.theta, course.metric.w,
-            theta, w, course.batch(problem.d), *course.steps, problem.ridge, problem.identity,
+            last_theta, last_w, theta, w, course.batch(problem.d), *course.steps, problem.ridge, problem.identity,
         )  # fmt: skip
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
-        cost = len(draws) / problem.n
-        # the mean of the table lags behind the gradient, so it may well rise while all is well
-        course, kept, more = course.judge(problem, state.gradient, gradient, cost, slack=4.0)
+        cost = len(draws) / problem.n + course.products(len(draws), problem.d)
+        course, kept, more = course.judge(problem, state.gradient, gradient, cost)
         if not kept:
             # that mean may have been small by chance, next to which every epoch looks bad: fill the table anew
             table, table_mean, gradient, again = _fresh_table(problem, state.theta, state.w)
             course = replace(course, merit=course.metric.merit(gradient))
-            memory = (table, *table_mean, course)
-            return State(state.theta, state.w, course.steps, gradient, memory), cost + more + again
-        memory = (table, B_theta, B_w, course)
-        return State(theta, w, course.steps, gradient, memory), cost + more
+            memory = Steered(table, *table_mean, state.theta, state.w, course)
+            return memory.state(state.theta, state.w, gradient), cost + more + again
+        memory = Steered(table, B_theta, B_w, last_theta, last_w, course)
+        return memory.state(theta, w, gradient), cost + more
+
+
+class Steered(NamedTuple):
+    """What goes on: the table, its mean, and the last iterate.
+
+    The state shows the mean iterate of the epoch: its gradient is about the table's mean, and it lies ten times
+    nearer to the minimum than the last one where the noise of the steps is what is left.
+    """
+
+    table: Array
+    B_theta: Array
+    B_w: Array
+    theta: Array
+    w: Array
+    course: Course
+
+    def state(self, theta: Array, w: Array, gradient: tuple[Array, Array]) -> State:
+        return on_course(theta, w, gradient, self.course, self)
 
 
 def _fresh_table(
@@ -249,9 +268,12 @@ def fused_updates(
 @compiled
 def batches(
     phi, psi, u, draws, now, next, discount, u_row, u_factor, weight, traced, table, B_theta, B_w,
-    metric_theta, metric_w, theta, w, batch, step_theta, step_w, ridge, identity,
+    metric_theta, metric_w, theta, w, mean_theta, mean_w, batch, step_theta, step_w, ridge, identity,
 ):  # fmt: skip
-    """The same with `batch` rows together, times the metric; a row drawn twice in a batch counts once."""
+    """The same with `batch` rows together, times the metric; a row drawn twice in a batch counts once.
+
+    (mean_theta, mean_w) += the mean of the iterates at which the rows were looked at.
+    """
     n = table.shape[0]
     g_theta, g_w = np.empty_like(theta), np.empty_like(w)  # weighted changes, which move the iterate
     c_theta, c_w = np.empty_like(theta), np.empty_like(w)  # changes, which move the table's mean
@@ -288,11 +310,13 @@ def batches(
             axpy2(u, u_row[j], weight[j] * change, g_w, change, c_w)
         count = stop - start
         for c in range(theta.shape[0]):
+            mean_theta[c] += theta[c] * count / draws.shape[0]
             g_theta[c] += count * (B_theta[c] + ridge * theta[c])
             B_theta[c] += c_theta[c] / n
         for c in range(w.shape[0]):
+            mean_w[c] += w[c] * count / draws.shape[0]
             g_w[c] += count * (B_w[c] + (w[c] if identity else 0.0))
             B_w[c] += c_w[c] / n
-        theta -= step_theta * np.dot(metric_theta, g_theta)
-        w -= step_w * np.dot(metric_w, g_w)
+        theta -= step_theta * times(metric_theta, g_theta)
+        w -= step_w * times(metric_w, g_w)
         start = stop

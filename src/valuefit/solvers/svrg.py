@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from valuefit.blocks import Blocks, first_dots, shuffled
-from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle
+from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_block, check_inner
+from valuefit.solver import State, Steps, check_block, check_inner, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
@@ -64,7 +64,8 @@ class SVRG(Steps):
         gradient = problem.B(theta, w)
         if self.block == 1 and self.steered(problem):
             course = begin(problem, gradient)
-            return State(theta, w, course.steps, gradient, memory=course), 1.0 + course.metric.cost
+            state = on_course(theta, w, gradient, course)
+            return state, 1.0 + course.metric.cost
         blocks = shuffled(problem, self.block) if self.block > 1 else None
         state = State(theta, w, self.choose_steps(problem), gradient, memory=(inner or problem.n, blocks))
         return state, 1.0 if blocks is None else 2.0
@@ -100,11 +101,12 @@ class SVRG(Steps):
         )  # fmt: skip
         theta, w = state.theta + d_theta, state.w + d_w
         gradient = problem.B(theta, w)
-        cost = 1 + len(draws) / problem.n
+        cost = 1 + len(draws) / problem.n + course.products(len(draws), problem.d)
         course, kept, more = course.judge(problem, state.gradient, gradient, cost)
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        return replace(state, theta=theta, w=w, gradient=gradient, steps=course.steps, memory=course), cost + more
+        state = on_course(theta, w, gradient, course)
+        return state, cost + more
 
 
 def _block_loop(blocks: Blocks, places: Array, traced: bool, settings: tuple[Any, ...]) -> None:
@@ -242,6 +244,6 @@ def batches(
             g_theta[c] += count * (G_theta[c] + ridge * theta[c])
         for c in range(w.shape[0]):
             g_w[c] += count * (G_w[c] + (w[c] if identity else 0.0))
-        theta -= step_theta * np.dot(metric_theta, g_theta)
-        w -= step_w * np.dot(metric_w, g_w)
+        theta -= step_theta * times(metric_theta, g_theta)
+        w -= step_w * times(metric_w, g_w)
         start = stop
