@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -212,21 +213,22 @@ class Bench:
         return {"status": "done", "solvers": found}
 
 
-def engine_figures() -> Record:
-    """Single-row updates at (200,000, 201): times over the memory floor, and float64 over float32."""
+def engine_figures(n: int = 200_000, d: int = 201) -> Record:
+    """Updates by solver and order of rows: times over the memory floor, and float64 over float32."""
     found: Record = {}
-    n, d = 200_000, 201
+    pairs = list(product(("svrg", "saga"), engine.ORDERS))
     with threadpool_limits(1):
         for dtype in (np.float64, np.float32):
             problem = engine.dense_problem(n, d, dtype)
             flat = problem.phi.matrix.ravel()
             rate = flat.nbytes / engine.median_seconds(lambda flat=flat: engine.read_all(flat))
             floor = 2 * d * flat.itemsize / rate
-            for solver in (vf.solvers.SVRG(), vf.solvers.SAGA()):
-                update = engine.update_seconds(problem, solver)
-                found[f"{solver.name} {np.dtype(dtype).name}"] = {"seconds": update, "over_floor": update / floor}
-    for name in ("svrg", "saga"):
-        found[f"{name} speed-up"] = found[f"{name} float64"]["seconds"] / found[f"{name} float32"]["seconds"]
+            for name, order in pairs:
+                update = engine.update_seconds(problem, engine.in_order(name, order))
+                found[f"{name} {order} {np.dtype(dtype).name}"] = {"seconds": update, "over_floor": update / floor}
+    for name, order in pairs:
+        double, single = (found[f"{name} {order} {dtype}"]["seconds"] for dtype in ("float64", "float32"))
+        found[f"{name} {order} speed-up"] = double / single
     return found
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import costs, peers, report, targets
 from benchmarks.cells import CELLS
+from benchmarks.engine import ORDERS, dense_problem, in_order
 from benchmarks.grid import Kept, main, slug, wanted_tasks
 from benchmarks.reference import dense_reference, moments, reference
-from benchmarks.tasks import fresh, own_solvers, tasks_of
+from benchmarks.tasks import engine_figures, fresh, own_solvers, tasks_of
+from valuefit.blocks import Blocks
 from valuefit.exact import Exact
+from valuefit.steering import Course
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -207,6 +211,27 @@ def test_targets_are_missed_where_they_should_be():
     assert [met for *_, met in targets.statistical(made_up(**statistical))] == [False, False]
     alone = {"statistical": {"status": "done", "solvers": {"svrg": run}}}
     assert [met for *_, met in targets.statistical(made_up(**alone))] == [True, True]
+
+
+def test_rates_of_all_orders_are_measured_and_judged_by_blocks():
+    figures = engine_figures(400, 7)
+    assert all(figures[f"{name} {order} float32"]["over_floor"] > 0 for name in ("svrg", "saga") for order in ORDERS)
+    for name, order in product(("svrg", "saga"), ORDERS):
+        figures[f"{name} {order} float64"]["over_floor"] = 2.0 if order == "blocks" else 4.0
+        figures[f"{name} {order} speed-up"] = 1.5 if name == "svrg" else 1.7
+    lines = targets.engine({**made_up(), "engine": figures})
+    assert [met for *_, met in lines] == [True, False, True, True]
+    assert lines[0][1] == "2.00x (single rows 4.00x, mini-batches 4.00x)"
+    assert [met for *_, met in targets.engine(made_up())] == [None] * 4
+
+
+def test_orders_are_what_they_say():
+    problem = dense_problem(400, 7)
+    zero = np.zeros(7)
+    memory = {order: in_order("svrg", order).init(problem, zero, zero)[0].memory for order in ORDERS}
+    assert isinstance(memory["blocks"][1], Blocks)
+    assert memory["single rows"] == (400, None)
+    assert isinstance(memory["mini-batches"], Course)
 
 
 def test_costs_are_positive_and_a_line_is_found():

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.kernels import rows_dot, rows_dot2, rows_tdot, rows_tdot2
+from valuefit.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.sources.sizes import memory_limit
 from valuefit.transitions import Array
 
 LARGEST = 1e70  # features and rewards that reach beyond this, or nowhere its inverse, are refused
+SHORT = 256  # bytes of a row up to which four are added up together: two to four times faster, but slower beyond 400
 BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
 
 
@@ -108,11 +109,12 @@ class Rows:
 
     def tdot(self, a: Array) -> Array:
         """Phi' a."""
-        return rows_tdot(self.kernel, a, np.zeros(self.shape[1]))
+        return (short_tdot if self.short else rows_tdot)(self.kernel, a, np.zeros(self.shape[1]))
 
     def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
         """Phi' a and Phi' c, reading the rows once."""
-        return rows_tdot2(self.kernel, a, c, np.zeros(self.shape[1]), np.zeros(self.shape[1]))
+        kernel = short_tdot2 if self.short else rows_tdot2
+        return kernel(self.kernel, a, c, np.zeros(self.shape[1]), np.zeros(self.shape[1]))
 
     def squared_norms(self) -> Array:
         """|row|^2 of every row."""
@@ -161,6 +163,11 @@ class Rows:
         return Rows(self.matrix * (~columns).astype(self.dtype))
 
     @property
+    def short(self) -> bool:
+        """Whether rows are dense and so short that adding them up one by one would take longer than reading them."""
+        return not self.sparse and self.shape[1] * self.dtype.itemsize <= SHORT
+
+    @property
     def kernel(self) -> Any:
         """The form in which numba kernels take rows."""
         if self.sparse:
@@ -171,3 +178,33 @@ class Rows:
     def stored(self) -> int:
         """Numbers read in one pass over all rows."""
         return int(self.matrix.nnz) if self.sparse else self.shape[0] * self.shape[1]
+
+
+@compiled
+def short_tdot(rows: Any, a: Any, x: Any) -> Any:
+    """`rows_tdot`, four dense rows at a time."""
+    end = a.shape[0] - a.shape[0] % 4
+    for i in range(0, end, 4):
+        first, second, third, fourth = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        for e in range(x.shape[0]):
+            x[e] += a0 * first[e] + a1 * second[e] + a2 * third[e] + a3 * fourth[e]
+    for i in range(end, a.shape[0]):
+        axpy(rows, i, a[i], x)
+    return x
+
+
+@compiled
+def short_tdot2(rows: Any, a: Any, c: Any, x: Any, y: Any) -> Any:
+    """`rows_tdot2`, four dense rows at a time."""
+    end = a.shape[0] - a.shape[0] % 4
+    for i in range(0, end, 4):
+        first, second, third, fourth = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
+        for e in range(x.shape[0]):
+            x[e] += a0 * first[e] + a1 * second[e] + a2 * third[e] + a3 * fourth[e]
+            y[e] += c0 * first[e] + c1 * second[e] + c2 * third[e] + c3 * fourth[e]
+    for i in range(end, a.shape[0]):
+        axpy2(rows, i, a[i], x, c[i], y)
+    return x, y

@@ -205,6 +205,12 @@ def check_inner(inner: int | None) -> None:
         raise ValueError(f"inner is {inner}; it must be at least 1, and a whole number.")
 
 
+def check_block(block: int) -> None:
+    """The number of neighbouring rows that one draw brings."""
+    if block < 1 or block != int(block):
+        raise ValueError(f"block is {block}; it must be at least 1 (rows drawn one by one), and a whole number.")
+
+
 def check_decay(decay: float) -> None:
     """Passes after which a step has halved."""
     if not decay > 0:

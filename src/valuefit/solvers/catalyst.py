@@ -48,6 +48,11 @@ class Catalyst(Solver):
         if not isinstance(self.solver, PDBG | SVRG | SAGA):
             name = self.solver.name if isinstance(self.solver, Solver) else repr(self.solver)
             raise ValueError(f"Catalyst goes around PDBG, SVRG or SAGA, such as Catalyst(SVRG()), not {name}.")
+        if isinstance(self.solver, SVRG | SAGA) and self.solver.block > 1:
+            raise ValueError(
+                f"Catalyst starts {self.solver.name} anew many times, and each start would copy all rows for "
+                f"block={self.solver.block}. Leave block at 1."
+            )
         if self.proximal is not None and not (math.isfinite(self.proximal) and self.proximal > 0):
             raise ValueError(f"proximal is {self.proximal}; it must be a positive number.")
 

@@ -7,12 +7,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from valuefit.blocks import Blocks, first_dots, shuffled
 from valuefit.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_inner, on_course
+from valuefit.solver import State, Steps, check_block, check_inner, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
+
+STRETCH = 32  # steps after which sums in the type of the rows are added to iterates and means
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class SAGA(Steps):
     rows, on sparse ones in balanced coordinates. Prefer it for a fixed log that fits in memory.
 
     inner: updates in an epoch; n if None.
+    block: more than 1 takes single-row steps in runs of so many neighbours of a shuffled copy of the rows (16 to 32 is
+    enough): about twice as fast on dense rows that do not fit in cache, for twice the memory and a pass.
     """
 
     name: ClassVar[str] = "saga"
@@ -33,10 +38,12 @@ class SAGA(Steps):
     order: ClassVar[int] = 3
 
     inner: int | None = None
+    block: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_inner(self.inner)
+        check_block(self.block)
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         plan = theory.saga()
@@ -44,6 +51,10 @@ class SAGA(Steps):
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         table, table_mean, gradient, passes = _fresh_table(problem, theta, w)
+        if self.block > 1:
+            blocks = shuffled(problem, self.block)
+            shuffled_table = (table[blocks.order], *table_mean, blocks)
+            return State(theta, w, self.choose_steps(problem), gradient, shuffled_table), passes + 1
         if self.steered(problem):
             course = begin(problem, gradient, lagging=True)
             memory = Steered(table, *table_mean, theta, w, course)
@@ -53,17 +64,25 @@ class SAGA(Steps):
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         if isinstance(state.memory, Steered):
             return self._steered_epoch(problem, state, state.memory, rng)
-        draws = rng.integers(0, problem.n, self.inner or problem.n)
+        count = self.inner or problem.n
         theta, w = state.theta.copy(), state.w.copy()
-        table, B_theta, B_w = (part.copy() for part in state.memory)
-        step_theta, step_w = state.steps
-        updates(
-            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, draws, *problem.steps(draws),
-            problem.trace > 0, table, B_theta, B_w, theta, w, step_theta, step_w, problem.ridge, problem.identity,
-        )  # fmt: skip
+        table, B_theta, B_w = (part.copy() for part in state.memory[:3])
+        settings = (table, B_theta, B_w, theta, w, *state.steps, problem.ridge, problem.identity)
+        if isinstance(state.memory[-1], Blocks):
+            blocks = state.memory[-1]
+            places = blocks.draw(rng, count)
+            if blocks.fused:
+                fused_updates(blocks.phi, places, blocks.discount, blocks.u_factor, blocks.scratch(8), *settings)
+            else:
+                rows = blocks.phi, blocks.psi, blocks.u
+                updates(*rows, places, *blocks.steps(places), problem.trace > 0, *settings)
+        else:
+            draws = rng.integers(0, problem.n, count)
+            rows = problem.phi.kernel, problem.psi.kernel, problem.u.kernel
+            updates(*rows, draws, *problem.steps(draws), problem.trace > 0, *settings)
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
-        state = replace(state, theta=theta, w=w, gradient=gradient, memory=(table, B_theta, B_w))
-        return state, len(draws) / problem.n
+        memory = (table, B_theta, B_w, *state.memory[3:])
+        return replace(state, theta=theta, w=w, gradient=gradient, memory=memory), count / problem.n
 
     def _steered_epoch(
         self, problem: Problem, state: State, memory: Steered, rng: np.random.Generator
@@ -181,6 +200,69 @@ def updates(
         axpy2(u, u_row[j], change * by_w, w, change / n, B_w)
     settle(theta, B_theta, scale_theta, along_theta)
     settle(w, B_w, scale_w, along_w)
+
+
+@compiled
+def fused_updates(
+    rows, places, discount, u_factor, scratch, table, B_theta, B_w, theta, w, step_theta, step_w, ridge, identity
+):  # fmt: skip
+    """`updates` for psi = phi without traces, with both rows of a step side by side.
+
+    One loop over the columns ends a step and takes the products of the next. Its sums are of the type of the rows,
+    over a stretch of steps, from where x and B stood at its beginning: float32 then rounds what they have moved.
+    """
+    n = table.shape[0]
+    d, width = theta.shape[0], rows.shape[1]
+    number = rows.dtype.type
+    shrink_theta, shrink_w = number(1.0 - step_theta * ridge), number(1.0 - step_w if identity else 1.0)
+    # where the stretch began, how far it has come, by what each step moves besides the row, and step * change of B
+    from_theta, by_theta, add_theta, mean_theta = scratch[0], scratch[1], scratch[2], scratch[3]
+    from_w, by_w, add_w, mean_w = scratch[4], scratch[5], scratch[6], scratch[7]
+    start = 0
+    while start < places.shape[0]:
+        stop = min(start + STRETCH, places.shape[0])
+        for c in range(d):
+            from_theta[c] = theta[c]
+            add_theta[c] = step_theta * (B_theta[c] + ridge * theta[c])
+            by_theta[c] = 0.0
+            mean_theta[c] = 0.0
+            from_w[c] = w[c]
+            add_w[c] = step_w * (B_w[c] + (w[c] if identity else 0.0))
+            by_w[c] = 0.0
+            mean_w[c] = 0.0
+        i = places[start]
+        v_theta, psi_w = first_dots(rows[2 * i], rows[2 * i + 1], number(discount[i]), from_theta, from_w)
+        for j in range(start, stop):
+            ahead = places[min(j + 5, places.shape[0] - 1)]
+            fetch(rows, 2 * ahead)
+            fetch(rows, 2 * ahead + 1)
+            i = places[j]
+            now, next, gamma = rows[2 * i], rows[2 * i + 1], number(discount[i])
+            change_v, change_psi = v_theta - table[i, 0], psi_w - table[i, 1]
+            table[i, 0], table[i, 1] = v_theta, psi_w
+            change_u = u_factor[i] * change_psi
+            change = u_factor[i] * change_v + (0.0 if identity else change_psi)
+            a, a_mean = number(step_theta * change_u), number(-step_theta * change_u / n)
+            b, b_mean = number(-step_w * change), number(step_w * change / n)
+            i = places[min(j + 1, places.shape[0] - 1)]
+            now_after, next_after, gamma_after = rows[2 * i], rows[2 * i + 1], number(discount[i])
+            v_theta, psi_w = number(0.0), number(0.0)
+            for c in range(width):
+                v = now[c] - gamma * next[c]
+                moved = shrink_theta * by_theta[c] + a * v - mean_theta[c] - add_theta[c]
+                by_theta[c] = moved
+                mean_theta[c] += a_mean * v
+                v_theta += (now_after[c] - gamma_after * next_after[c]) * (from_theta[c] + moved)
+                moved = shrink_w * by_w[c] + b * now[c] - mean_w[c] - add_w[c]
+                by_w[c] = moved
+                mean_w[c] += b_mean * now[c]
+                psi_w += now_after[c] * (from_w[c] + moved)
+        for c in range(d):
+            theta[c] += by_theta[c]
+            B_theta[c] += mean_theta[c] / step_theta
+            w[c] += by_w[c]
+            B_w[c] += mean_w[c] / step_w
+        start = stop
 
 
 @compiled

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from valuefit.blocks import Blocks, first_dots, shuffled
 from valuefit.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.problem import Problem
-from valuefit.solver import State, Steps, check_inner, on_course
+from valuefit.solver import State, Steps, check_block, check_inner, on_course
 from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
 PIECE = 1 << 21  # draws held in memory at a time
+STRETCH = 32  # steps after which sums in the type of the rows are added to the iterates
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class SVRG(Steps):
     answers.
 
     inner: N, the steps between snapshots; if None n, or what the adapted steps need (the paper's experiments: 2n).
+    block: more than 1 takes single-row steps in runs of so many neighbours of a shuffled copy of the rows (16 to 32 is
+    enough): about twice as fast on dense rows that do not fit in cache, for twice the memory and a pass.
     rate: which of appendix C's plans `steps="theorem"` takes.
     """
 
@@ -37,11 +41,13 @@ class SVRG(Steps):
     order: ClassVar[int] = 2
 
     inner: int | None = None
+    block: int = 1
     rate: Literal["4/5", "3/4"] = "4/5"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_inner(self.inner)
+        check_block(self.block)
         if self.rate not in ("4/5", "3/4"):
             raise ValueError(f'rate is {self.rate!r}; it must be "4/5" or "3/4".')
 
@@ -58,26 +64,31 @@ class SVRG(Steps):
                     f"Theorem 2 asks for {inner:.1e} inner steps on this problem. Give inner=, or use steps='auto'."
                 )
         gradient = problem.B(theta, w)
-        if self.steered(problem):
+        if self.block == 1 and self.steered(problem):
             course = begin(problem, gradient)
             state = on_course(theta, w, gradient, course)
             return state, 1.0 + course.metric.cost
-        return State(theta, w, self.choose_steps(problem), gradient, memory=inner or problem.n), 1.0
+        blocks = shuffled(problem, self.block) if self.block > 1 else None
+        state = State(theta, w, self.choose_steps(problem), gradient, memory=(inner or problem.n, blocks))
+        return state, 1.0 if blocks is None else 2.0
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
         assert state.gradient is not None
         if isinstance(state.memory, Course):
             return self._steered_epoch(problem, state, state.memory, rng)
+        length, blocks = state.memory
         d_theta, d_w = np.zeros(problem.d), np.zeros(problem.k)
-        step_theta, step_w = state.steps
-        for start in range(0, state.memory, PIECE):
-            draws = rng.integers(0, problem.n, min(PIECE, state.memory - start))
-            inner_loop(
-                problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.trace > 0,
-                *state.gradient, d_theta, d_w, step_theta, step_w, problem.ridge, problem.identity,
-            )  # fmt: skip
+        settings = (*state.gradient, d_theta, d_w, *state.steps, problem.ridge, problem.identity)
+        for start in range(0, length, PIECE):
+            count = min(PIECE, length - start)
+            if blocks is None:
+                draws = rng.integers(0, problem.n, count)
+                rows = problem.phi.kernel, problem.psi.kernel, problem.u.kernel
+                inner_loop(*rows, *problem.steps(draws), problem.trace > 0, *settings)
+            else:
+                _block_loop(blocks, blocks.draw(rng, count), problem.trace > 0, settings)
         theta, w = state.theta + d_theta, state.w + d_w
-        return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1 + state.memory / problem.n
+        return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1 + length / problem.n
 
     def _steered_epoch(
         self, problem: Problem, state: State, course: Course, rng: np.random.Generator
@@ -98,6 +109,14 @@ class SVRG(Steps):
             theta, w, gradient = state.theta, state.w, state.gradient
         state = on_course(theta, w, gradient, course)
         return state, cost + more
+
+
+def _block_loop(blocks: Blocks, places: Array, traced: bool, settings: tuple[Any, ...]) -> None:
+    """Steps at these places of the copy, by the kernel that can."""
+    if blocks.fused:
+        fused_loop(blocks.phi, places, blocks.discount, blocks.u_factor, blocks.scratch(6), *settings)
+    else:
+        inner_loop(blocks.phi, blocks.psi, blocks.u, *blocks.steps(places), traced, *settings)
 
 
 @compiled
@@ -143,6 +162,57 @@ def inner_loop(
         axpy(u, u_row[j], -step_w * (v_theta * u_factor[j] + psi_w) / scale_w, w)
     settle(theta, G_theta, scale_theta, along_theta)
     settle(w, G_w, scale_w, along_w)
+
+
+@compiled
+def fused_loop(
+    rows, places, discount, u_factor, scratch, G_theta, G_w, theta, w, step_theta, step_w, ridge, identity
+):  # fmt: skip
+    """`inner_loop` for psi = phi without traces, with both rows of a step side by side.
+
+    One loop over the columns ends a step and takes the products of the next. Its sums are of the type of the rows,
+    over a stretch of steps, from where x stood at its beginning: float32 then rounds what x has moved, not x.
+    """
+    d, width = theta.shape[0], rows.shape[1]
+    number = rows.dtype.type
+    shrink_theta, shrink_w = number(1.0 - step_theta * ridge), number(1.0 - step_w if identity else 1.0)
+    # where the stretch began, how far it has come, and by what each step moves besides the row
+    from_theta, by_theta, add_theta = scratch[0], scratch[1], scratch[2]
+    from_w, by_w, add_w = scratch[3], scratch[4], scratch[5]
+    start = 0
+    while start < places.shape[0]:
+        stop = min(start + STRETCH, places.shape[0])
+        for c in range(d):
+            from_theta[c] = theta[c]
+            add_theta[c] = step_theta * (G_theta[c] + ridge * theta[c])
+            by_theta[c] = 0.0
+            from_w[c] = w[c]
+            add_w[c] = step_w * (G_w[c] + (w[c] if identity else 0.0))
+            by_w[c] = 0.0
+        i = places[start]
+        v_theta, psi_w = first_dots(rows[2 * i], rows[2 * i + 1], number(discount[i]), from_theta, from_w)
+        for j in range(start, stop):
+            ahead = places[min(j + 5, places.shape[0] - 1)]
+            fetch(rows, 2 * ahead)
+            fetch(rows, 2 * ahead + 1)
+            i = places[j]
+            now, next, gamma = rows[2 * i], rows[2 * i + 1], number(discount[i])
+            a = number(step_theta * u_factor[i] * psi_w)
+            b = number(-step_w * (u_factor[i] * v_theta + (0.0 if identity else psi_w)))
+            i = places[min(j + 1, places.shape[0] - 1)]
+            now_after, next_after, gamma_after = rows[2 * i], rows[2 * i + 1], number(discount[i])
+            v_theta, psi_w = number(0.0), number(0.0)
+            for c in range(width):
+                moved = shrink_theta * by_theta[c] + a * (now[c] - gamma * next[c]) - add_theta[c]
+                by_theta[c] = moved
+                v_theta += (now_after[c] - gamma_after * next_after[c]) * (from_theta[c] + moved)
+                moved = shrink_w * by_w[c] + b * now[c] - add_w[c]
+                by_w[c] = moved
+                psi_w += now_after[c] * (from_w[c] + moved)
+        for c in range(d):
+            theta[c] += by_theta[c]
+            w[c] += by_w[c]
+        start = stop
 
 
 @compiled

@@ -1,0 +1,23 @@
+"""Products with all rows, where they take a faster way, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from valuefit.rows import SHORT, Rows
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("extra", [-3, 0, 1])
+@pytest.mark.parametrize("m", [1, 3, 4, 5, 8, 41])
+def test_sums_of_short_and_of_long_rows_are_those_of_numpy(m: int, extra: int, dtype: type) -> None:
+    rng = np.random.default_rng(m)
+    matrix = rng.normal(size=(m, SHORT // np.dtype(dtype).itemsize + extra)).astype(dtype)
+    a, c = rng.normal(size=m), rng.normal(size=m)
+    a[: m // 2], c[m // 3] = 0.0, 0.0
+    rows, wide = Rows(matrix), matrix.astype(np.float64)
+    assert rows.short == (extra <= 0)
+    np.testing.assert_allclose(rows.tdot(a), wide.T @ a, rtol=1e-12, atol=1e-12)
+    for found, expected in zip(rows.tdot2(a, c), (wide.T @ a, wide.T @ c), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
