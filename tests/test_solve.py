@@ -89,7 +89,7 @@ def test_a_warm_start_on_a_grown_log_costs_a_few_passes():
     assert warm.passes <= 12
     cold, warm = (vf.solve(whole, "saga", tol=1e-4, init=init) for init in (None, earlier))
     assert warm.status == cold.status == "converged"
-    assert warm.passes < 0.7 * cold.passes  # the metric costs both the same
+    assert warm.passes <= cold.passes - 2  # of few: the metric costs both the same
 
 
 def test_init_takes_a_result_a_pair_or_a_theta_and_pads_new_features():
