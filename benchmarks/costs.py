@@ -1,7 +1,7 @@
-"""What the cost model of `auto` needs to know of a machine: seconds an operation, measured on one thread.
+"""The coefficients of `auto`'s cost model (`valuefit.choice.COSTS`), measured on one thread.
 
-`python -m benchmarks.costs` prints a table and the same as a Python dictionary. Costs that have a fixed part are lines
-fitted through several sizes: seconds = each * amount + fixed.
+`python -m benchmarks.costs` prints them beside those in the code, as lines to put there. Costs that have a fixed part
+are lines fitted through several sizes: seconds = each * amount + fixed.
 """
 
 from __future__ import annotations
@@ -13,32 +13,10 @@ from threadpoolctl import threadpool_limits
 
 import valuefit as vf
 from benchmarks.engine import dense_problem, median_seconds, sparse_problem, update_seconds
-from valuefit.exact import Exact
+from valuefit.choice import COSTS
 
 Costs = dict[str, float]
-WHAT = {
-    "dense_pass_byte": "B(theta, w), dense rows: a byte stored",
-    "dense_pass_step": "B(theta, w), dense rows: a step besides",
-    "half_pass_byte": "A theta, dense rows: a byte stored",
-    "sparse_pass_nonzero": "B(theta, w), CSR rows: a nonzero",
-    "sparse_pass_step": "B(theta, w), CSR rows: a step besides",
-    "gram_flop": "A from distinct dense rows: an operation of 2 n d^2",
-    "sparse_gram_square": "A from CSR rows: a step times nonzeros a row squared",
-    "dgemm_flop": "X'Y, tall: an operation of 2 n d^2",
-    "dsyrk_flop": "X'X, tall, one triangle: an operation of n d^2",
-    "lu_flop": "LU: an operation of 2/3 d^3",
-    "cholesky_flop": "Cholesky: an operation of d^3 / 3",
-    "eigen_flop": "Exact (eigenvalues of C, singular values of M): d^3",
-    "svrg_update": "SVRG: an update",
-    "svrg_update_byte": "SVRG: a byte of its two rows besides",
-    "saga_update": "SAGA: an update",
-    "saga_update_byte": "SAGA: a byte of its two rows besides",
-    "svrg_sparse_update": "SVRG on CSR: an update",
-    "svrg_sparse_nonzero": "SVRG on CSR: a nonzero of its two rows besides",
-    "saga_sparse_update": "SAGA on CSR: an update",
-    "saga_sparse_nonzero": "SAGA on CSR: a nonzero of its two rows besides",
-    "solve_fixed": "solve() of a tiny problem by lstd",
-}
+WIDE = 4000  # sparse columns whose moments do not fit in cache
 
 
 def line(amounts: list[float], seconds: list[float]) -> tuple[float, float]:
@@ -48,89 +26,66 @@ def line(amounts: list[float], seconds: list[float]) -> tuple[float, float]:
     return float(each), float(fixed)
 
 
-def batch_costs(n: int, widths: list[int]) -> Costs:
-    """Full-batch products."""
-    whole: list[float] = []
-    half: list[float] = []
+def pass_costs(n: int, widths: list[int]) -> Costs:
+    """A theta, over dense and sparse rows."""
+    dense: list[float] = []
     for d in widths:
         problem, x = dense_problem(n, d), np.ones(d)
-        whole.append(median_seconds(lambda problem=problem, x=x: problem.B(x, x)) / n)
-        half.append(median_seconds(lambda problem=problem, x=x: problem.A_dot(x)) / n)
-    row_bytes = [8.0 * d for d in widths]
+        dense.append(median_seconds(lambda problem=problem, x=x: problem.A_dot(x)) / n)
+    each, fixed = line([8.0 * d for d in widths], dense)
     counts = [4, 8, 16, 32]
     scattered: list[float] = []
     for nonzeros in counts:
-        problem, x = sparse_problem(n, 10_000, nonzeros), np.ones(10_000)
-        scattered.append(median_seconds(lambda problem=problem, x=x: problem.B(x, x)) / n)
-    each, fixed = line(row_bytes, whole)
+        problem, x = sparse_problem(n, WIDE, nonzeros), np.ones(WIDE)
+        scattered.append(median_seconds(lambda problem=problem, x=x: problem.A_dot(x)) / n)
     sparse_each, sparse_fixed = line([float(count) for count in counts], scattered)
-    return {
-        "dense_pass_byte": each, "dense_pass_step": fixed, "half_pass_byte": line(row_bytes, half)[0],
-        "sparse_pass_nonzero": sparse_each, "sparse_pass_step": sparse_fixed,
-    }  # fmt: skip
+    return {"pass_byte": each, "pass_step": fixed, "pass_nonzero": sparse_each, "sparse_step": sparse_fixed}
 
 
-def matrix_costs(n: int, d: int) -> Costs:
-    """Products and factorisations, by BLAS and by the moments of a problem."""
-    rng = np.random.default_rng(0)
-    X, Y = rng.random((2, n, d))
-    square = X[:d].T @ X[:d] + d * np.eye(d)
-    problem = dense_problem(n, d)
-    scattered = sparse_problem(n, 2000, 8)
-    small = dense_problem(2000, 200)
+def matrix_costs(n: int, d: int, wide: int) -> Costs:
+    """Moments and their factors."""
+    square = np.random.default_rng(0).random((d, d)) + d * np.eye(d)
+    problem, scattered = dense_problem(n, d), sparse_problem(n, wide, 8)
 
-    def forget(problem: vf.Problem, *names: str) -> None:
-        for name in names:
-            problem.__dict__.pop(name, None)
-
-    def exact() -> None:
-        forget(small, "C_spectrum", "C_root")
-        Exact(small)
+    def anew(problem: vf.Problem) -> None:
+        problem.__dict__.pop("A", None)
+        problem.A  # noqa: B018
 
     return {
-        "gram_flop": median_seconds(lambda: (forget(problem, "A"), problem.A), 3) / (2 * n * d**2),
-        "sparse_gram_square": median_seconds(lambda: (forget(scattered, "A"), scattered.A), 3) / (n * 8**2),
-        "dgemm_flop": median_seconds(lambda: X.T @ Y, 3) / (2 * n * d**2),
-        "dsyrk_flop": median_seconds(lambda: linalg.blas.dsyrk(1.0, X.T), 3) / (n * d**2),
-        "lu_flop": median_seconds(lambda: linalg.lapack.dgetrf(square), 3) / (2 / 3 * d**3),
-        "cholesky_flop": median_seconds(lambda: linalg.lapack.dpotrf(square, lower=True), 3) / (d**3 / 3),
-        "eigen_flop": median_seconds(exact, 3) / 200**3,
+        "gram_flop": median_seconds(lambda: anew(problem), 3) / (2 * n * d**2),
+        "factor_flop": median_seconds(lambda: linalg.lapack.dgetrf(square), 3) / (2 / 3 * d**3),
+        "sparse_square": median_seconds(lambda: anew(scattered), 3) / (n * 8**2),
     }
 
 
 def update_costs(n: int, widths: list[int]) -> Costs:
-    """Single-row updates of SVRG and SAGA."""
-    found: Costs = {}
-    counts = [4, 8, 16, 32]
-    for solver in (vf.solvers.SVRG(), vf.solvers.SAGA()):
-        dense = [update_seconds(dense_problem(n, d), solver) for d in widths]
-        each, fixed = line([16.0 * d for d in widths], dense)
-        scattered = [update_seconds(sparse_problem(n, 10_000, nonzeros), solver) for nonzeros in counts]
-        sparse_each, sparse_fixed = line([2.0 * nonzeros for nonzeros in counts], scattered)
-        found |= {
-            f"{solver.name}_update": fixed, f"{solver.name}_update_byte": each,
-            f"{solver.name}_sparse_update": sparse_fixed, f"{solver.name}_sparse_nonzero": sparse_each,
-        }  # fmt: skip
-    return found
+    """Updates of SVRG by mini-batches, as it takes them by default."""
+    seconds = [update_seconds(dense_problem(n, d), vf.solvers.SVRG()) for d in widths]
+    each, fixed = line([16.0 * d for d in widths], seconds)
+    return {"svrg_byte": each, "svrg_update": fixed}
+
+
+def fixed_costs() -> Costs:
+    """What a solve and an iteration of krylov cost however small the problem."""
+    tiny = dense_problem(50, 5)
+    solve = median_seconds(lambda: vf.solve(tiny, "lstd"))
+    krylov = vf.solvers.Krylov()
+    state, _ = krylov.init(tiny, np.zeros(5), np.zeros(5))
+    rng = np.random.default_rng(0)
+    return {"fixed": solve, "iteration": median_seconds(lambda: krylov.epoch(tiny, state, rng))}
 
 
 def measure(*, quick: bool = False) -> Costs:
     """Seconds an operation; `quick` takes small sizes, for checking the code."""
-    n, widths, square = (2000, [20, 40], 60) if quick else (100_000, [50, 100, 200, 400], 1000)
-    tiny = dense_problem(50, 5)
+    n, widths, d, wide = (2000, [20, 40], 60, 300) if quick else (100_000, [50, 100, 200, 400], 1000, WIDE)
     with threadpool_limits(1):
-        found = batch_costs(n, widths) | matrix_costs(n // 5 if not quick else n, square) | update_costs(n, widths)
-        found["solve_fixed"] = median_seconds(lambda: vf.solve(tiny, "lstd"))
-    return {name: found[name] for name in WHAT}
+        found = pass_costs(n, widths) | matrix_costs(n // 5, d, wide) | update_costs(n, widths) | fixed_costs()
+    return {name: found[name] for name in COSTS}
 
 
 def main() -> None:
-    costs = measure()
-    print("| seconds | of |\n|---|---|")
-    print("\n".join(f"| {costs[name]:.2e} | {what} |" for name, what in WHAT.items()))
-    print("\nCOSTS = {")
-    print("\n".join(f'    "{name}": {value:.2e},' for name, value in costs.items()))
-    print("}")
+    for name, value in measure().items():
+        print(f'    "{name}": {value:.1e},  # {COSTS[name]:.1e} in the code')
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def _follow(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | Non
             return
         said = json.loads(line)
         began = time.monotonic()
-        allowed = 600.0 if said.get("begins") == "reference" else 2 * seconds + 60
+        allowed = 600.0 if said.get("begins") == "reference" else 10 * seconds + 300
         if "task" in said:
             kept.add(said["task"], said["record"])
             left.remove(said["task"])
@@ -143,7 +143,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", action="append", help="cells whose name holds this; may be given several times")
     parser.add_argument("--solvers", help="these solvers and peers, split by commas")
     parser.add_argument("--quick", action="store_true", help="shrunken cells, for checking the code")
-    parser.add_argument("--seconds", type=float, help="for each solver in each cell (40; 3 when quick)")
+    parser.add_argument(
+        "--seconds", type=float, help="for each solver in each cell, more in large ones (20; 3 when quick)"
+    )
     parser.add_argument("--again", action="store_true", help="forget what was measured before")
     parser.add_argument("--out", type=Path, help="folder for the results")
     given = parser.parse_args(arguments)
@@ -157,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"No cell has {' or '.join(map(repr, given.only))} in its name; the cells are: {'; '.join(CELLS)}."
         )
     whole = not (given.only or solvers or given.quick)
-    seconds = given.seconds or (3.0 if given.quick else 40.0)
+    seconds = given.seconds or (3.0 if given.quick else 20.0)
     work = BUILD / ("quick" if given.quick else "cells")
     sources = digest(*MEASURED_BY)
     results: Record = {"cells": {}, "engine": None, "seconds": seconds, "quick": given.quick}

@@ -198,7 +198,7 @@ class Certificate:
         if matrix is None:
             self.passes += 1
             return self.problem.C_dot(x)
-        self.passes += self.problem.reading(matrix.nnz)
+        self.passes += self.problem.meeting(matrix.nnz)
         out = np.zeros(self.problem.k)
         out[self._whitening.kept] = matrix @ x[self._whitening.kept]
         return out
@@ -232,12 +232,13 @@ class Certificate:
     @property
     def _whitening(self) -> Whitening:
         if self._made is None:
-            self._made = identity_whitening(self.problem)
-            if self._offered is not None:
+            if self.problem.identity:
+                self._made = identity_whitening(self.problem)
+            elif self._offered is not None:
                 self._made = self._offered
-            elif not self.problem.identity:
+            else:
                 self._made = whiten(self.problem, limit=0.5 * self._allowance)
-            self.passes += self._made.passes
+                self.passes += self._made.passes
             if not np.isfinite(self._made.excess):
                 probe = np.random.default_rng(1).standard_normal(self.problem.k)
                 for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBES):

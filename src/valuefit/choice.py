@@ -13,17 +13,17 @@ from valuefit.whitening import plan
 
 # Seconds on one core, as `python -m benchmarks.costs` prints them; only their ratios matter.
 COSTS = {
-    "fixed": 1.0e-3,  # solve() of a tiny problem
-    "pass_byte": 6.0e-11,  # A theta: a byte of dense rows
-    "pass_step": 1.0e-8,  # A theta: a step besides
-    "pass_nonzero": 1.2e-8,  # A theta: a nonzero of CSR rows
-    "sparse_step": 2.3e-8,  # and a step besides
-    "gram_flop": 2.2e-11,  # A from distinct dense rows: an operation of 2 n d^2
-    "factor_flop": 2.6e-11,  # LU: an operation of 2/3 d^3
-    "iteration": 3.0e-4,  # of krylov, whatever the size
-    "sparse_square": 1.0e-7,  # A from CSR rows: a step times nonzeros a row squared
-    "svrg_byte": 1.5e-10,  # SVRG and SAGA: a byte of the two rows of an update
-    "svrg_update": 1.0e-7,  # an update besides
+    "fixed": 3.5e-4,  # solve() of a tiny problem
+    "pass_byte": 6.4e-11,  # A theta: a byte of dense rows
+    "pass_step": 1.9e-8,  # A theta: a step besides
+    "pass_nonzero": 5.0e-9,  # A theta: a nonzero of CSR rows
+    "sparse_step": 1.6e-8,  # and a step besides
+    "gram_flop": 2.1e-11,  # A from distinct dense rows: an operation of 2 n d^2
+    "factor_flop": 2.9e-11,  # LU: an operation of 2/3 d^3
+    "iteration": 1.2e-4,  # of krylov, whatever the size
+    "sparse_square": 4.7e-8,  # A from CSR rows: a step times nonzeros a row squared
+    "svrg_byte": 1.0e-10,  # SVRG and SAGA: a byte of the two rows of an update
+    "svrg_update": 1.3e-7,  # an update besides
 }
 
 
@@ -68,11 +68,11 @@ def _dense(problem: Problem, length: float) -> list[Estimate]:
     row_bytes = problem.phi.dtype.itemsize * d
     one_pass = COSTS["pass_byte"] * row_bytes * problem.phi.shape[0] + COSTS["pass_step"] * n
     if problem.trace or problem.psi is not problem.phi:
-        one_pass *= 2  # rows are read twice
+        one_pass *= 1.3  # rows are read twice
     square = problem.ridge == 0 and k == d
     flops = 2.0 * starts * k * d + (0.0 if square or problem.identity else 1.0 * starts * k**2)
     factor = COSTS["factor_flop"] * (2 / 3 * d**3 if square else k**3 / 3 + k**2 * d + k * d**2 + d**3 / 3)
-    direct = COSTS["fixed"] + COSTS["gram_flop"] * flops + factor + 2.5 * one_pass
+    direct = COSTS["fixed"] + COSTS["gram_flop"] * flops + factor + (6 if problem.trace else 4) * one_pass
     size, cross = plan(problem)
     rows = size / k
     iterations = 2.0

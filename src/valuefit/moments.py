@@ -13,12 +13,14 @@ from valuefit.kernels import cross_sparse, mixed_rows, trace_block
 from valuefit.rows import BLOCK_BYTES, Rows
 from valuefit.transitions import Array
 
+PRODUCT_BYTES = 3 << 20  # of rows that are written and multiplied at once
+FACTORS = 512  # rows in a product at least, or reading and writing the result would outweigh them
 SMALL = 32 << 20  # bytes of a matrix into which sparse rows are added entry by entry; beyond, it would miss the cache
 
 
-def pieces(index: Array, width: int) -> list[Array]:
-    """Consecutive pieces of `index` such that a piece times `width` float64 fits in cache."""
-    size = max(1, BLOCK_BYTES // (8 * width))
+def pieces(index: Array, width: int, *, fewest: int = 1, size_bytes: int = BLOCK_BYTES) -> list[Array]:
+    """Consecutive pieces of `index` such that a piece times `width` float64 fits in cache, or has `fewest` entries."""
+    size = max(fewest, size_bytes // (8 * width))
     return [index[start : start + size] for start in range(0, len(index), size)]
 
 
@@ -29,7 +31,7 @@ def second_moment(psi: Rows, visits: Array) -> Array:
         rows = np.flatnonzero(visits)
         return _sparse_product(psi, psi, rows, np.arange(len(rows) + 1), rows, visits[rows])
     C = np.zeros((k, k), order="F")
-    for index in pieces(np.flatnonzero(visits), 2 * k):
+    for index in pieces(np.flatnonzero(visits), 2 * k, fewest=FACTORS, size_bytes=PRODUCT_BYTES):
         weight = visits[index]
         block = _rows(psi, index) if (weight == 1).all() else psi.take(index) * np.sqrt(weight)[:, None]
         C = blas.dsyrk(1.0, block.T, beta=1.0, c=C, lower=1, overwrite_c=1)
@@ -62,7 +64,7 @@ def count_product(
     A = np.zeros((psi.shape[1], phi.shape[1]), dtype)
     mixed = np.empty((0, phi.shape[1]), dtype)
     done = 0
-    for index in pieces(rows, phi.shape[1] + psi.shape[1]):
+    for index in pieces(rows, phi.shape[1] + psi.shape[1], fewest=FACTORS, size_bytes=PRODUCT_BYTES):
         if len(mixed) != len(index):
             mixed = np.empty((len(index), phi.shape[1]), dtype)
         mixed_rows(phi.kernel, starts[done : done + len(index) + 1], M.indices, M.data, mixed)
@@ -78,7 +80,7 @@ def trace_product(
     k, d = psi.shape[1], phi.shape[1]
     A = np.zeros((k, d))
     u = np.zeros(k)
-    for steps in pieces(np.arange(len(now)), k + d):
+    for steps in pieces(np.arange(len(now)), k + d, fewest=FACTORS, size_bytes=PRODUCT_BYTES):
         U = np.empty((len(steps), k))
         trace_block(psi.kernel, now, discount, ratio, begins, trace, steps[0], steps[-1] + 1, u, U)
         if phi.sparse:

@@ -17,8 +17,8 @@ from valuefit.sweeps import Schedule, schedule, sweep, sweep_both
 from valuefit.transitions import Array, Transitions, numbers, run_starts
 
 # In the time that one pass takes to read a number twice from memory, BLAS does this many operations
-# (make bench measures it).
-GEMM_FLOPS = 32
+# (make bench measures it). A number of sparse rows takes longer, for what it is multiplied by is all over memory.
+GEMM_FLOPS, SPARSE_FLOPS = 32, 200
 
 C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
 # What a problem may ask of a solver beyond the plain on-policy case, in the words of tables and sentences.
@@ -345,11 +345,20 @@ class Problem:
 
     def passes(self, flops: float) -> float:
         """What this many operations at the rate of a matrix product are worth in passes over the log."""
-        return flops / (GEMM_FLOPS * self.n * max(1.0, self.phi.stored / self.phi.shape[0]))
+        return flops / ((SPARSE_FLOPS if self.phi.sparse else GEMM_FLOPS) * self._numbers)
+
+    @property
+    def _numbers(self) -> float:
+        """Stored numbers that a pass meets, each twice."""
+        return self.n * max(1.0, self.phi.stored / self.phi.shape[0])
 
     def reading(self, numbers: float) -> float:
         """What reading this many numbers from memory is worth in passes."""
-        return numbers / (2 * self.n * max(1.0, self.phi.stored / self.phi.shape[0]))
+        return numbers * GEMM_FLOPS / 2 / ((SPARSE_FLOPS if self.phi.sparse else GEMM_FLOPS) * self._numbers)
+
+    def meeting(self, numbers: float) -> float:
+        """What a product with a sparse matrix that stores this many numbers is worth in passes over sparse rows."""
+        return numbers / (2 * self._numbers)
 
     @property
     def moment_passes(self) -> float:
@@ -371,7 +380,7 @@ class Problem:
 
     def _sparse_passes(self, products: float) -> float:
         """Of n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
-        slow = 7.0 if 8 * self.k * self.d <= SMALL else 35.0
+        slow = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
         return self.passes(slow * products * self.n * (self.phi.stored / self.phi.shape[0]) ** 2)
 
     def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:

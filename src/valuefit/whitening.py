@@ -21,7 +21,7 @@ FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
 FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
 PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
-SPARSE_FACTOR = 60.0  # passes that a sparse factor of C may cost
+SPARSE_FACTOR = 300.0  # passes that a sparse factor of C may cost
 
 
 class Sketch(NamedTuple):

@@ -199,7 +199,7 @@ def _state(problem: Problem, memory: Memory) -> State:
     """
     system = memory.system
     theta, w = system.split(memory.x)
-    state = State(theta, w, gradient=system.gradient(memory.residual), memory=memory)
+    state = State(theta, w, gradient=system.gradient(memory.residual), memory=memory, whitening=system.whitening)
     if not memory.measured.any() and system.trusted:
         return replace(state, gap=0.0, finished=True)
     twice, objective = system.excess(memory)
@@ -222,8 +222,10 @@ class _FixedPoint:
             self.each = problem.reading(2 * self.whitening.factor.size)
             if moments.plan is None:
                 self.window = 5 * WINDOW
-                self.inner = int(np.clip(INNER / problem.reading(moments.C.nnz), 4, 40))
-                self.each = problem.reading((self.inner + 1) * moments.C.nnz + 10 * self.inner * problem.d)
+                self.inner = int(np.clip(INNER / problem.meeting(moments.C.nnz), 4, 40))
+                self.each = problem.meeting((self.inner + 1) * moments.C.nnz) + problem.reading(
+                    10 * self.inner * problem.d
+                )
         elif moments is None:
             self.whitening = diagonal_whitening(problem)
             self.window, self.each = 5 * WINDOW, 0.0
@@ -328,7 +330,7 @@ class _Saddle:
         shift = problem.ridge * sparse.eye_array(self.C.shape[0], format="csr")
         self.shifted = dissection.factorise(self.C + shift, moments.plan)
         self.passes = self.whitening.passes + problem.passes(moments.plan.flops)
-        self.each = problem.reading(5 * self.shifted.size + 2 * self.C.nnz)
+        self.each = problem.reading(5 * self.shifted.size) + problem.meeting(2 * self.C.nnz)
 
     def join(self, theta: Array, w: Array) -> Array:
         return np.concatenate([theta, w])
