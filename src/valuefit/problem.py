@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 
 from valuefit.kernels import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
 from valuefit.moments import SMALL, count_product, pieces, second_moment, trace_product
-from valuefit.rows import Rows, require_memory, require_range
+from valuefit.rows import Rows, featurise, require_memory, require_range
 from valuefit.sweeps import Schedule, schedule, sweep, sweep_both
 from valuefit.transitions import Array, Transitions, numbers, run_starts
 
@@ -69,7 +69,7 @@ class Problem:
         used = np.union1d(log.now, log.next[log.next >= 0])
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
         self._set_up(
-            Rows(_featurise(log.observations, used, features, "features")),
+            Rows(featurise(log.observations, used, features, "features")),
             np.searchsorted(used, log.now),
             next,
             log.reward,
@@ -78,7 +78,7 @@ class Problem:
             log.begins,
             trace,
             ridge,
-            None if dual_features is None else Rows(_featurise(log.observations, used, dual_features, "dual_features")),
+            None if dual_features is None else Rows(featurise(log.observations, used, dual_features, "dual_features")),
             metric,
         )
 
@@ -482,28 +482,3 @@ def _between(name: str, value: Any, low: float, high: float) -> None:
     if not ((array >= low) & (array <= high)).all():
         wrong = array if array.ndim == 0 else array[~((array >= low) & (array <= high))][0]
         raise ValueError(f"{name} is {wrong}; it must lie between {low} and {high}.")
-
-
-def _featurise(table: Array, used: Array, features: Any, name: str) -> Any:
-    """Feature rows of the observations in use."""
-    observations = table[used]
-    if features is None:
-        if observations.ndim == 1 and observations.dtype.kind in "iu":
-            # a column for every state number, so that the weights of slices, splits and grown logs line up
-            if table.min() >= 0 and table.max() < 10 * len(table) + 1000:
-                return sparse.eye_array(int(table.max()) + 1, format="csr")[observations]
-            return sparse.eye_array(len(table), format="csr")[used]
-        return observations.reshape(len(observations), -1)
-    if isinstance(features, str | np.ndarray | list):
-        raise ValueError(
-            f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
-            "Ready feature rows go into Problem.from_rows."
-        )
-    rows = features(observations) if callable(features) else features.fit_transform(observations)
-    shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
-    if len(shape) != 2 or shape[0] != len(observations):
-        raise ValueError(
-            f"{name} gave an array of shape {shape} for {len(observations)} observations. "
-            "It must give a matrix with one row an observation."
-        )
-    return rows
