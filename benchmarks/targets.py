@@ -74,8 +74,7 @@ def krylov(results: Record) -> list[Line]:
 
 def fell_back(task: Record) -> bool:
     """Whether the direct method did the work: krylov says so in its message."""
-    message = (task.get("message") or "").lower()
-    return "fell back" in message or "fall-back" in message
+    return "solved directly" in (task.get("message") or "")
 
 
 def automatic(results: Record) -> list[Line]:

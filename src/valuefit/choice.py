@@ -78,6 +78,7 @@ def _dense(problem: Problem, length: float) -> list[Estimate]:
     iterations = 2.0
     if size < starts:
         iterations = length * (6 + 72 / rows if cross else 26 + 28 / math.sqrt(rows))
+        iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3)  # 3 at 0.95
     sketch = 3 * one_pass + COSTS["gram_flop"] * min(size, starts) * (k**2 + (2 * k * d if cross else 0))
     factors = COSTS["factor_flop"] * k**3 / 3 + (factor if cross else 0.0)
     each = one_pass + COSTS["pass_byte"] * 8 * (k * k + (d * d if cross else 0))

@@ -10,7 +10,7 @@ from valuefit.kernels import compiled
 
 
 @compiled
-def gram(data, indices, indptr, tdata, tindices, tindptr, weights):  # type: ignore[no-untyped-def]
+def gram(data, indices, indptr, tdata, tindices, tindptr, weights):
     """Phi' diag(weights) Phi in CSR, from Phi by rows and by columns."""
     d = len(tindptr) - 1
     starts, sums, seen = np.zeros(d + 1, np.int64), np.zeros(d), np.full(d, -1, np.int64)
@@ -41,7 +41,7 @@ def gram(data, indices, indptr, tdata, tindices, tindptr, weights):  # type: ign
 
 
 @compiled
-def breadth_first(indptr, indices, label, mark, root, queue, level):  # type: ignore[no-untyped-def]
+def breadth_first(indptr, indices, label, mark, root, queue, level):
     """Vertices with label `mark` that `root` reaches, by distance, into `queue`: how many, and the largest distance."""
     queue[0], level[root] = root, 0
     count, done = 1, 0
@@ -58,7 +58,7 @@ def breadth_first(indptr, indices, label, mark, root, queue, level):  # type: ig
 
 
 @compiled
-def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):  # type: ignore[no-untyped-def]
+def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):
     """Nested dissection: `order` of the vertices and, in `bounds`, (first, end, first of the parent) of every front.
 
     A part is searched breadth-first from a vertex at its rim; the smallest level in its middle, as far as it touches
@@ -164,7 +164,7 @@ def dissect(indptr: Any, indices: Any, *, leaf: int, largest: float = np.inf) ->
 
 
 @compiled
-def half_fronts(starts, ranks, rows, offsets, places, values, y):  # type: ignore[no-untyped-def]
+def half_fronts(starts, ranks, rows, offsets, places, values, y):
     """y = L^-1 y, in place."""
     for front in range(len(ranks)):
         first, end, o, height = starts[front], starts[front + 1], offsets[front], offsets[front + 1] - offsets[front]
@@ -188,7 +188,7 @@ def half_fronts(starts, ranks, rows, offsets, places, values, y):  # type: ignor
 
 
 @compiled
-def back_fronts(starts, ranks, rows, offsets, places, values, y):  # type: ignore[no-untyped-def]
+def back_fronts(starts, ranks, rows, offsets, places, values, y):
     """y = L^-T y, in place."""
     for front in range(len(ranks) - 1, -1, -1):
         first, end, o, height = starts[front], starts[front + 1], offsets[front], offsets[front + 1] - offsets[front]
@@ -210,7 +210,7 @@ def back_fronts(starts, ranks, rows, offsets, places, values, y):  # type: ignor
 
 
 @compiled
-def sweep_forth(indptr, indices, data, middle, y):  # type: ignore[no-untyped-def]
+def sweep_forth(indptr, indices, data, middle, y):
     """y = (I + N)^-1 y, in place, N being what stands left of the diagonal."""
     for i in range(len(y)):
         x = y[i]
@@ -221,7 +221,7 @@ def sweep_forth(indptr, indices, data, middle, y):  # type: ignore[no-untyped-de
 
 
 @compiled
-def sweep_back(indptr, indices, data, middle, y):  # type: ignore[no-untyped-def]
+def sweep_back(indptr, indices, data, middle, y):
     """y = (I + N')^-1 y, in place."""
     for i in range(len(y) - 1, -1, -1):
         x = y[i]
@@ -232,7 +232,7 @@ def sweep_back(indptr, indices, data, middle, y):  # type: ignore[no-untyped-def
 
 
 @compiled
-def conjugate_sweeps(indptr, indices, data, middle, r, steps):  # type: ignore[no-untyped-def]
+def conjugate_sweeps(indptr, indices, data, middle, r, steps):
     """(I + N')^-1 times the solution of K y = r with K = (I + N)^-1 S (I + N')^-1, by so many steps; r is spent.
 
     K p = t + (I + N)^-1 (p - t) with t = (I + N')^-1 p, as S = (I + N) + (I + N') - I.
