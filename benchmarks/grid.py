@@ -101,7 +101,7 @@ def _follow(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | Non
             return
         said = json.loads(line)
         began = time.monotonic()
-        allowed = 600.0 if said.get("begins") == "reference" else 10 * seconds + 300
+        allowed = 600.0 if said.get("begins") == "reference" else 10 * seconds + 100
         if "task" in said:
             kept.add(said["task"], said["record"])
             left.remove(said["task"])

@@ -136,9 +136,9 @@ class Bench:
 
     def own(self, name: str) -> Record:
         """One of our solvers with its defaults; iterates are kept on the way and looked at afterwards."""
-        spaced = 1.1  # looking up the gap of a large sparse problem takes a minute
-        if self.cell.sparse:
-            spaced = 2.0 if self.problem.n <= 100_000 else 20.0
+        spaced = 1.1
+        if self.cell.sparse:  # looking up the gap of a large one takes a minute: that of the first and the last must do
+            spaced = 2.0 if self.problem.n <= 100_000 else math.inf
         path: list[tuple[float, Any]] = []
 
         def keep(progress: Any) -> bool:
