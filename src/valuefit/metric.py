@@ -1,4 +1,4 @@
-"""Coordinates in which single steps go far: what a few passes' worth of sampled rows tells of A and C."""
+"""Coordinates in which single steps go far: what a few passes' worth of mixed rows tells of A and C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIFT = 1e3  # of the diagonal, by which any finite matrix has a factor unless it
 class Metric:
     """Symmetric positive matrices that gradients are multiplied by, and the rows' sizes seen through them.
 
-    theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sampled steps (all of them: from the moments). In these
+    theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sums of steps (all steps: from the moments). In these
     coordinates the saddle point is as round as the sample can make it, whatever the features: centring, scaling
     and correlations are all taken out. With `count` 0 the matrices are `Balanced`: only centred and scaled.
     `draw` picks steps half uniformly, half by their size, and `weight` undoes that in the mean.
@@ -75,7 +75,7 @@ def _energy(matrix: Array | Balanced, x: Array) -> float:
 
 
 def metric_cost(problem: Problem, count: int) -> float:
-    """Passes that a metric from this many sampled steps is worth."""
+    """Passes that a metric from this many sums of steps is worth."""
     k, d = problem.k, problem.d
     if count >= problem.n:
         moments = problem.moment_passes

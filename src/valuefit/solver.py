@@ -75,7 +75,7 @@ class Steps(Solver):
     """Two step sizes, shared by the primal-dual methods.
 
     step_theta, step_w: used as given, on single raw rows. Where both are None, `steps="auto"` adapts them while
-    running: for SVRG, SAGA and PDBG on dense rows in a metric of sampled rows (`metric.py`, `steering.py`), for SVRG
+    running: for SVRG, SAGA and PDBG on dense rows in a metric of mixed rows (`metric.py`, `steering.py`), for SVRG
     and SAGA on sparse ones in balanced coordinates (`balance.py`), else from an eigenvalue-free start that `solve`
     shortens should it diverge. `steps="theorem"`: those of the theorem.
     """

@@ -136,7 +136,7 @@ def begin(
     single: tuple[float, float] | None = None,
     lagging: bool = False,
 ) -> Course:
-    """The course at a point with this gradient, with a metric from `count` sampled steps, and its steps.
+    """The course at a point with this gradient, with a metric from `count` sums of steps, and its steps.
 
     Where `count` is None: as many as pay, or balanced coordinates where none do.
     """

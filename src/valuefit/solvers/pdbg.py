@@ -23,7 +23,7 @@ class PDBG(Steps):
     """Primal-dual batch gradient: (theta, w) -= (step_theta, step_w) * B(theta, w).
 
     Linear convergence, kappa(C) * kappa(A'C^-1A) iterations a digit (Theorem 1). Prefer it for teaching and as
-    a yardstick; by default, on dense rows, gradients are multiplied by a metric of sampled rows.
+    a yardstick; by default, on dense rows, gradients are multiplied by a metric of mixed rows.
     `precompute=True` is PDBG-(II), which forms A, b, C once and then iterates in O(d^2), and pays where d is far
     below n. `steps="theorem"` takes Theorem 1's steps; `fastest=True` with it the step
     2 / (lambda_max(G) + lambda_min(G)) of appendix B.

@@ -25,7 +25,7 @@ class SAGA(Steps):
     x -= step * (B + h_t - g_t), with h_t = B_t(x) the new gradient of the drawn row, g_t its last one and B the
     mean of the g. A gradient is a multiple of its rows, so the table keeps scalars: v't theta and psi't w, and
     u't w besides with traces. ridge * theta (and w, when C = I) are exact, outside the table. Linear convergence
-    (Theorem 3). By default it steps by mini-batches and adapts its steps: on dense rows times a metric of sampled
+    (Theorem 3). By default it steps by mini-batches and adapts its steps: on dense rows times a metric of mixed
     rows, on sparse ones in balanced coordinates. Prefer it for a fixed log that fits in memory.
 
     inner: updates in an epoch; n if None.

@@ -26,7 +26,7 @@ class SVRG(Steps):
     x -= step * (B_t(x) - B_t(snapshot) + B(snapshot)), N times, then a new snapshot. B_t is linear but for a
     constant, so B_t(x) - B_t(snapshot) needs only the deviation from the snapshot: one gradient a step, and
     nothing kept for each row. Linear convergence (Theorem 2), O(n) extra memory. By default it steps by mini-batches
-    and adapts steps and N: on dense rows times a metric of sampled rows, d^2 numbers, on sparse ones in balanced
+    and adapts steps and N: on dense rows times a metric of mixed rows, d^2 numbers, on sparse ones in balanced
     coordinates, which are followed by that metric where they are slow and it is affordable. Prefer it for any-time
     answers.
 
