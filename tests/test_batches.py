@@ -10,7 +10,7 @@ from conftest import problem_of
 from twins import Case, apart, start_of
 
 import naive
-from valuefit.metric import sampled_metric
+from valuefit.metric import mixed_metric
 from valuefit.solvers import saga, svrg
 
 CASES = {
@@ -40,7 +40,7 @@ class Setting:
             0, n, 2 * n + 2
         )  # no multiple of 3, so that the last batch is shorter
         self.draws[1] = self.draws[0]  # a row twice in its batch
-        metric = sampled_metric(self.problem, count or n)
+        metric = mixed_metric(self.problem, count or n)
         self.weight = np.ones(n) if plain else metric.weight
         self.theta = np.eye(self.problem.d) if plain else metric.theta
         self.w = np.eye(self.problem.k) if plain else metric.w

@@ -11,7 +11,7 @@ from twins import Case, start_of
 import naive
 import valuefit as vf
 from valuefit import metric as module
-from valuefit.metric import FEWEST, FIRST, Metric, first_count, metric_cost, metric_fits, sampled_metric
+from valuefit.metric import FEWEST, FIRST, Metric, first_count, metric_cost, metric_fits, mixed_metric
 
 KINDS = {
     "on-policy": {},
@@ -50,7 +50,7 @@ def walk(rows: np.ndarray, reward: np.ndarray | None = None, **settings: object)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_steps_give_the_inverse_matrices(kind: str, count: int) -> None:
     log = log_of(kind)
-    metric = sampled_metric(problem_of(log), count)
+    metric = mixed_metric(problem_of(log), count)
     theta, w = wanted(log)
     np.testing.assert_allclose(metric.theta, theta, rtol=1e-7, atol=1e-8 * np.abs(theta).max())
     np.testing.assert_allclose(metric.w, w, rtol=1e-7, atol=1e-8 * np.abs(w).max())
@@ -60,7 +60,7 @@ def test_all_steps_give_the_inverse_matrices(kind: str, count: int) -> None:
 def test_estimates_approach_them_as_more_steps_are_sampled(kind: str) -> None:
     log = log_of(kind, n=4000)
     problem, exact = problem_of(log), wanted(log)
-    few, many = ([sampled_metric(problem, count + i) for i in range(5)] for count in (60, 2000))
+    few, many = ([mixed_metric(problem, count + i) for i in range(5)] for count in (60, 2000))
     for index, name in enumerate(("theta", "w")):
         before, after = (
             float(np.mean([off(getattr(metric, name), exact[index]) for metric in metrics])) for metrics in (few, many)
@@ -75,7 +75,7 @@ def test_estimates_approach_them_as_more_steps_are_sampled(kind: str) -> None:
 
 def test_matrices_are_symmetric_and_positive_and_the_merit_is_the_squared_gradient_in_them() -> None:
     problem = problem_of(log_of("all"))
-    metric = sampled_metric(problem, 40)
+    metric = mixed_metric(problem, 40)
     for matrix in (metric.theta, metric.w):
         np.testing.assert_array_equal(matrix, matrix.T)
         assert np.linalg.eigvalsh(matrix)[0] > 0
@@ -90,7 +90,7 @@ def test_the_merit_of_exact_matrices_bounds_what_f_has_left_to_lose() -> None:
     """With w = C^-1 (b - A theta) and ridge 0 it is twice F(theta) - F*."""
     log = log_of("ratios")
     problem = problem_of(log)
-    metric = sampled_metric(problem, problem.n)
+    metric = mixed_metric(problem, problem.n)
     A, b, C = naive.moments(log)
     theta = np.ones(problem.d)
     gap = naive.objective(log, theta) - naive.objective(log, naive.minimiser(log)[0])
@@ -105,7 +105,7 @@ def uneven(kind: str, n: int = 60) -> tuple[naive.Log, vf.Problem, Metric]:
     log = log._replace(Phi=log.Phi * np.random.default_rng(0).lognormal(0, 1, (len(log.Phi), 1)))
     log = log._replace(Psi=np.hstack([log.Phi, log.Psi[:, 4:]]))
     problem = problem_of(log)
-    return log, problem, sampled_metric(problem, problem.n)
+    return log, problem, mixed_metric(problem, problem.n)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,7 +157,7 @@ def test_the_ends_of_the_range_are_rows_too(place: float) -> None:
 def test_sizes_of_rows_are_right_to_a_third(kind: str) -> None:
     log = log_of(kind)
     problem = problem_of(log)
-    metric = sampled_metric(problem, problem.n)
+    metric = mixed_metric(problem, problem.n)
     L, R = np.linalg.cholesky(metric.w).T, np.linalg.cholesky(metric.theta).T
     found = np.mean([module._sizes(problem, L, R, np.random.default_rng(seed)) for seed in range(40)], axis=0)
     one = module._sizes(problem, L, R, np.random.default_rng(0))
@@ -200,7 +200,7 @@ EXTREME = ["equal columns", "a sum of others", "one step", "more features than s
 def test_every_log_has_finite_matrices_weights_and_steps(kind: str, settings: dict) -> None:
     problem = walk(rows_of(kind), **settings)
     for count in (1, 5, problem.n):
-        metric = sampled_metric(problem, count)
+        metric = mixed_metric(problem, count)
         for array in (metric.theta, metric.w, metric.weight, np.array(metric.steps)):
             assert np.isfinite(array).all(), count
         for matrix in (metric.theta, metric.w):
@@ -213,9 +213,9 @@ def test_every_log_has_finite_matrices_weights_and_steps(kind: str, settings: di
 def test_a_sample_is_the_same_in_any_unit() -> None:
     """From one end of the range that is allowed to the other."""
     rows = np.random.default_rng(0).lognormal(0, 2, (41, 2))
-    one = sampled_metric(walk(rows), 9)
+    one = mixed_metric(walk(rows), 9)
     for unit in (2.0**-220, 2.0**220):
-        other = sampled_metric(walk(unit * rows), 9)
+        other = mixed_metric(walk(unit * rows), 9)
         np.testing.assert_allclose(other.weight, one.weight, rtol=1e-9)
         np.testing.assert_allclose(other.theta * unit**2, one.theta, rtol=1e-9)
 
@@ -223,14 +223,14 @@ def test_a_sample_is_the_same_in_any_unit() -> None:
 def test_rewards_play_no_part() -> None:
     rows = rows_of("scales of rows")
     for count in (7, 40):
-        one, other = (sampled_metric(walk(rows, reward), count) for reward in (None, np.zeros(40)))
+        one, other = (mixed_metric(walk(rows, reward), count) for reward in (None, np.zeros(40)))
         np.testing.assert_array_equal(one.theta, other.theta)
         np.testing.assert_array_equal(one.weight, other.weight)
 
 
 @pytest.mark.parametrize("count", [5, 30, 200])
 def test_the_same_problem_and_count_give_the_same_bits(count: int) -> None:
-    one, other = (sampled_metric(problem_of(log_of("all")), count) for _ in range(2))
+    one, other = (mixed_metric(problem_of(log_of("all")), count) for _ in range(2))
     for name in ("theta", "w", "weight"):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
     assert one.steps == other.steps
@@ -241,7 +241,7 @@ def test_the_scale_of_a_feature_is_taken_out() -> None:
     """Columns in other units: the matrices follow, weights and steps stay."""
     rows = np.random.default_rng(0).normal(size=(101, 4))
     scale = np.array([1e-3, 1.0, 1e3, 7.0])
-    one, other = sampled_metric(walk(rows), 100), sampled_metric(walk(rows * scale), 100)
+    one, other = mixed_metric(walk(rows), 100), mixed_metric(walk(rows * scale), 100)
     np.testing.assert_allclose(other.theta * np.outer(scale, scale), one.theta, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(other.w * np.outer(scale, scale), one.w, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(other.weight, one.weight, rtol=1e-5)
@@ -271,7 +271,7 @@ def test_a_larger_sample_costs_more(settings: dict) -> None:
     problem = walk(np.random.default_rng(0).normal(size=(2001, 60)), **settings)
     costs = [metric_cost(problem, count) for count in (10, 100, 1000, 1999)]
     assert (np.diff(costs) > 0).all()
-    assert sampled_metric(problem, 100).cost == costs[1]
+    assert mixed_metric(problem, 100).cost == costs[1]
     assert metric_cost(problem, problem.n) == metric_cost(problem, 10 * problem.n) > problem.moment_passes
 
 

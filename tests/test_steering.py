@@ -18,7 +18,7 @@ import valuefit as vf
 from valuefit import metric, steering
 from valuefit.balance import Balanced
 from valuefit.exact import Exact
-from valuefit.metric import GROWTH, Metric, metric_cost, sampled_metric
+from valuefit.metric import GROWTH, Metric, metric_cost, mixed_metric
 from valuefit.solver import State
 from valuefit.solvers.saga import Steered
 from valuefit.steering import SLOW, STRIDE, Course, begin
@@ -144,10 +144,10 @@ def test_steps_far_too_long_recover(name: str, factor: float) -> None:
 @pytest.mark.parametrize("name", STEERED)
 def test_a_metric_a_hundred_times_too_large_recovers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def bad(problem: vf.Problem, count: int) -> Metric:
-        good = sampled_metric(problem, count)
+        good = mixed_metric(problem, count)
         return replace(good, theta=100 * good.theta, w=100 * good.w)
 
-    monkeypatch.setattr(steering, "sampled_metric", bad)
+    monkeypatch.setattr(steering, "mixed_metric", bad)
     problem = make("discount 0.99")
     result = vf.solve(problem, name, tol=1e-6, max_passes=200)
     assert result.status == "converged"
@@ -160,9 +160,9 @@ def test_a_sample_that_is_too_small_grows_and_its_cost_is_counted(name: str, mon
 
     def noted(problem: vf.Problem, count: int) -> Metric:
         taken.append(count)
-        return sampled_metric(problem, count)
+        return mixed_metric(problem, count)
 
-    monkeypatch.setattr(steering, "sampled_metric", noted)
+    monkeypatch.setattr(steering, "mixed_metric", noted)
     monkeypatch.setattr(steering, "first_count", lambda problem: 6)
     problem = make("badly scaled columns")
     state, cost = SOLVERS[name].init(problem, *zeros(problem))
@@ -206,7 +206,7 @@ def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypa
     def never(*arguments: object) -> None:
         raise AssertionError("a metric was asked for")
 
-    monkeypatch.setattr(steering, "sampled_metric", never)
+    monkeypatch.setattr(steering, "mixed_metric", never)
     monkeypatch.setattr(metric, "_moments", never)
     problem = Oracle(0).problem()
     solver = type(SOLVERS[name])(**given)

@@ -93,12 +93,11 @@ class Sandwich:
 
     def at(self, theta: Array) -> Sandwich:
         """The same at other weights; what was factorised or solved for is shared."""
-        if self.way == SPECTRUM:
-            self._exact  # noqa: B018
         other = copy.copy(self)
         other.theta = theta
         other.__dict__.pop("_left", None)
         if self.way == SPECTRUM:
+            other.__dict__["_exact"] = self._exact
             other.__dict__.pop("w", None)
         return other
 

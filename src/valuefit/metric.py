@@ -112,7 +112,7 @@ def first_count(problem: Problem) -> int:
     return min(problem.n, max(FEWEST * problem.k, int(FIRST / each)))
 
 
-def sampled_metric(problem: Problem, count: int) -> Metric:
+def mixed_metric(problem: Problem, count: int) -> Metric:
     """The metric from this many steps; the same problem and count give the same bits."""
     rng = np.random.default_rng(count)
     A, C = _moments(problem, count, rng)

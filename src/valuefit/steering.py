@@ -15,7 +15,7 @@ from valuefit.metric import (
     first_count,
     later_metric_fits,
     metric_cost,
-    sampled_metric,
+    mixed_metric,
 )
 from valuefit.problem import Problem
 from valuefit.transitions import Array
@@ -143,7 +143,7 @@ def begin(
     if count is None and balance_fits(problem):
         metric = balanced_metric(problem)
     else:
-        metric = sampled_metric(problem, first_count(problem) if count is None else count)
+        metric = mixed_metric(problem, first_count(problem) if count is None else count)
     steps = single or metric.steps
     merit = metric.merit(gradient)
     return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)), lagging=lagging)
