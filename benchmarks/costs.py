@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import scipy.linalg as linalg
 import scipy.optimize as optimize
-from threadpoolctl import threadpool_limits
 
 import valuefit as vf
 from benchmarks.engine import dense_problem, median_seconds, sparse_problem, update_seconds
 from valuefit.choice import COSTS
+from valuefit.workers import limit_threads
 
 Costs = dict[str, float]
 WIDE = 4000  # sparse columns whose moments do not fit in cache
@@ -80,7 +80,7 @@ def fixed_costs() -> Costs:
 def measure(*, quick: bool = False) -> Costs:
     """Seconds an operation; `quick` takes small sizes, for checking the code."""
     n, widths, d, wide = (2000, [20, 40], 60, 300) if quick else (100_000, [50, 100, 200, 400], 1000, WIDE)
-    with threadpool_limits(1):
+    with limit_threads(1):
         found = pass_costs(n, widths) | matrix_costs(n // 5, d, wide) | update_costs(n, widths) | fixed_costs()
     return {name: found[name] for name in COSTS}
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
-from threadpoolctl import threadpool_limits
 
 import valuefit as vf
 from valuefit.kernels import compiled
+from valuefit.workers import limit_threads
 
 HERE = Path(__file__).parent
 
@@ -163,7 +163,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    with threadpool_limits(1):
+    with limit_threads(1):
         figures = measure()
     lines = [
         "# What one update and one pass cost",

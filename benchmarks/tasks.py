@@ -20,14 +20,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import valuefit as vf
 from benchmarks import engine, peers
 from benchmarks.cells import CELLS, Cell
 from benchmarks.reference import Reference, dense_reference, reference
+from valuefit.workers import limit_threads
 
 TOL = 1e-6
 PASSES = 400.0
@@ -96,16 +95,14 @@ class Bench:
     @property
     def truth(self) -> Reference:
         if self._truth is None:
-            with threadpool_limits(2 if self.problem.d >= 1000 else 1):
+            with limit_threads(2 if self.problem.d >= 1000 else 1):
                 self._truth = reference(self.problem, self.store)
         return self._truth
 
     def run(self, task: str) -> Record:
         """The outcome of one task as plain data."""
         name, _, threads = task.partition("@")
-        count = min(int(threads or 1), numba.config.NUMBA_NUM_THREADS)
-        numba.set_num_threads(count)
-        with threadpool_limits(int(threads or 1)):
+        with limit_threads(int(threads or 1)):
             if name in OWN:
                 record = self.own(name)
             elif name in PEERS:
@@ -224,7 +221,7 @@ def engine_figures(n: int = 200_000, d: int = 201) -> Record:
     """Updates by solver and order of rows: times over the memory floor, and float64 over float32."""
     found: Record = {}
     pairs = list(product(("svrg", "saga"), engine.ORDERS))
-    with threadpool_limits(1):
+    with limit_threads(1):
         for dtype in (np.float64, np.float32):
             problem = engine.dense_problem(n, d, dtype)
             flat = problem.phi.matrix.ravel()

@@ -47,21 +47,24 @@ def test_sweeps_are_the_plain_sums(data):
     )
 
 
+@pytest.mark.parametrize("row_bytes", [1000.0, 9000.0, 40000.0])
 @pytest.mark.parametrize("far", [False, True])
-def test_every_row_is_due_once_and_never_too_early(far):
+def test_every_row_is_due_once_and_never_too_early(far, row_bytes):
     rng = np.random.default_rng(0)
     m = 1000
     now = np.arange(m - 1)
     next = rng.permutation(m)[: m - 1] if far else now + 1
-    plan = schedule(now, next, m, row_bytes=8000.0)
-    groups = len(plan.ready_starts) - 1
+    plan = schedule(now, next, m, row_bytes=row_bytes)
+    assert plan.parts == {1000.0: 1, 9000.0: 2, 40000.0: 9}[row_bytes]
     assert sorted(plan.ready) == list(range(m))
-    for g in range(groups - 1):
+    for g in range(plan.blocks):
+        first = g // plan.span * plan.span * plan.block  # row of the part
         read = min((g + 1) * plan.block, m)
         for i in plan.ready[plan.ready_starts[g] : plan.ready_starts[g + 1]]:
             steps = plan.order[plan.starts[i] : plan.starts[i + 1]]
             back = plan.back_order[plan.back_starts[i] : plan.back_starts[i + 1]]
+            assert first <= min(i, *next[steps], *now[back])
             assert max(i, *next[steps], *now[back], 0) < read
             assert read - i <= (FAR + 1) * plan.block  # or it would have left the cache
-    late = plan.ready_starts[groups] - plan.ready_starts[groups - 1]
-    assert late > 300 if far else late == 0
+    late = len(plan.ready) - plan.ready_starts[plan.blocks]
+    assert late > 300 if far else late == 2 * (plan.parts - 1)

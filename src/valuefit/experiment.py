@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from valuefit.exact import Exact
 from valuefit.loop import solve
@@ -25,6 +24,7 @@ from valuefit.solvers import find, registry
 from valuefit.sources.baird import CLASSIC_WEIGHTS, baird_features, baird_log
 from valuefit.sources.random_mdp import random_mdp
 from valuefit.theory import Theory
+from valuefit.workers import limit_threads
 
 HOME = Path(__file__).parent / "experiments"
 # Successive halving on the first tuning seed: parts of the budget, and how many of the settings go on to the next
@@ -174,7 +174,7 @@ def make_solver(method: str, step_theta: float, step_w: float) -> Solver:
 
 def run_job(job: Job) -> dict[str, Any]:
     """The curve of one run: passes and true gap, thinned to a few hundred points, more of them at the beginning."""
-    with threadpool_limits(1):
+    with limit_threads(1):
         ready = prepare(job.panel.key)
         solver: Any = make_solver(job.method, job.step_theta * ready.unit_theta, job.step_w * ready.unit_w)
         if job.method == "svrg":
@@ -361,7 +361,7 @@ class Race:
         self.done += job.passes
 
     def curves(self) -> Curves:
-        with threadpool_limits(1):  # as in `run_job`, so that the steps told are those taken, to the bit
+        with limit_threads(1):  # as in `run_job`, so that the steps told are those taken, to the bit
             ready = prepare(self.panel.key)
         ((best, found),) = self.results.items()
         runs = sorted(found, key=lambda run: run["seed"])

@@ -229,12 +229,11 @@ class Problem:
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """The same over dense rows where no trace ties a step to those before it, reading the rows once."""
         log = self.next, self.discount, self.ratio, reward
+        rows = self.phi.matrix
         if w is None:
-            return None, sweep(self.phi.kernel, self._schedule, *log, theta, np.zeros(self.k)) / self.n
-        of_theta, of_w = sweep_both(
-            self.phi.kernel, self._schedule, self.now, *log, self.identity, theta, w, np.zeros(self.d), np.zeros(self.k)
-        )
-        return of_theta / self.n, of_w / self.n
+            return None, sweep(rows, self._schedule, *log, theta) / self.n
+        both = sweep_both(rows, self._schedule, self.now, *log, theta, w, identity=self.identity)
+        return both[0] / self.n, both[1] / self.n
 
     @cached_property
     def _schedule(self) -> Schedule:

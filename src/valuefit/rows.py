@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import scipy.sparse as sparse
 from valuefit.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.sources.sizes import memory_limit
 from valuefit.transitions import Array
+from valuefit.workers import parts_of, share_out
 
 LARGEST = 1e70  # features and rewards that reach beyond this, or nowhere its inverse, are refused
 SHORT = 256  # bytes of a row up to which four are added up together: two to four times faster, but slower beyond 400
@@ -101,20 +104,51 @@ class Rows:
 
     def dot(self, x: Array) -> Array:
         """Phi x."""
-        return rows_dot(self.kernel, x, np.empty(self.shape[0]))
+        p = np.empty(self.shape[0])
+        self._in_parts(lambda rows, _, here: rows_dot(rows, x, p[here]))
+        return p
 
     def dot2(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Phi x and Phi y, reading the rows once."""
-        return rows_dot2(self.kernel, x, y, np.empty(self.shape[0]), np.empty(self.shape[0]))
+        p, q = np.empty(self.shape[0]), np.empty(self.shape[0])
+        self._in_parts(lambda rows, _, here: rows_dot2(rows, x, y, p[here], q[here]))
+        return p, q
 
     def tdot(self, a: Array) -> Array:
         """Phi' a."""
-        return (short_tdot if self.short else rows_tdot)(self.kernel, a, np.zeros(self.shape[1]))
+        add = short_tdot if self.short else rows_tdot
+        out = np.zeros((len(self._parts), self.shape[1]))
+        self._in_parts(lambda rows, part, here: add(rows, a[here], out[part]))
+        return out.sum(axis=0)
 
     def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
         """Phi' a and Phi' c, reading the rows once."""
-        kernel = short_tdot2 if self.short else rows_tdot2
-        return kernel(self.kernel, a, c, np.zeros(self.shape[1]), np.zeros(self.shape[1]))
+        add = short_tdot2 if self.short else rows_tdot2
+        out = np.zeros((2, len(self._parts), self.shape[1]))
+        self._in_parts(lambda rows, part, here: add(rows, a[here], c[here], *out[:, part]))
+        of_a, of_c = out.sum(axis=1)
+        return of_a, of_c
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """Neighbouring rows that one thread reads; so few parts that sums of them are short beside the rows."""
+        m, width = self.shape
+        most = min(parts_of(self.stored * (self.dtype.itemsize + 4 * self.sparse)), max(1, self.stored // (4 * width)))
+        ends = np.linspace(0, m, most + 1).astype(np.int64)
+        return [slice(int(start), int(end)) for start, end in pairwise(ends)]
+
+    def _in_parts(self, work: Callable[[Any, int, slice], Any]) -> None:
+        """work(rows in the form kernels take, number of the part, which rows), part by part."""
+
+        def one(part: int) -> None:
+            here = self._parts[part]
+            if self.sparse:
+                rows = self.matrix.data, self.matrix.indices, self.matrix.indptr[here.start : here.stop + 1]
+                work(rows, part, here)
+            else:
+                work(self.matrix[here], part, here)
+
+        share_out(one, len(self._parts))
 
     def squared_norms(self) -> Array:
         """|row|^2 of every row."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from valuefit.kernels import axpy, axpy2, compiled, dot, dot2
 from valuefit.transitions import Array
+from valuefit.workers import parts_of, share_out
 
 BLOCK_BYTES = 96 << 10  # of rows that are read, and multiplied again while they are in the nearer caches
 FAR = 2  # blocks within which a row is still there
@@ -17,8 +19,10 @@ class Schedule(NamedTuple):
     """Steps by the row they start from and by the row they lead to, and when each row's weight is known.
 
     A row's weight in A theta needs the values of the rows that its steps lead to. After block g of rows, those of
-    `ready` from ready_starts[g] on are due: rows in sight whose neighbours have been read by then. The last group holds
-    the rows that wait for one far away; they are read a second time.
+    `ready` from ready_starts[g] on are due: rows in sight whose neighbours have been read by then. Parts of `span`
+    blocks each are swept on their own, maybe at the same time; rows that wait for one far away or in another part
+    come in the last groups, one for each part, and are read a second time. Parts follow from the rows alone, so
+    sums do not depend on how many threads there are.
     """
 
     starts: Array
@@ -28,6 +32,12 @@ class Schedule(NamedTuple):
     ready: Array
     ready_starts: Array
     block: int
+    blocks: int
+    span: int
+
+    @property
+    def parts(self) -> int:
+        return len(self.ready_starts) - 1 - self.blocks
 
 
 def schedule(now: Array, next: Array, rows: int, row_bytes: float) -> Schedule:
@@ -35,11 +45,12 @@ def schedule(now: Array, next: Array, rows: int, row_bytes: float) -> Schedule:
     block = int(np.clip(BLOCK_BYTES / max(row_bytes, 1.0), 8, 64))
     starts, order = _sorted(now, rows)
     back_starts, back_order = _sorted(next, rows)
-    groups = -(-rows // block)
+    blocks = -(-rows // block)
+    span = max(-(-blocks // parts_of(rows * row_bytes)), 1)
     group = np.empty(rows, np.int64)
-    _due(now, next, block, groups, group)
-    ready_starts, ready = _sorted(group, groups + 1)
-    return Schedule(starts, order, back_starts, back_order, ready, ready_starts, block)
+    _due(now, next, block, blocks, span, group)
+    ready_starts, ready = _sorted(group, blocks + -(-blocks // span))
+    return Schedule(starts, order, back_starts, back_order, ready, ready_starts, block, blocks, span)
 
 
 @compiled
@@ -59,24 +70,68 @@ def _sorted(keys, count):
 
 
 @compiled
-def _due(now, next, block, groups, group):
-    """The block after which each row is due; `groups` where that is too late to find it in cache."""
+def _due(now, next, block, blocks, span, group):
+    """The block after which each row is due; blocks + part where a neighbour is too far away for that."""
     for i in range(group.shape[0]):
         group[i] = i
     for t in range(now.shape[0]):
         group[now[t]] = max(group[now[t]], next[t])
         group[next[t]] = max(group[next[t]], now[t])
+    together = block * span
     for i in range(group.shape[0]):
-        group[i] = group[i] // block if group[i] - i <= FAR * block else groups
+        part = i // together
+        late = group[i] - i > FAR * block or group[i] >= (part + 1) * together
+        group[i] = blocks + part if late else group[i] // block
+    for t in range(now.shape[0]):  # a neighbour before this row is known too, unless another part reads it
+        last = max(now[t], next[t])
+        part = last // together
+        if min(now[t], next[t]) < part * together:
+            group[last] = blocks + part
+
+
+def sweep(
+    rows: Array, plan: Schedule, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array
+) -> Array:
+    """sum_t u_t (v_t' theta - r_t) with u_t = ratio_t row, reading the rows once."""
+    p = np.empty(len(rows))
+    out = np.zeros((plan.parts, rows.shape[1]))
+    _in_parts(
+        plan,
+        lambda part, first, last: _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out[part]),
+    )
+    return out.sum(axis=0)
+
+
+def sweep_both(
+    rows: Array, plan: Schedule, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array,
+    w: Array, *, identity: bool
+) -> tuple[Array, Array]:  # fmt: skip
+    """sum_t v_t (u_t' w) and sum_t u_t (v_t' theta - r_t) + row row' w, reading the rows once."""
+    p, q = np.empty(len(rows)), np.empty(len(rows))
+    out = np.zeros((2, plan.parts, rows.shape[1]))
+    _in_parts(
+        plan,
+        lambda part, first, last: _sweep_both(
+            rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, *out[:, part]
+        ),
+    )
+    of_theta, of_w = out.sum(axis=1)
+    return of_theta, of_w
+
+
+def _in_parts(plan: Schedule, work: Callable[[int, int, int], Any]) -> None:
+    """All parts, each in its groups; when every row has been read, what waited for that."""
+    parts, blocks, span = plan.parts, plan.blocks, plan.span
+    share_out(lambda part: work(part, part * span, min((part + 1) * span, blocks)), parts)
+    if plan.ready_starts[blocks] < len(plan.ready):
+        share_out(lambda part: work(part, blocks + part, blocks + part + 1), parts)
 
 
 @compiled
-def sweep(rows, plan, next, discount, ratio, reward, theta, out):
-    """out += sum_t u_t (v_t' theta - r_t) with u_t = ratio_t row, reading the rows once."""
-    m = plan.starts.shape[0] - 1
-    p = np.empty(m)
-    groups = plan.ready_starts.shape[0] - 1
-    for g in range(groups):
+def _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out):
+    """Groups first to last - 1: out += sum_t u_t (v_t' theta - r_t) over the rows that are due in them."""
+    m = p.shape[0]
+    for g in range(first, last):
         for i in range(g * plan.block, min((g + 1) * plan.block, m)):
             p[i] = dot(rows, i, theta)
         for e in range(plan.ready_starts[g], plan.ready_starts[g + 1]):
@@ -87,16 +142,15 @@ def sweep(rows, plan, next, discount, ratio, reward, theta, out):
                 weight += ratio[t] * (p[i] - discount[t] * p[next[t]] - reward[t])
             if weight != 0.0:
                 axpy(rows, i, weight, out)
-    return out
 
 
 @compiled
-def sweep_both(rows, plan, now, next, discount, ratio, reward, identity, theta, w, of_theta, of_w):
-    """of_theta += sum_t v_t (u_t' w) and of_w += sum_t u_t (v_t' theta - r_t) + row row' w, reading the rows once."""
-    m = plan.starts.shape[0] - 1
-    p, q = np.empty(m), np.empty(m)
-    groups = plan.ready_starts.shape[0] - 1
-    for g in range(groups):
+def _sweep_both(
+    rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, of_theta, of_w
+):  # fmt: skip
+    """Groups first to last - 1: both sums over the rows that are due in them."""
+    m = p.shape[0]
+    for g in range(first, last):
         for i in range(g * plan.block, min((g + 1) * plan.block, m)):
             p[i], q[i] = dot2(rows, i, theta, w)
         for e in range(plan.ready_starts[g], plan.ready_starts[g + 1]):
@@ -113,4 +167,3 @@ def sweep_both(rows, plan, now, next, discount, ratio, reward, identity, theta, 
                 a -= discount[t] * ratio[t] * q[now[t]]
             if a != 0.0 or c != 0.0:
                 axpy2(rows, i, a, of_theta, c, of_w)
-    return of_theta, of_w

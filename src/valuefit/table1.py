@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from valuefit.exact import Exact
 from valuefit.loop import solve
@@ -22,6 +21,7 @@ from valuefit.solver import Solver
 from valuefit.solvers import registry
 from valuefit.sources.ar1 import ar1_log, fourier_features
 from valuefit.theory import Theory
+from valuefit.workers import limit_threads
 
 GAP = 1e-6
 SPREAD = 4.0  # of the features' frequencies: so well conditioned that every method gets there on most sizes
@@ -94,7 +94,7 @@ def measure(size: Size, *, max_passes: float = 6000) -> dict[str, Any]:
         "beats pdbg from n": theory.beats_pdbg_from_n(),
         "methods": {},
     }
-    with threadpool_limits(1):
+    with limit_threads(1):
         for name, (formula, solver) in methods(problem).items():
             target = solve(
                 problem, solver, tol=0, max_passes=max_passes, max_seconds=PATIENCE, reference=exact.theta,

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from valuefit.features.scaling import data_range, in_words, range_in_words, row_blocks, to_unit, whole_number
 from valuefit.transitions import Array
+from valuefit.workers import limit_threads
 
 SAMPLE = 20_000  # observations that centres are looked for among
 NEAR = 0.1  # a grid point whose feature never exceeds this has no data around it
@@ -126,12 +127,11 @@ def bumps(Z: Array, centres: Array, bandwidth: float) -> Array:
 def by_clusters(Z: Array, count: int, seed: int) -> tuple[Array, float]:
     """Centres by k-means on one thread, for sums in another order would give other bits."""
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
     distinct = np.unique(Z, axis=0)
     if len(distinct) <= count:
         return distinct, nearest(distinct)
-    with threadpool_limits(1):
+    with limit_threads(1):
         centres = KMeans(count, n_init=1, max_iter=100, random_state=seed).fit(distinct).cluster_centers_
     return centres, nearest(centres)
 

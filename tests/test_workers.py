@@ -1,0 +1,105 @@
+"""Passes in parts, on one thread or several: the same sums to the bit, and threads that are really there."""
+
+import os
+import subprocess
+import sys
+import threading
+from unittest.mock import patch
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import valuefit as vf
+from valuefit import workers
+
+
+def on_threads(count):
+    """As on a machine with this many cores."""
+    return patch.object(numba.config, "NUMBA_NUM_THREADS", count)
+
+
+def products(problem, theta, w):
+    return np.concatenate([*problem.B(theta, w), problem.residual(theta), problem.At_dot(w), problem.C_dot(w)])
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_products_do_not_depend_on_threads_and_parts(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    m, d, n = (data.draw(st.integers(1, most)) for most in (400, 40, 500))
+    now = rng.integers(0, m, n)
+    next = now + 1 if data.draw(st.booleans()) else rng.integers(0, m, n)
+    next[(next >= m) | (rng.random(n) < 0.1)] = -1
+    rows = rng.normal(size=(m, d)) * (rng.random((m, d)) < 0.5)
+    storage = data.draw(st.sampled_from([np.asarray, np.float32, sparse.csr_array]))
+    dual = data.draw(st.booleans())
+
+    def problem():
+        return vf.Problem.from_rows(
+            storage(rows), now, next, reward, 0.9, ratio, episode, trace=trace,
+            dual_rows=storage(np.hstack([rows, rows[:, :1] ** 2])) if dual else None,
+        )  # fmt: skip
+
+    reward, ratio, episode = rng.normal(size=n), rng.exponential(size=n), np.sort(rng.integers(0, 4, n))
+    trace = data.draw(st.sampled_from([0.0, 0.6]))
+    theta, w = rng.normal(size=d), rng.normal(size=d + dual)
+    whole = products(problem(), theta, w)
+    with patch.object(workers, "PART_BYTES", data.draw(st.sampled_from([16, 400, 5000]))):
+        found = []
+        for count in (1, 2, 3):
+            with on_threads(count):
+                found.append(products(problem(), theta, w))
+    np.testing.assert_allclose(found[0], whole, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+def test_parts_run_at_the_same_time():
+    meeting = threading.Barrier(2, timeout=30)  # breaks unless two are there at once
+    with on_threads(2):
+        workers.share_out(lambda _: meeting.wait() and None, 4)
+
+
+def test_one_thread_is_the_caller_s_own():
+    seen = []
+    with on_threads(2), workers.limit_threads(1):
+        assert workers.threads() == 1
+        workers.share_out(lambda part: seen.append((part, threading.current_thread())), 3)
+    assert seen == [(part, threading.current_thread()) for part in range(3)]
+    with on_threads(2):
+        assert workers.threads() == 2
+
+
+def test_small_rows_stay_in_one_part():
+    assert workers.parts_of(1000) == 1
+    assert workers.parts_of(8 << 20) == 2
+    assert workers.parts_of(1 << 40) == workers.PARTS
+
+
+def test_a_failure_in_a_part_comes_out():
+    def work(part):
+        if part == 2:
+            raise ValueError("part 2 failed")
+
+    with on_threads(2), pytest.raises(ValueError, match="part 2 failed"):
+        workers.share_out(work, 4)
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    script = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+from valuefit import workers
+workers.share_out(lambda part: None, 4)
+child = os.fork()
+if child == 0:
+    workers.share_out(lambda part: None, 4)
+    os._exit(7)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    here = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    assert subprocess.run([sys.executable, "-c", script], env=here, timeout=60, check=False).returncode == 7
