@@ -44,7 +44,7 @@ format: $(call STAMP,dev)
 	$(BIN)/ruff check --fix .
 
 bench: $(call STAMP,dev)
-	OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine
+	OPENBLAS_NUM_THREADS=2 NUMBA_NUM_THREADS=2 $(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.grid
 	$(BIN)/python -m benchmarks.costs
 

@@ -1,4 +1,4 @@
-"""What one update and one pass cost: every figure is a ratio within one run, on one thread, compiled code warmed up.
+"""What one update and one pass cost: every figure is a ratio within one run, compiled code warmed up.
 
 `make bench` runs this and writes `benchmarks/engine.md` and `benchmarks/engine.json`.
 """
@@ -94,6 +94,16 @@ def skinny_seconds(problem: vf.Problem) -> float:
     return median_seconds(lambda: (rows @ pair, rows.T @ weights))
 
 
+def two_threads(problem: vf.Problem) -> float:
+    """How much faster a full-batch product is on two threads."""
+    theta = np.ones(problem.d)
+    times = []
+    for count in (1, 2):
+        with limit_threads(count):
+            times.append(median_seconds(lambda: problem.B(theta, theta), repeats=9))
+    return times[0] / times[1]
+
+
 def dgemm_rate(size: int = 1500) -> float:
     """Operations a second of a square matrix product."""
     square = np.random.default_rng(0).random((size, size))
@@ -145,6 +155,10 @@ def measure() -> list[dict[str, Any]]:
             per_number = dgemm_rate() * batch / flat.size
             note("GEMM_FLOPS: dgemm operations a number in one pass", per_number, "16 to 64", 16 <= per_number <= 64)
 
+    for label, problem in (("dense", dense_problem(n, d)), ("sparse", sparse_problem(1_000_000, 10_000))):
+        faster = two_threads(problem)
+        note(f"full-batch product, {label}: time on one thread over that on two", faster, "above 1.2", faster > 1.2)
+
     traced = vf.Problem.from_rows(np.ones((9, 3)), np.arange(8), np.arange(1, 9), np.ones(8), 0.9, trace=0.5)
     for label, problem in (("without traces", dense_problem(100, 5)), ("with traces", traced)):
         state, _ = vf.solvers.SAGA().init(problem, np.zeros(problem.d), np.zeros(problem.k))
@@ -168,8 +182,9 @@ def main() -> None:
     lines = [
         "# What one update and one pass cost",
         "",
-        f"Made by `make bench` on {platform.machine()}, Python {platform.python_version()}, one thread. Medians; "
-        "ratios within one run. The memory floor of an update is the time to read its two rows at the rate measured.",
+        f"Made by `make bench` on {platform.machine()}, Python {platform.python_version()}, one thread unless two are "
+        "named. Medians; ratios within one run. The memory floor of an update is the time to read its two rows at the "
+        "rate measured.",
         "",
         "| figure | value | target | |",
         "|---|---|---|---|",
