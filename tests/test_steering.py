@@ -117,16 +117,65 @@ def test_a_course_moves_between_neighbouring_sizes() -> None:
     assert longer.steps[1] == pytest.approx(STRIDE * course.steps[1])
     assert after(longer, 10**-0.12).size == 2  # better still: further
     back = after(longer, 10**-0.05)
-    assert back.size == -1  # worse, and 0 is slow: shorter
+    assert back.size == -1  # worse: shorter
     assert after(back, 10**-0.02).size == 0  # worse too: the best of them
-    fast = after(after(course, 10 ** -(SLOW + 0.1)), 10**-0.05)
-    assert fast.size == 0  # worse, but 0 is fast enough
     failed = after(longer, 3.0)
     assert (failed.size, failed.longest) == (-1, 0)
     assert failed.merit == longer.merit
     assert after(failed, 10**-0.3).size == 0
     assert after(after(failed, 10**-0.3), 10**-0.4).size == 0  # 1 has failed and stays out
     assert after(longer, 1000.0).size == -4
+
+
+def test_the_change_of_the_gradient_tells_the_size_of_the_steps() -> None:
+    """Where gradients are P^-1 x, so that one step of 1 would end it, the advice is 1."""
+    problem = make("random MDP")
+    course = begin(problem, problem.B(*zeros(problem)))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=problem.d), rng.normal(size=problem.k)
+
+    def gradient(x: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        return np.linalg.solve(course.metric.theta, x[0]), np.linalg.solve(course.metric.w, x[1])
+
+    def advice(single: float, *, part: float = 0.5, sign: float = 1.0) -> int:
+        moved = -part * x[0], -part * x[1]
+        before, after = gradient(x), gradient(((1 - sign * part) * x[0], (1 - sign * part) * x[1]))
+        here = replace(course, single=(single, single), merit=course.metric.merit(before))
+        new, kept, _ = here.judge(problem, before, after, 1.0, moved=moved, per_step=4.0)
+        assert kept
+        return new.size
+
+    assert advice(0.25) == 0  # four of them are 1 already
+    assert advice(0.25 * STRIDE) == -1
+    assert advice(0.25 / STRIDE) == 1
+    assert advice(0.25 / STRIDE**9) == 2  # not further at a time
+    assert advice(0.25 * STRIDE**9) == -2
+    assert advice(0.25 / STRIDE, part=0.1, sign=-1.0) == 0  # the gradient grew along the way: no advice
+
+
+def test_longer_steps_that_brought_less_are_taken_back() -> None:
+    problem = make("random MDP")
+    gradient = problem.B(*zeros(problem))
+    course = begin(problem, gradient)
+    merit = course.merit
+
+    def after(course: Course, rate: float) -> Course:
+        """An epoch after which the squared gradient is 10 ** -rate of what it was, and advice always is: longer."""
+        old, new = (np.sqrt(value / merit) for value in (course.merit, course.merit * 10**-rate))
+        before, end = ((scale * gradient[0], scale * gradient[1]) for scale in (old, new))
+        metric = course.metric
+        moved = tuple(-1e6 * P @ g for P, g in zip((metric.theta, metric.w), before, strict=True))
+        return course.judge(problem, before, end, 1.0, moved=(moved[0], moved[1]))[0]
+
+    first = after(course, 0.5)
+    assert first.size == 2
+    assert after(first, 0.6).size == 4
+    worse = after(first, 0.4)
+    assert (worse.size, worse.longest) == (1, course.longest)
+    assert after(worse, 0.3).size == 3  # shorter than before: advice is free again
+    much_worse = after(first, 0.1)
+    assert (much_worse.size, much_worse.longest) == (1, 1)
+    assert after(much_worse, 0.5).size == 1
 
 
 # ---- a whole run -------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ STRIDE = 1.6  # between neighbouring sizes of a step
 SLOW = 1 / 6  # decades of the squared gradient a pass
 CREEP = 1 / 20  # decades a pass; below, a short step looks better than a long one only because it is quieter
 WAIT = 5.0  # passes before which a lagging gradient falls whatever the steps
+REACH = 2  # sizes that one epoch may change a step by, on such advice
 REGROW = 8  # epochs without a setback after which a longer step may be tried again, then
 ROUNDING = 1e-26  # part of the first squared gradient that may be noise of the arithmetic
 TINY = 1e-300
@@ -35,9 +36,10 @@ class Course:
     """The metric in use, how far its steps are stretched, and what came of them.
 
     Every epoch ends with a gradient that the method has anyway; its size in the metric says what the epoch was
-    worth. One that made it larger is undone and the steps are halved. Else the best of the neighbouring sizes tried
-    so far goes on, a longer one being tried first and then a shorter one. Where a stage has cost as many passes
-    as the next, larger sample would, and is still slow, that sample is taken.
+    worth. One that made it larger is undone and the steps are halved. Else, where the gradients are full ones, how
+    much they changed along the way tells the size of the next steps; where they are not, the best of the neighbouring
+    sizes tried so far goes on, a longer one being tried first and then a shorter one. Where a stage has cost as many
+    passes as the next, larger sample would, and is still slow, that sample is taken.
     """
 
     metric: Metric
@@ -68,9 +70,20 @@ class Course:
         return self.metric.each * np.ceil(draws / self.batch(width))
 
     def judge(
-        self, problem: Problem, before: tuple[Array, Array], after: tuple[Array, Array], passes: float
+        self,
+        problem: Problem,
+        before: tuple[Array, Array],
+        after: tuple[Array, Array],
+        passes: float,
+        *,
+        moved: tuple[Array, Array] | None = None,
+        per_step: float = 1.0,
     ) -> tuple[Course, bool, float]:
-        """The course after an epoch from one gradient to another, whether to keep that, and passes it added."""
+        """The course after an epoch from one gradient to another, whether to keep that, and passes it added.
+
+        moved: how far it went, where both gradients are full ones. per_step: how many single-row steps there should
+        be to one of Barzilai and Borwein's.
+        """
         merit = self.metric.merit(after)
         slack = 4.0 if self.lagging else 2.0  # a squared gradient may get so much larger by chance
         kept = merit <= max(slack * self.merit, ROUNDING * self.first)
@@ -84,6 +97,8 @@ class Course:
             creeping = self.metric.count == 0 and max(found for _, found in course.rates) < CREEP
             if creeping:
                 course = course._longer(rate)
+            elif moved is not None:
+                course = course._advised(self.rates, self._secant(before, after, moved, per_step))
             elif not self.lagging or course.spent > WAIT:
                 course = replace(course, size=course._next_size())
         else:
@@ -101,9 +116,33 @@ class Course:
         best = max(rates, key=lambda size: rates[size])
         shy = self.lagging and self.metric.count == 0
         for near in () if shy else (best + 1, best - 1):
-            if near not in rates and near <= self.longest and (near > best or rates[best] < SLOW):
+            if near not in rates and near <= self.longest:
                 return near
         return best
+
+    def _secant(
+        self, before: tuple[Array, Array], after: tuple[Array, Array], moved: tuple[Array, Array], per_step: float
+    ) -> int:
+        """The size that suits the change of the gradient along the way, as Barzilai and Borwein have it.
+
+        In the metric P, <moved, change> / <change, P change> is the step that this change asks for. The operator is
+        not symmetric and the steps are noisy, so the advice is followed for a few sizes only.
+        """
+        change = after[0] - before[0], after[1] - before[1]
+        along = float(moved[0] @ change[0] + moved[1] @ change[1])
+        bent = self.metric.merit(change)
+        if not (along > 0 and 0 < bent < math.inf):
+            return self.size
+        wanted = math.log(along / bent / (per_step * self.single[0])) / math.log(STRIDE)
+        return int(np.clip(round(wanted), self.size - REACH, self.size + REACH))
+
+    def _advised(self, before: tuple[tuple[int, float], ...], size: int) -> Course:
+        """On with steps of this size, unless the last ones were longer than those before and brought less."""
+        (here, rate), longest = self.rates[0], self.longest
+        if before and here > before[0][0] and rate < before[0][1]:
+            size = min(size, here - 1)
+            longest = min(longest, here - 1) if rate < 0.3 * before[0][1] else longest
+        return replace(self, size=min(size, longest), longest=longest, rates=self.rates[:2])
 
     def _longer(self, rate: float) -> Course:
         """After a slow epoch: on to longer steps while the gradient falls, back when it failed to twice.

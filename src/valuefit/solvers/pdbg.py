@@ -16,6 +16,7 @@ from valuefit.theory import Theory
 from valuefit.transitions import Array
 
 FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
+PER_STEP = 2.0  # so theta goes by half a step of Barzilai and Borwein, w by two, which keeps w ahead
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,13 @@ class PDBG(Steps):
     def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, float]:
         assert state.gradient is not None
         step_theta, step_w = course.steps
-        theta = state.theta - step_theta * (course.metric.theta @ state.gradient[0])
-        w = state.w - step_w * (course.metric.w @ state.gradient[1])
+        d_theta = -step_theta * (course.metric.theta @ state.gradient[0])
+        d_w = -step_w * (course.metric.w @ state.gradient[1])
+        theta, w = state.theta + d_theta, state.w + d_w
         gradient = problem.B(theta, w)
-        course, kept, more = course.judge(problem, state.gradient, gradient, 1.0)
+        course, kept, more = course.judge(
+            problem, state.gradient, gradient, 1.0, moved=(d_theta, d_w), per_step=PER_STEP
+        )
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
         state = on_course(theta, w, gradient, course)

@@ -15,6 +15,7 @@ from valuefit.steering import Course, begin
 from valuefit.theory import Theory
 from valuefit.transitions import Array
 
+EPOCH = 8.0  # steps of Barzilai and Borwein that the adapted steps of an epoch add up to
 PIECE = 1 << 21  # draws held in memory at a time
 STRETCH = 32  # steps after which sums in the type of the rows are added to the iterates
 
@@ -104,7 +105,9 @@ class SVRG(Steps):
         theta, w = state.theta + d_theta, state.w + d_w
         gradient = problem.B(theta, w)
         cost = 1 + len(draws) / problem.n + course.products(len(draws), problem.d)
-        course, kept, more = course.judge(problem, state.gradient, gradient, cost)
+        course, kept, more = course.judge(
+            problem, state.gradient, gradient, cost, moved=(d_theta, d_w), per_step=len(draws) / EPOCH
+        )
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
         state = on_course(theta, w, gradient, course)
