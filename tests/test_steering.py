@@ -173,9 +173,11 @@ def test_longer_steps_that_brought_less_are_taken_back() -> None:
     worse = after(first, 0.4)
     assert (worse.size, worse.longest) == (1, course.longest)
     assert after(worse, 0.3).size == 3  # shorter than before: advice is free again
-    much_worse = after(first, 0.1)
+    fast = after(course, 1.0)
+    much_worse = after(fast, 0.2)
     assert (much_worse.size, much_worse.longest) == (1, 1)
     assert after(much_worse, 0.5).size == 1
+    assert after(after(much_worse, 0.1), 0.1).size == 3  # slow: a size more with every epoch
 
 
 # ---- a whole run -------------------------------------------------------------------------------------------

@@ -142,6 +142,8 @@ class Course:
         if before and here > before[0][0] and rate < before[0][1]:
             size = min(size, here - 1)
             longest = min(longest, here - 1) if rate < 0.3 * before[0][1] else longest
+        if rate < SLOW:  # what was too long while the gradient fell fast may be what is wanted now
+            longest = min(20, longest + 1)
         return replace(self, size=min(size, longest), longest=longest, rates=self.rates[:2])
 
     def _longer(self, rate: float) -> Course:
