@@ -139,11 +139,12 @@ def test_standard_errors_of_an_earlier_look_save_another_one():
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     rows = FEATURES(log.observations[:5])
     reported = Reported(sandwich, Starts(rows, rows.mean(axis=0), None))
-    far, cost = reported(1.5 * best)
-    assert far > 1
+    everywhere = np.linalg.lstsq(problem.phi.matrix, np.ones(len(problem.phi.matrix)))[0]  # values off by as much
+    far, cost = reported(best + everywhere)
+    assert far > 1.5
     assert cost > 0
-    nearer, nothing = reported(1.4 * best)
-    assert nearer == pytest.approx(0.8 * far, rel=1e-6)  # against the same standard error
+    nearer, nothing = reported(best + 0.9 * everywhere)
+    assert nearer == pytest.approx(0.9 * far, rel=1e-6)  # against the same standard error
     assert nothing == 0
     assert reported(best) == (pytest.approx(0, abs=1e-6), cost)
 
