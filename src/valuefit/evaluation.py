@@ -35,6 +35,7 @@ from valuefit.transitions import Array, Transitions, check_observations
 
 LEVEL = 0.95
 SHOWN = 20  # weights, at most, that are listed one by one
+CLEARLY = 1.2  # over what an earlier standard error allows, from where a new one would not make up for it
 VALUES = ("state", "state-action")
 
 
@@ -221,7 +222,7 @@ def evaluate(
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     result = solve(
         problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
-        reported=lambda theta: _unfinished(sandwich.at(theta), over),
+        reported=Reported(sandwich, over),
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
@@ -304,28 +305,52 @@ def _starts(
 
 def _spread(sandwich: Sandwich, over: Starts) -> tuple[Array, Spread]:
     """The values at the starts and the spread of their mean; if they are the log's own, how they vary counts too."""
+    each, share = _shares(sandwich, over)
+    return each, sandwich.error(over.c, share)
+
+
+def _shares(sandwich: Sandwich, over: Starts) -> tuple[Array, Array | None]:
+    """The values at the starts, and what every step adds to the spread of their mean where they are the log's own."""
     each = np.asarray(over.rows @ sandwich.theta).ravel()
     share = None
     if over.first is not None:
         share = np.zeros(sandwich.problem.n)
         share[over.first] = (each - each.mean()) / len(each)
-    return each, sandwich.error(over.c, share)
+    return each, share
 
 
-def _unfinished(sandwich: Sandwich, over: Starts) -> tuple[float, float]:
-    """The largest solver error of what is reported over a tenth of its standard error, and the passes of looking.
+class Reported:
+    """How near what is reported is to where it would end: called with weights, as `solve` does.
 
-    Passes of the adjoint systems are not counted: intervals need their solutions anyway. Infinite where the policy
-    value has no standard error to compare with.
+    Gives the largest solver error over a tenth of its standard error, and the passes of this look; infinite where the
+    policy value has no standard error to compare with. Standard errors hardly change any more once they were looked
+    at: where those of an earlier look say that it is not near enough yet, no new ones are taken.
     """
-    d = sandwich.problem.d
-    spreads = [_spread(sandwich, over)[1]]
-    if spreads[0].solver_error is None:
-        return np.inf, 1.0
-    if d <= SHOWN:
-        spreads += [sandwich.error(column) for column in np.eye(d)]
-    each = 1.5 if sandwich.w.any() else 0.5  # products of an influence
-    return max(spread.unfinished for spread in spreads), 1.0 + each * len(spreads)
+
+    def __init__(self, sandwich: Sandwich, over: Starts) -> None:
+        self.sandwich, self.over = sandwich, over
+        d = sandwich.problem.d
+        self.numbers: list[Array] = [over.c, *(np.eye(d) if d <= SHOWN else ())]
+        self.allowed: list[float | None] | None = None  # errors, as of the last look
+
+    def __call__(self, theta: Array) -> tuple[float, float]:
+        sandwich = self.sandwich.at(theta)
+        cheap, dear = sandwich.passes(len(self.numbers))
+        if self.allowed is not None:
+            off = self._over(sandwich.solver_errors(self.numbers))
+            if off > CLEARLY:
+                return off, cheap
+        share = _shares(sandwich, self.over)[1]
+        spreads = sandwich.errors([(c, share if c is self.over.c else None) for c in self.numbers])
+        if spreads[0].solver_error is None:
+            return np.inf, cheap + dear
+        self.allowed = [spread.allowed for spread in spreads]
+        return max(spread.unfinished for spread in spreads), cheap + dear
+
+    def _over(self, errors: list[float | None]) -> float:
+        assert self.allowed is not None
+        pairs = [(error, allowed) for error, allowed in zip(errors, self.allowed, strict=True) if error and allowed]
+        return max((error / allowed for error, allowed in pairs), default=0.0)
 
 
 def at_starts(log: Transitions, sandwich: Sandwich, over: Starts, values: str) -> tuple[PolicyValue, Spread]:

@@ -29,7 +29,7 @@ from valuefit.exact import Exact
 from valuefit.kernels import trace_norms
 from valuefit.noise import ENOUGH_STEPS, PART, clusters
 from valuefit.problem import Problem
-from valuefit.rows import memory_limit
+from valuefit.rows import Rows, memory_limit
 from valuefit.transitions import Array
 
 DENSE = 1500  # features up to which the saddle matrix is always factorised
@@ -67,11 +67,16 @@ class Spread:
         return estimate - reach, estimate + reach
 
     @property
+    def allowed(self) -> float | None:
+        """The solver error that does not matter yet, a tenth of the standard error; None where that is unknown."""
+        return None if self.standard_error is None else PART * self.standard_error
+
+    @property
     def unfinished(self) -> float:
-        """solver_error over a tenth of the standard error: up to 1 it does not matter; 0 where either is unknown."""
-        if not self.solver_error or self.standard_error is None:
+        """solver_error over what is allowed: up to 1 it does not matter; 0 where either is unknown."""
+        if not self.solver_error or self.allowed is None:
             return 0.0
-        return self.solver_error / (PART * self.standard_error) if self.standard_error else np.inf
+        return self.solver_error / self.allowed if self.allowed else np.inf
 
 
 class Sandwich:
@@ -103,45 +108,75 @@ class Sandwich:
 
     def error(self, c: Array, starts: Array | None = None) -> Spread:
         """The spread of c'theta, c (d,). starts: what every step adds by being part of the sample behind c, (n,)."""
+        return self.errors([(c, starts)])[0]
+
+    def errors(self, numbers: list[tuple[Array, Array | None]]) -> list[Spread]:
+        """`error` of each (c, starts), the rows being read once for all of them."""
         if self.clusters < 2:
-            return Spread(
-                None, 0, reason=f"One episode of {self.problem.n} steps is too short to cut into blocks: "
-                f"at least {ENOUGH_STEPS} steps, or a second episode, are needed.",
-            )  # fmt: skip
-        influence: Array = np.zeros(self.problem.n)
-        left = 0.0
-        if c.any():
-            key = c.tobytes()
-            if key not in self._known:
-                self._known[key] = self._adjoint(c)
-            adjoint = self._known[key]
+            reason = (
+                f"One episode of {self.problem.n} steps is too short to cut into blocks: "
+                f"at least {ENOUGH_STEPS} steps, or a second episode, are needed."
+            )
+            return [Spread(None, 0, reason=reason) for _ in numbers]
+        adjoints = [self._known_adjoint(c) for c, _ in numbers]
+        solved = [adjoint for adjoint in adjoints if not isinstance(adjoint, Spread)]
+        influences = self._influence(*(np.column_stack(part) for part in zip(*solved, strict=True))) if solved else []
+        found, place = [], 0
+        for adjoint, (_, starts) in zip(adjoints, numbers, strict=True):
             if isinstance(adjoint, Spread):
-                return adjoint
-            influence = self._influence(*adjoint)
-            left = abs(float(adjoint[0] @ self._left[0] + adjoint[1] @ self._left[1]))
-        if starts is not None:
-            influence = influence + starts
-        sums = np.bincount(self.cluster, weights=influence, minlength=self.clusters)
-        variance = self.clusters / (self.clusters - 1) * float(sums @ sums)
-        return Spread(float(np.sqrt(variance)), self.clusters - 1, solver_error=left)
+                found.append(adjoint)
+                continue
+            influence = influences[place] if starts is None else influences[place] + starts
+            place += 1
+            sums = np.bincount(self.cluster, weights=influence, minlength=self.clusters)
+            variance = self.clusters / (self.clusters - 1) * float(sums @ sums)
+            found.append(Spread(float(np.sqrt(variance)), self.clusters - 1, solver_error=self._off(adjoint)))
+        return found
+
+    def solver_errors(self, numbers: list[Array]) -> list[float | None]:
+        """|c'(theta - theta*)| of each c, without its standard error; None where it cannot be told."""
+        adjoints = [self._known_adjoint(c) for c in numbers]
+        return [None if isinstance(adjoint, Spread) else self._off(adjoint) for adjoint in adjoints]
+
+    def passes(self, numbers: int) -> tuple[float, float]:
+        """Passes that solver errors of this many numbers are worth, and standard errors besides.
+
+        Adjoint systems are not counted: intervals need their solutions anyway, and the moments with them.
+        """
+        columns = 1 + numbers * (2 if self.w.any() else 1)
+        each = 0.25 if self.problem.phi.sparse else self.problem.passes(2.0 * self.problem.phi.stored)
+        return (1.0 if self.way == ITERATION else 0.0), 0.5 + each * columns
+
+    def _off(self, adjoint: tuple[Array, Array]) -> float:
+        return abs(float(adjoint[0] @ self._left[0] + adjoint[1] @ self._left[1]))
 
     @cached_property
     def _left(self) -> tuple[Array, Array]:
         """What is left of the saddle equations at (theta, w): (ridge theta - A'w, A theta - b + C w)."""
-        return self.problem.B(self.theta, self.w)
+        problem, theta, w = self.problem, self.theta, self.w
+        if self.way == ITERATION:
+            return problem.B(theta, w)
+        A, b, C = problem.moments()
+        return problem.ridge * theta - A.T @ w, A @ theta - b + C @ w
 
-    def _influence(self, g_theta: Array, g_w: Array) -> Array:
-        """(g_theta, g_w)'psi_t / n for every step: scalars a step, by the recurrence of the trace."""
+    def _influence(self, g_theta: Array, g_w: Array) -> list[Array]:
+        """(g_theta, g_w)'psi_t / n for every step and each column: scalars a step, by the recurrence of the trace."""
         problem, w = self.problem, self.w
-        p, q = problem.phi.dot(self.theta), problem.psi.dot(g_w)
+        p, dual = problem.phi.dot(self.theta), w.any()
         delta = problem.reward - p[problem.now] + problem.discount * p[problem.next]
-        total = self._along_u(q) * delta
-        if w.any():
-            x, y = problem.phi.dot(g_theta), problem.psi.dot(w)
-            total += (x[problem.now] - problem.discount * x[problem.next]) * self._along_u(y)
-            total -= float(g_w @ w) if problem.identity else q[problem.now] * y[problem.now]
-        total -= problem.ridge * float(g_theta @ self.theta)
-        return np.asarray(total / problem.n)
+        seen = _products(problem.psi, g_w)
+        if dual:
+            x, y = _products(problem.phi, g_theta), problem.psi.dot(w)
+            along = self._along_u(y)
+        found = []
+        for column, q in enumerate(seen.T):
+            total = self._along_u(q) * delta
+            if dual:
+                total += (x[problem.now, column] - problem.discount * x[problem.next, column]) * along
+                total -= float(g_w[:, column] @ w) if problem.identity else q[problem.now] * y[problem.now]
+            total -= problem.ridge * float(g_theta[:, column] @ self.theta)
+            found.append(np.asarray(total / problem.n))
+        return found
 
     def _along_u(self, values: Array) -> Array:
         """u_t'x of every step, from Psi x: the bound of `trace_norms` is this very recurrence."""
@@ -171,7 +206,7 @@ class Sandwich:
         """The dual weights at the minimiser, C^+ (b - A theta); zero at a fixed point."""
         problem = self.problem
         if self.way == SPECTRUM:
-            return np.asarray(problem.C_root @ (problem.C_root.T @ problem.residual(self.theta)))
+            return np.asarray(problem.C_root @ (problem.C_root.T @ (problem.b - problem.A @ self.theta)))
         if problem.k == problem.d and not problem.ridge:
             return np.zeros(problem.k)  # A is square and, here, regular
         if self.way == LU:
@@ -201,6 +236,14 @@ class Sandwich:
     @cached_property
     def _exact(self) -> Exact:
         return Exact(self.problem)
+
+    def _known_adjoint(self, c: Array) -> tuple[Array, Array] | Spread:
+        if not c.any():
+            return np.zeros(self.problem.d), np.zeros(self.problem.k)
+        key = c.tobytes()
+        if key not in self._known:
+            self._known[key] = self._adjoint(c)
+        return self._known[key]
 
     def _adjoint(self, c: Array) -> tuple[Array, Array] | Spread:
         problem = self.problem
@@ -253,6 +296,14 @@ def _diagonal(problem: Problem, columns: int) -> Array:
     rows = problem.psi if columns == problem.k else problem.phi
     found = rows.column_squares(problem.visits) / problem.n
     return np.where(found > 0, found, 1.0)
+
+
+def _products(rows: Rows, vectors: Array) -> Array:
+    """Rows times each column, the rows being read once."""
+    out = np.empty((rows.shape[0], vectors.shape[1]))
+    for start, block in rows.blocks():
+        out[start : start + block.shape[0]] = block @ vectors
+    return out
 
 
 def _operator(size: int, product: Callable[[Array], Array]) -> Any:

@@ -25,7 +25,9 @@ SHORTEN = 4.0  # by this much, then, where the steps are ours to change
 PATIENCE = 12  # how often before giving up
 ROUNDING = 1e-14  # no gap is asked for below this in earnest
 FINEST = 1e-6  # the gap that tol="statistical" asks for at most
-LOOK = 2.0  # passes that a look at what is reported is worth, about
+LOOK = 1.5  # passes that a first look at what is reported is worth, about
+LOOKS = 3  # of them that may fail
+SOONER = 2  # times that a certificate may be asked for a looser gap before one of 1e-6 would have it asked
 EARLIER = 4.0  # how much larger than that a gap must be for an early look at it to pay
 
 
@@ -129,21 +131,29 @@ class _Run:
         self.began = time.perf_counter()
         self.free = 0.0  # seconds spent on a history that was asked for
         self.passes, self.epochs, self.shortened = 0.0, 0, 0
+        self.work = 0.0  # passes of epochs alone
         self.history: list[tuple[float, ...]] = []
         self.status, self.message = "budget", ""
         self.gap: float | None = None
         self.gap_of: State | None = None  # the iterate it belongs to
         self.unit = 0.0  # of the residual: |b|, or |B| at the start where b = 0
-        self.residual, self.residual_of = 1.0, self.passes  # and the passes at which it was looked at
+        self.residual, self.residual_of = 1.0, 0  # and the epoch in which it was looked at
         self.next_look = 1.0  # passes at which a method without a gradient is looked at again
         self.reported, self.looked = reported if self.statistical else None, False
+        self.looks, self.look_cost = 0, LOOK
         # a gap that is enough for any one number is, times their count, enough for them on average
         self.share = float(problem.d - len(problem.dead)) if self.reported else 1.0
         self.hope = min(self.share * hoped_gap(problem), LOOSEST) if self.statistical else 0.0
-        # passes at which the noise of the log is measured again; a long one supports more digits than are asked for
-        self.next_noise = 0.0 if self.hope > EARLIER * FINEST else np.inf
-        self.look_below = 10 * self.tol  # squared residual below which the certificate is asked
+        self.next_noise = np.inf  # passes at which the noise of the log is measured again
+        if self.hope > EARLIER * FINEST:  # a long log supports more digits than are asked for
+            if self.reported is None:
+                self.next_noise = 0.0
+            else:
+                self.tol = self.hope
+        self.look_below = 10 * (FINEST if self.statistical else self.tol)  # squared residual from which it is asked
         self.asked_at, self.asking_cost = 0.0, 10.0
+        self.sooner = 0  # times it was asked earlier than for a gap of 1e-6
+        self.gap_per_residual = 1.0  # the gap over the squared residual, as last seen
 
     @property
     def seconds(self) -> float:
@@ -167,6 +177,7 @@ class _Run:
             while not self._done(cost):
                 state, cost = self.solver.epoch(self.problem, self.state, rng)
                 self.passes += cost
+                self.work += cost
                 self.epochs += 1
                 if not self._take(state) and not self._shorten():
                     return
@@ -195,32 +206,27 @@ class _Run:
             self.residual = size / self.unit if size else 0.0
         self.state = state
         self.certificate.offer(moments=state.moments, whitening=state.whitening)
-        if self.passes >= self.next_noise and self._near(state):
-            self.passes += PASSES
-            self.next_noise = 3 * self.passes
-            self._ask_for(min(self.share * supported_gap(self.problem, state.theta), LOOSEST))
         if gradient is not None:
-            self.residual_of = self.passes
+            self.residual_of = self.epochs
             self._record()
         return True
 
-    def _near(self, state: State) -> bool:
-        """Whether the noise of the log may soon matter, so that it is worth measuring."""
-        if state.finished or not self.epochs:
-            return False
-        if state.gap is None:
-            return self.residual**2 <= 10 * self.hope
-        return FINEST < state.gap <= self.hope and self._worth_a_look(state.gap)
+    def _measure(self, gap: float) -> None:
+        """At about this gap: measure the noise of the log, where it may soon matter, and ask for what it supports."""
+        if self.passes < self.next_noise or not self.epochs or self.state.finished or not gap > FINEST:
+            return
+        if gap <= 10 * self.hope and self._pays(min(gap, self.hope / EARLIER), PASSES):
+            self.passes += PASSES
+            self.next_noise = 3 * self.passes
+            self._ask_for(supported_gap(self.problem, self.state.theta))
 
-    def _worth_a_look(self, gap: float) -> bool:
-        """Whether going on to the finest gap at the pace so far would take more than a look at what is reported."""
-        rest = self.passes * np.log(gap / FINEST) / -np.log(min(gap, 0.1))
-        return self.reported is None or bool(rest >= LOOK)
+    def _pays(self, gap: float, cost: float) -> bool:
+        """Whether going on from this gap to 1e-6, at the pace so far, would take more passes than these."""
+        return bool(self.work * np.log(gap / FINEST) >= -np.log(min(gap, 0.1)) * cost)
 
     def _ask_for(self, gap: float) -> None:
-        """Another gap to stop at; a look at the certificate comes sooner or later by as much."""
-        before, self.tol = self.tol, gap if gap > EARLIER * FINEST else FINEST
-        self.look_below *= self.tol / before
+        """Another gap to stop at."""
+        self.tol = gap if gap > EARLIER * FINEST else FINEST
 
     def _merit(self, gradient: tuple[Array, Array]) -> float:
         """Squared gradient, weighed by the first steps, so that theta and w come in one unit."""
@@ -318,42 +324,56 @@ class _Run:
     def _converged(self) -> bool:
         if self.state.gap is not None:
             self.gap, self.gap_of = self.state.gap, self.state
-            return self.gap <= self.tol
-        if self.tol == 0:
+        elif self.tol == 0:
             return False
-        if self.epochs == 0 and self.tol < 1 and not self.state.theta.any() and self.problem.b.any():
+        elif self.epochs == 0 and self.tol < 1 and not self.state.theta.any() and self.problem.b.any():
             return False  # the gap of theta = 0 is 1
-        if not self._worth_asking():
+        else:
+            if not self.certificate.cheap:
+                self._measure(self.residual**2)
+            if self._worth_asking():
+                self._ask()
+            elif self._worth_asking_sooner():
+                self.sooner += 1
+                self._ask()
+            else:
+                return False
+        if self.gap is None:
             return False
+        self._measure(self.gap)
+        return self.gap <= self.tol
+
+    def _ask(self) -> None:
+        """Look at the certificate."""
         spent = self.certificate.passes
         self.gap_of = self.state
         self.gap = self.certificate.gap(self.state.theta, self.state.w, tol=self.tol, allowance=self._allowance)
         self.asking_cost = self.certificate.passes - spent
         self.passes += self.asking_cost
         self.asked_at = self.passes
+        if self.gap is not None and np.isfinite(self.gap) and self.residual:
+            self.gap_per_residual = self.gap / self.residual**2
         # the gap falls like the squared residual: that says when another look is worth its passes
-        left = 0.1 if self.gap is None or not np.isfinite(self.gap) else self.tol / max(self.gap, self.tol)
-        self.look_below = self.residual**2 * (
-            left if self.asking_cost <= 10 else 0.3 * left
-        )  # a dear one must not fail
-        return self.gap is not None and self.gap <= self.tol
+        wanted = FINEST if self.statistical else self.tol
+        left = 0.1 if self.gap is None or not np.isfinite(self.gap) else wanted / max(self.gap, wanted)
+        dear = self.asking_cost > 10 and self.tol <= wanted  # one that must not fail
+        self.look_below = self.residual**2 * (0.3 * left if dear else left)
 
     def _reported_hold(self) -> bool:
         """Whether what is reported at this gap is near enough; if not, a smaller gap is asked for."""
         if self.reported is None or self.gap is None or self.gap <= FINEST:
             return True
-        if not self._worth_a_look(self.gap):
-            self.share = 0.0
-            self._ask_for(FINEST)
+        if self.looks == LOOKS or not self._pays(self.gap, self.look_cost * (1 if self.looks else 2)):
+            self._ask_for(FINEST)  # the first look may fail
             return False
-        off, passes = self.reported(self.state.theta)
-        self.passes += passes
+        off, cost = self.reported(self.state.theta)
+        self.passes += cost
+        self.looks += cost > 0
+        self.look_cost = max(cost, self.look_cost)
         self.looked = off <= 1
         if self.looked:
             return True
-        tighter = min(0.5, 0.5 * self.gap / (self.tol * off**2))  # errors fall like the root of the gap
-        self.share *= tighter
-        self._ask_for(self.tol * tighter)
+        self._ask_for(self.gap * min(0.5, 0.5 / off**2))  # errors fall like the root of the gap
         return False
 
     @property
@@ -366,9 +386,15 @@ class _Run:
     def _worth_asking(self) -> bool:
         if self.certificate.cheap:
             return True
-        if self.residual_of == self.passes and self.residual**2 <= self.look_below:
+        if self.residual_of == self.epochs and self.residual**2 <= self.look_below:
             return True
         return self.passes - self.asked_at >= 10 * max(self.asking_cost, 10.0)
+
+    def _worth_asking_sooner(self) -> bool:
+        """Whether the certificate may show a gap that the noise allows, and that saves more than asking again costs."""
+        near = self.gap_per_residual * self.residual**2
+        early = self.statistical and self.sooner < SOONER and self.residual_of == self.epochs
+        return early and FINEST < near <= 0.3 * self.tol and self._pays(near, EASY)
 
     def result(self, seed: int) -> Result:
         state = self.state
