@@ -10,7 +10,7 @@ import scipy.linalg as linalg
 
 from valuefit import dissection
 from valuefit.dissection import SparseFactor
-from valuefit.kernels import add_rows, add_steps
+from valuefit.mixing import mix, mix_rows, mix_steps
 from valuefit.moments import sparse_second_moment
 from valuefit.problem import Problem
 from valuefit.relaxation import Relaxation, relax
@@ -116,19 +116,17 @@ def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
     rng = np.random.default_rng(0)
     if not cross:
-        members = rng.permutation(members)
-        share = -(-len(members) // size)
+        mixing = mix(len(members), size, rng, row_bytes=k * problem.psi.dtype.itemsize, sum_bytes=8 * k)
         X = np.zeros((size, k))
-        weight = np.sqrt(problem.visits[members] / n) * rng.choice([-1.0, 1.0], len(members))
-        add_rows(problem.psi.kernel, members, weight, share, X)
+        weight = np.sqrt(problem.visits[members] / n)
+        mix_rows(problem.psi.kernel, members, weight, mixing, 0, mixing.groups, X)
+        share = mixing.most
         return Sketch(X.T @ X, None, float(share), likely_excess(k, size, share), 1 + problem.passes(size * k**2))
-    order = rng.permutation(n)
-    share = -(-n // size)
-    X, V = np.zeros((size, k)), np.zeros((size, d))
-    weight = rng.choice([-1.0, 1.0], n) / np.sqrt(n)
-    add_steps(
-        problem.phi.kernel, problem.psi.kernel, problem.now[order], problem.next[order], problem.discount[order],
-        problem.ratio[order], weight, share, X, V,
+    mixing = mix(n, size, rng, row_bytes=d * problem.phi.dtype.itemsize, sum_bytes=8 * (k + d))
+    X, V, share = np.zeros((size, k)), np.zeros((size, d)), mixing.most
+    mix_steps(
+        problem.phi.kernel, problem.psi.kernel, problem.psi is problem.phi, problem.now, problem.next,
+        problem.discount, problem.ratio, 1 / np.sqrt(n), mixing, 0, mixing.groups, X, V,
     )  # fmt: skip
     C, A = X.T @ X, X.T @ V
     if problem.psi is problem.phi:
