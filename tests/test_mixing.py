@@ -16,11 +16,11 @@ def places(found: Mixing) -> list[tuple[int, int, float]]:
     order = [
         i for piece in found.pieces for i in range(piece * found.piece, (piece + 1) * found.piece)
     ]  # fmt: skip
-    order += range(len(order), found.count)
-    most, out, begins = -(-found.count // found.size), [], list(found.begins)
+    order += range(len(order), found.total)
+    most, out, begins = -(-found.total // found.size), [], list(found.begins)
     for first in range(0, found.size, found.together):
         sums = list(range(first, min(first + found.together, found.size)))
-        begin, end = (found.count * edge // found.size for edge in (sums[0], sums[-1] + 1))
+        begin, end = (found.total * edge // found.size for edge in (sums[0], sums[-1] + 1))
         group, starts = list(range(begin, end)), begins[:most]
         del begins[:most]
         while group:
@@ -45,18 +45,18 @@ def mixings() -> st.SearchStrategy[Mixing]:
 @given(mixings())
 def test_everything_goes_to_one_sum_and_no_sum_gets_more_than_its_share(found):
     dealt = places(found)
-    assert sorted(i for i, *_ in dealt) == list(range(found.count))
+    assert sorted(i for i, *_ in dealt) == list(range(found.total))
     counts = np.bincount([place for _, place, _ in dealt], minlength=found.size)
     assert len(counts) == found.size
-    assert counts.max() <= found.most == -(-found.count // found.size)
-    assert counts.min() >= found.count // found.size - 1  # hardly less than the others
+    assert counts.max() <= found.most == -(-found.total // found.size)
+    assert counts.min() >= found.total // found.size - 1  # hardly less than the others
 
 
 @given(mixings(), st.booleans(), st.integers(0, 3))
 def test_sums_of_rows_are_those_of_plain_loops(found, csr, split):
     rng = np.random.default_rng(0)
-    table, index = rng.standard_normal((9, 3)), rng.integers(0, 9, found.count)
-    weight = rng.random(found.count)
+    table, index = rng.standard_normal((9, 3)), rng.integers(0, 9, found.total)
+    weight = rng.random(found.total)
     rows = Rows(sparse.csr_array(table) if csr else table).kernel
     expected = np.zeros((found.size, 3))
     for i, place, sign in places(found):
@@ -74,7 +74,7 @@ def test_sums_of_rows_are_those_of_plain_loops(found, csr, split):
 @given(mixings(), st.booleans(), st.booleans())
 def test_sums_of_steps_are_those_of_plain_loops(found, csr, shared):
     rng = np.random.default_rng(0)
-    phi, n = rng.standard_normal((9, 3)), found.count
+    phi, n = rng.standard_normal((9, 3)), found.total
     psi = phi if shared else rng.standard_normal((9, 4))
     now, after = rng.integers(0, 9, n), rng.integers(0, 9, n)
     discount, ratio = rng.choice([0.0, 0.9], n), rng.random(n)

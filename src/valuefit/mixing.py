@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,15 +15,15 @@ AHEAD = 4  # rows that are asked for before they are needed
 
 
 class Mixing(NamedTuple):
-    """Which of `size` sums each of `count` things goes to, and with which sign.
+    """Which of `size` sums each of `total` things goes to, and with which sign.
 
     The things are cut into pieces of `piece`, in the order of memory, and the pieces are shuffled; what is left over
     comes last. `together` sums at a time take their part of that order, lap by lap: the things of a lap go to one sum
-    each, from a random one on. So a sum holds at most ceil(count / size) things, each from a random place of a
+    each, from a random one on. So a sum holds at most ceil(total / size) things, each from a random place of a
     random piece, as if all had been shuffled; but memory is read in order, and sums are added to in cache.
     """
 
-    count: int
+    total: int
     size: int
     piece: int
     together: int
@@ -34,7 +34,7 @@ class Mixing(NamedTuple):
     @property
     def most(self) -> int:
         """Things that a sum holds at most."""
-        return -(-self.count // self.size)
+        return -(-self.total // self.size)
 
     @property
     def groups(self) -> int:
@@ -54,15 +54,15 @@ def mix(count: int, size: int, rng: np.random.Generator, *, row_bytes: float, su
 
 
 @compiled
-def _group(mixing, group):
+def _group(mixing: Mixing, group: int) -> tuple[int, int, int, int]:
     """The first sum of a group, how many they are, and its part of the order."""
     first = group * mixing.together
     last = min(first + mixing.together, mixing.size)
-    return first, last - first, mixing.count * first // mixing.size, mixing.count * last // mixing.size
+    return first, last - first, mixing.total * first // mixing.size, mixing.total * last // mixing.size
 
 
 @compiled
-def _thing(mixing, j):
+def _thing(mixing: Mixing, j: int) -> Any:
     """Which thing comes j-th."""
     whole = mixing.pieces.shape[0]
     e = j // mixing.piece
@@ -70,20 +70,20 @@ def _thing(mixing, j):
 
 
 @compiled
-def _sign(mixing, j):
+def _sign(mixing: Mixing, j: int) -> float:
     return 1.0 if (mixing.signs[j >> 6] >> np.uint64(j & 63)) & np.uint64(1) else -1.0
 
 
 @compiled
-def mix_rows(rows, index, weight, mixing, group, stop, out):
+def mix_rows(rows: Any, index: Any, weight: Any, mixing: Mixing, group: int, stop: int, out: Any) -> None:
     """Add weight_i * row of index_i to its sum, for the sums of the groups from `group` to `stop`."""
     start = group * mixing.together
-    most = -(-mixing.count // mixing.size)
+    most = -(-mixing.total // mixing.size)
     for g in range(group, stop):
         first, sums, begin, end = _group(mixing, g)
         for j in range(begin, end):
             i = _thing(mixing, j)
-            if j + AHEAD < mixing.count:
+            if j + AHEAD < mixing.total:
                 fetch(rows, index[_thing(mixing, j + AHEAD)])
             lap = (j - begin) // sums
             place = (j - begin + mixing.begins[g * most + lap]) % sums
@@ -91,18 +91,32 @@ def mix_rows(rows, index, weight, mixing, group, stop, out):
 
 
 @compiled
-def mix_steps(phi, psi, shared, now, next, discount, ratio, weight, mixing, group, stop, of_psi, of_v):
+def mix_steps(
+    phi: Any,
+    psi: Any,
+    shared: bool,
+    now: Any,
+    next: Any,
+    discount: Any,
+    ratio: Any,
+    weight: float,
+    mixing: Mixing,
+    group: int,
+    stop: int,
+    of_psi: Any,
+    of_v: Any,
+) -> None:
     """Add weight * psi_t and weight * ratio_t * v_t to the sums of step t, for those of some groups.
 
     shared: whether psi is phi.
     """
     start = group * mixing.together
-    most = -(-mixing.count // mixing.size)
+    most = -(-mixing.total // mixing.size)
     for g in range(group, stop):
         first, sums, begin, end = _group(mixing, g)
         for j in range(begin, end):
             t = _thing(mixing, j)
-            if j + AHEAD < mixing.count:
+            if j + AHEAD < mixing.total:
                 fetch(phi, next[_thing(mixing, j + AHEAD)])  # where the step after it starts, most often
             lap = (j - begin) // sums
             place = first - start + (j - begin + mixing.begins[g * most + lap]) % sums
