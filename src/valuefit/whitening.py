@@ -25,7 +25,7 @@ PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it dep
 GREY = 1e-11  # above, it certainly does not
 TOGETHER = 512  # sums that are multiplied at a time, still in cache
 SINGLE = 4.0  # passes that C of the sums must cost for float32, which takes half of them, to be tried
-CHECKS, CHECKED = 3, 0.02  # looks at what float32 has done to C, and the part of C that it may be
+CHECKS, CHECKED = 3, 0.1  # looks at what float32 has done to C, and the part of C that it may be
 RANGE = 1e15  # column lengths within which nothing that matters leaves float32
 SPARSE_FACTOR = 300.0  # passes that a sparse factor of C may cost
 
@@ -209,7 +209,7 @@ def factorise(problem: Problem, moments: Sketch) -> Whitening:
         if not off <= CHECKED:
             again = sketch(problem, size=len(moments.rows), cross=False, allow_single=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
-        excess, likely = excess * (1 + 3 * CHECKED), likely * (1 + 3 * CHECKED)
+        excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # a third of it is found at least
     elif info != 0 or np.diag(factor).min() ** 2 <= GREY:
         factor, pivots, rank, _ = linalg.lapack.dpstrf(unit(), tol=PIVOT, lower=True)
         order = pivots[:rank] - 1
