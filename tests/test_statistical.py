@@ -29,7 +29,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("solver", ["svrg", "pdbg"])
+@pytest.mark.parametrize("solver", ["svrg", "saga"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_evaluate_stops_where_the_value_is_within_a_tenth_of_its_standard_error(setting, solver):
     given = dict(SETTINGS[setting])

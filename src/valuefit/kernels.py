@@ -69,6 +69,10 @@ def axpy2v(rows: Any, i: int, j: int, discount: float, a: float, x: Any, b: floa
     """x += a * v and y += b * v with v = row_i - discount * row_j."""
 
 
+def axpy_step(rows: Any, i: int, j: int, discount: float, a: float, x: Any, b: float, y: Any) -> Any:
+    """x += a * row_i and y += b * v with v = row_i - discount * row_j."""
+
+
 def fetch(rows: Any, i: int) -> Any:
     """Ask for row i to be brought into cache."""
 
@@ -228,6 +232,20 @@ def _sparse_axpy2v(rows, i, j, discount, a, x, b, y):
         axpy2(rows, j, -discount * a, x, -discount * b, y)
 
 
+def _dense_axpy_step(rows, i, j, discount, a, x, b, y):
+    row = rows[i]
+    after = rows[j]
+    for c in range(x.shape[0]):
+        x[c] += a * row[c]
+        y[c] += b * (row[c] - discount * after[c])
+
+
+def _sparse_axpy_step(rows, i, j, discount, a, x, b, y):
+    axpy2(rows, i, a, x, b, y)
+    if discount != 0.0:
+        axpy(rows, j, -discount * b, y)
+
+
 def _dense_times(metric, x):
     return np.dot(metric, x)
 
@@ -285,6 +303,7 @@ _by_storage(set_row, _dense_set_row, _sparse_set_row)
 _by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
 _by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
 _by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
+_by_storage(axpy_step, _dense_axpy_step, _sparse_axpy_step)
 _by_storage(fetch, _dense_fetch, _sparse_fetch)
 _by_storage(times, _dense_times, _balanced_times)
 
@@ -327,21 +346,6 @@ def rows_tdot2(rows, a, c, x, y):
         if a[i] != 0.0 or c[i] != 0.0:
             axpy2(rows, i, a[i], x, c[i], y)
     return x, y
-
-
-@compiled
-def add_rows(rows, index, weight, share, out):
-    """out_i = weighted sum of the i-th `share` rows."""
-    for j in range(index.shape[0]):
-        axpy(rows, index[j], weight[j], out[j // share])
-
-
-@compiled
-def add_steps(phi, psi, now, next, discount, ratio, weight, share, of_psi, of_v):
-    """Weighted sums of psi and of ratio * v over every `share` steps."""
-    for j in range(now.shape[0]):
-        axpy(psi, now[j], weight[j], of_psi[j // share])
-        axpyv(phi, now[j], next[j], discount[j], weight[j] * ratio[j], of_v[j // share])
 
 
 @compiled

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.balance import COST, Balanced, balance, balanced_sizes
-from valuefit.kernels import add_rows, add_steps
+from valuefit.mixing import mix, mix_rows, mix_steps
 from valuefit.problem import Problem
 from valuefit.rows import Rows, fits
 from valuefit.transitions import Array
@@ -158,24 +158,25 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     """
     if count >= problem.n:
         return problem.A, problem.C
-    share = -(-problem.n // count)
-    order = rng.permutation(problem.n)
-    sign = rng.choice([-1.0, 1.0], problem.n) / np.sqrt(problem.n)
+    wide = problem.k + problem.d
+    row_bytes = problem.phi.dtype.itemsize * problem.phi.stored / problem.phi.shape[0]
+    mixing = mix(problem.n, count, rng, row_bytes=row_bytes, sum_bytes=8 * wide)
+    weight = 1 / np.sqrt(problem.n)
     ratio = np.ones(problem.n) if problem.trace else problem.ratio  # traces have ratios in them
     A, C = np.zeros((problem.k, problem.d)), np.zeros((problem.k, problem.k))
-    together = share * max(1, TOGETHER // (16 * (problem.k + problem.d)))
-    for start in range(0, problem.n, together):
-        t, weight = order[start : start + together], sign[start : start + together]
-        sums = -(-len(t) // share)
+    groups = max(1, TOGETHER // (16 * wide * mixing.together))
+    for group in range(0, mixing.groups, groups):
+        stop = min(group + groups, mixing.groups)
+        sums = min(stop * mixing.together, count) - group * mixing.together
         X, V = np.zeros((sums, problem.k)), np.zeros((sums, problem.d))
-        add_steps(
-            problem.phi.kernel, problem.psi.kernel, problem.now[t], problem.next[t], problem.discount[t], ratio[t],
-            weight, share, X, V,
+        mix_steps(
+            problem.phi.kernel, problem.psi.kernel, problem.psi is problem.phi, problem.now, problem.next,
+            problem.discount, ratio, weight, mixing, group, stop, X, V,
         )  # fmt: skip
         C += X.T @ X
         if problem.trace:
             X[:] = 0.0
-            add_rows(problem.u.kernel, t, weight, share, X)
+            mix_rows(problem.u.kernel, np.arange(problem.n), np.full(problem.n, weight), mixing, group, stop, X)
         A += X.T @ V
     return A, np.eye(problem.k) if problem.identity else C
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
+from scipy.linalg import blas
 
 from valuefit import dissection
 from valuefit.dissection import SparseFactor
-from valuefit.kernels import add_rows, add_steps
+from valuefit.mixing import mix, mix_rows, mix_steps
 from valuefit.moments import sparse_second_moment
 from valuefit.problem import Problem
 from valuefit.relaxation import Relaxation, relax
@@ -19,8 +20,13 @@ from valuefit.transitions import Array
 
 FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
 FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
+SLOWER = 1.45  # products of tall matrices, against the rate of square ones
 PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
 GREY = 1e-11  # above, it certainly does not
+TOGETHER = 512  # sums that are multiplied at a time, still in cache
+SINGLE = 4.0  # passes that C of the sums must cost for float32, which takes half of them, to be tried
+CHECKS, CHECKED = 3, 0.1  # looks at what float32 has done to C, and the part of C that it may be
+RANGE = 1e15  # column lengths within which nothing that matters leaves float32
 SPARSE_FACTOR = 300.0  # passes that a sparse factor of C may cost
 
 
@@ -32,6 +38,7 @@ class Sketch(NamedTuple):
     excess: float  # the sketched C is at most this times C, for certain
     likely: float  # and at most this times C, to all appearances
     passes: float
+    rows: Array | None = None  # the sums themselves, columns of length 1, where C was multiplied in float32
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
     k, d = problem.k, problem.d
     one, both = problem.passes(k**3), problem.passes(k**3 + 2 * k**2 * d)  # passes for one row more a column
     of_C = plan_of_C(problem) / k
-    of_both = float(np.clip(np.sqrt(72 / both), FEWEST, MOST))
+    of_both = float(np.clip(np.sqrt(72 / (SLOWER * both)), FEWEST, MOST))
     cross = problem.ridge > 0 or problem.psi is not problem.phi
     cross = cross or of_both * both + 72 / of_both <= of_C * one + 28 / np.sqrt(of_C) + 12
     return int(growth * (of_both if cross else of_C) * k) + 1, cross
@@ -101,40 +108,74 @@ def plan_of_C(problem: Problem) -> int:
     return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST_OF_C, MOST)) + 1
 
 
-def sketch(problem: Problem, *, size: int, cross: bool) -> Sketch:
+def sketch(problem: Problem, *, size: int, cross: bool, allow_single: bool = True) -> Sketch:
     """C, and A if `cross`, from `size` sums of rows with random signs, each row in one of them.
 
     A sum of q signed rows has an outer product of at most q times the sum of theirs, so the sketched C is at most
     q C; and no row, however rare or long, is missed, as it would be by sampling. The sketched A is shrunk towards
     C, for its noise falls mostly where A is small; it leaves out traces, whose sketch would be noise. Where `size`
-    reaches the number of rows that steps start from, the moments are those of all rows.
+    reaches the number of rows that steps start from, the moments are those of all rows. Where C alone is wanted and
+    dear, it is multiplied in float32, if allowed.
     """
     k, d, n = problem.k, problem.d, problem.n
     members = np.flatnonzero(problem.visits)
     if size >= len(members):
         passes = problem.A_passes + problem.C_passes if cross else 1 + problem.C_passes
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
-    rng = np.random.default_rng(0)
-    if not cross:
-        members = rng.permutation(members)
-        share = -(-len(members) // size)
-        X = np.zeros((size, k))
-        weight = np.sqrt(problem.visits[members] / n) * rng.choice([-1.0, 1.0], len(members))
-        add_rows(problem.psi.kernel, members, weight, share, X)
-        return Sketch(X.T @ X, None, float(share), likely_excess(k, size, share), 1 + problem.passes(size * k**2))
-    order = rng.permutation(n)
-    share = -(-n // size)
-    X, V = np.zeros((size, k)), np.zeros((size, d))
-    weight = rng.choice([-1.0, 1.0], n) / np.sqrt(n)
-    add_steps(
-        problem.phi.kernel, problem.psi.kernel, problem.now[order], problem.next[order], problem.discount[order],
-        problem.ratio[order], weight, share, X, V,
-    )  # fmt: skip
-    C, A = X.T @ X, X.T @ V
-    if problem.psi is problem.phi:
+    if not cross and allow_single and problem.passes(size * k**2) >= SINGLE:
+        found = _single(problem, members, size)
+        if found is not None:
+            return found
+    wide = k + d if cross else k
+    row_bytes = wide * problem.psi.dtype.itemsize / (2 if cross else 1)
+    mixing = mix(n if cross else len(members), size, np.random.default_rng(0), row_bytes=row_bytes, sum_bytes=8 * wide)
+    weight = np.sqrt(problem.visits[members] / n)
+    C, A = np.zeros((k, k), order="F"), np.zeros((k, d) if cross else (0, 0), order="F")
+    groups = max(1, max(TOGETHER, k // 4) // mixing.together)
+    most = min(groups * mixing.together, size)
+    of_psi, of_v = np.empty((most, k)), np.empty((most, d) if cross else (most, 0))
+    for group in range(0, mixing.groups, groups):
+        stop = min(group + groups, mixing.groups)
+        sums = min(stop * mixing.together, size) - group * mixing.together
+        X, V = of_psi[:sums], of_v[:sums]
+        X[:], V[:] = 0.0, 0.0
+        if cross:
+            mix_steps(
+                problem.phi.kernel, problem.psi.kernel, problem.psi is problem.phi, problem.now, problem.next,
+                problem.discount, problem.ratio, 1 / np.sqrt(n), mixing, group, stop, X, V,
+            )  # fmt: skip
+            A = blas.dgemm(1.0, X.T, V.T, beta=1.0, c=A, trans_b=True, overwrite_c=True)
+        else:
+            mix_rows(problem.psi.kernel, members, weight, mixing, group, stop, X)
+        C = blas.dsyrk(1.0, X.T, beta=1.0, c=C, lower=True, overwrite_c=True)
+    C += np.tril(C, -1).T
+    passes = 1 + problem.passes(size * (k**2 + (2 * k * d if cross else 0)))
+    if cross and problem.psi is problem.phi:
         shrink = 0.75 * np.sqrt(k / size)
         A = (1 - shrink) * A + shrink * C
-    return Sketch(C, A, float(share), likely_excess(k, size, share), 1 + problem.passes(size * (k**2 + 2 * k * d)))
+    return Sketch(C, A if cross else None, float(mixing.most), likely_excess(k, size, mixing.most), passes)
+
+
+def _single(problem: Problem, members: Array, size: int) -> Sketch | None:
+    """C alone from sums in float32, or None where their numbers would leave its range."""
+    k = problem.k
+    mixing = mix(
+        len(members), size, np.random.default_rng(0), row_bytes=k * problem.psi.dtype.itemsize, sum_bytes=8 * k
+    )
+    X = np.zeros((size, k), np.float32)
+    weight = np.sqrt(problem.visits[members] / problem.n)
+    mix_rows(problem.psi.kernel, members, weight, mixing, 0, mixing.groups, X)
+    lengths = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64))
+    if not (lengths.min() >= 1 / RANGE and lengths.max() <= RANGE):
+        return None
+    X /= lengths.astype(np.float32)
+    C = np.zeros((k, k), np.float32, order="F")
+    C = blas.ssyrk(1.0, X.T, c=C, lower=True, overwrite_c=True).astype(np.float64)
+    C += np.tril(C, -1).T
+    C *= lengths
+    C *= lengths[:, None]
+    likely, passes = likely_excess(k, size, mixing.most), 1 + problem.passes(size * k**2 / 2)
+    return Sketch(C, None, float(mixing.most), likely, passes, X)
 
 
 def likely_excess(k: int, size: int, share: int) -> float:
@@ -143,24 +184,61 @@ def likely_excess(k: int, size: int, share: int) -> float:
 
 
 def factorise(problem: Problem, moments: Sketch) -> Whitening:
-    """The Cholesky factor of C, with pivots where columns depend on one another."""
+    """The Cholesky factor of C, with pivots where columns depend on one another.
+
+    C that was multiplied in float32 is looked at again, and multiplied anew where columns are too near to dependent.
+    """
     lengths = np.sqrt(np.diag(moments.C))
     kept = np.flatnonzero(lengths)
     if not len(kept):
         return Whitening(np.ones(0), kept, problem.k, 1.0, 1.0, True, moments.passes)
     scale = lengths[kept]
-    unit = moments.C[np.ix_(kept, kept)] / np.outer(scale, scale)
-    factor, info = linalg.lapack.dpotrf(unit, lower=True, clean=True)
+
+    def unit() -> Array:
+        out = moments.C[np.ix_(kept, kept)]
+        out /= scale
+        out /= scale[:, None]
+        return out.T  # the same, in the order that LAPACK works in without a copy
+
+    factor, info = linalg.lapack.dpotrf(unit(), lower=True, clean=True, overwrite_a=True)
     passes = moments.passes + problem.passes(problem.k**3 / 3)
-    if info != 0 or np.diag(factor).min() ** 2 <= GREY:
-        factor, pivots, rank, _ = linalg.lapack.dpstrf(unit, tol=PIVOT, lower=True)
+    excess, likely = moments.excess, moments.likely
+    if moments.rows is not None:
+        off = rounding(factor, moments.rows) if info == 0 else np.inf
+        passes += problem.reading(CHECKS * (moments.rows.size + factor.size))
+        if not off <= CHECKED:
+            again = sketch(problem, size=len(moments.rows), cross=False, allow_single=False)
+            return factorise(problem, again._replace(passes=passes + again.passes))
+        excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # a third of it is found at least
+    elif info != 0 or np.diag(factor).min() ** 2 <= GREY:
+        factor, pivots, rank, _ = linalg.lapack.dpstrf(unit(), tol=PIVOT, lower=True)
         order = pivots[:rank] - 1
         factor, kept, scale = np.tril(factor[:rank, :rank]), kept[order], scale[order]
         passes += problem.passes(problem.k**3 / 3)
     pivot = np.diag(factor) ** 2
     clear = bool(pivot.min() > GREY and (pivot * scale**2).min() > GREY * (lengths**2).max())
     factor = np.asfortranarray(factor * scale[:, None])
-    return Whitening(factor, kept, problem.k, moments.excess, moments.likely, clear, passes)
+    return Whitening(factor, kept, problem.k, excess, likely, clear, passes)
+
+
+def rounding(factor: Array, X: Array) -> float:
+    """How far L^-1 X'X L^-T is from the identity, about, by power iterations from a random vector.
+
+    Rounding hits the smallest eigenvalues of X'X the hardest by far, so few iterations find the largest part.
+    """
+    z, off = np.random.default_rng(2).standard_normal(len(factor)), 0.0
+    for _ in range(CHECKS):
+        z /= np.linalg.norm(z)
+        inside = linalg.solve_triangular(factor, z, lower=True, trans=1, check_finite=False)
+        image = np.zeros(len(factor))
+        for start in range(0, len(X), TOGETHER):
+            part = X[start : start + TOGETHER].astype(np.float64)
+            image += part.T @ (part @ inside)
+        z = linalg.solve_triangular(factor, image, lower=True, check_finite=False) - z
+        off = float(np.linalg.norm(z))
+        if not 0 < off < np.inf:
+            break
+    return off
 
 
 class SparseMoment(NamedTuple):

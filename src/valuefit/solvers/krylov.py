@@ -184,7 +184,7 @@ def _restart(
     problem: Problem, system: _FixedPoint | _Saddle, x: Array, below: float, unit: float = 0.0
 ) -> tuple[Memory, float]:
     """From x with its true residual."""
-    residual = system.residual(x)
+    residual = system.residual(x) if x.any() else system.right
     measured = system.measure(residual)
     cost = 1.0 if x.any() else 0.5  # b alone is a sum over rows
     trail = (float(measured @ measured),)
@@ -254,6 +254,11 @@ class _FixedPoint:
 
     def gradient(self, residual: Array) -> tuple[Array, Array]:
         return np.zeros(self.problem.d), -residual
+
+    @property
+    def right(self) -> Array:
+        """The residual at zero."""
+        return self.problem.b
 
     def residual(self, x: Array) -> Array:
         return self.problem.residual(x)
@@ -340,6 +345,11 @@ class _Saddle:
 
     def gradient(self, residual: Array) -> tuple[Array, Array]:
         return self.split(-residual)
+
+    @property
+    def right(self) -> Array:
+        """The residual at zero."""
+        return np.concatenate([np.zeros(self.problem.d), self.problem.b])
 
     def residual(self, x: Array) -> Array:
         return -np.concatenate(self.problem.B(*self.split(x)))
