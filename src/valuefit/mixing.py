@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from valuefit.kernels import axpy, axpy_step, axpyv, compiled, fetch
 from valuefit.transitions import Array
+from valuefit.workers import PARTS, share_out
 
 PIECE_BYTES = 96 << 10  # of consecutive rows, read one after the other
 CACHE_BYTES = 256 << 10  # of sums that are added to at a time: they stay in the second cache
@@ -74,9 +76,34 @@ def _sign(mixing: Mixing, j: int) -> float:
     return 1.0 if (mixing.signs[j >> 6] >> np.uint64(j & 63)) & np.uint64(1) else -1.0
 
 
-@compiled
-def mix_rows(rows: Any, index: Any, weight: Any, mixing: Mixing, group: int, stop: int, out: Any) -> None:
+def mix_rows(rows: Any, index: Array, weight: Array, mixing: Mixing, group: int, stop: int, out: Array) -> None:
     """Add weight_i * row of index_i to its sum, for the sums of the groups from `group` to `stop`."""
+    _shared(mixing, group, stop, lambda first, last, here: _add_rows(
+        rows, index, weight, mixing, first, last, out[here:]))  # fmt: skip
+
+
+def mix_steps(
+    phi: Any, psi: Any, shared: bool, now: Array, next: Array, discount: Array, ratio: Array, weight: float,
+    mixing: Mixing, group: int, stop: int, of_psi: Array, of_v: Array,
+) -> None:  # fmt: skip
+    """Add weight * psi_t and weight * ratio_t * v_t to the sums of step t, for those of some groups.
+
+    shared: whether psi is phi.
+    """
+    _shared(mixing, group, stop, lambda first, last, here: _add_steps(
+        phi, psi, shared, now, next, discount, ratio, weight, mixing, first, last, of_psi[here:], of_v[here:]
+    ))  # fmt: skip
+
+
+def _shared(mixing: Mixing, group: int, stop: int, work: Callable[[int, int, int], Any]) -> None:
+    """work(first group, last, place of its first sum): groups have sums of their own, so threads can take some each."""
+    parts = max(1, min(stop - group, PARTS))
+    ends = [group + (stop - group) * part // parts for part in range(parts + 1)]
+    share_out(lambda part: work(ends[part], ends[part + 1], (ends[part] - group) * mixing.together), parts)
+
+
+@compiled
+def _add_rows(rows: Any, index: Any, weight: Any, mixing: Mixing, group: int, stop: int, out: Any) -> None:
     start = group * mixing.together
     most = -(-mixing.total // mixing.size)
     for g in range(group, stop):
@@ -91,25 +118,10 @@ def mix_rows(rows: Any, index: Any, weight: Any, mixing: Mixing, group: int, sto
 
 
 @compiled
-def mix_steps(
-    phi: Any,
-    psi: Any,
-    shared: bool,
-    now: Any,
-    next: Any,
-    discount: Any,
-    ratio: Any,
-    weight: float,
-    mixing: Mixing,
-    group: int,
-    stop: int,
-    of_psi: Any,
-    of_v: Any,
-) -> None:
-    """Add weight * psi_t and weight * ratio_t * v_t to the sums of step t, for those of some groups.
-
-    shared: whether psi is phi.
-    """
+def _add_steps(
+    phi: Any, psi: Any, shared: bool, now: Any, next: Any, discount: Any, ratio: Any, weight: float,
+    mixing: Mixing, group: int, stop: int, of_psi: Any, of_v: Any,
+) -> None:  # fmt: skip
     start = group * mixing.together
     most = -(-mixing.total // mixing.size)
     for g in range(group, stop):
