@@ -23,6 +23,8 @@ SETBACK = 4.0  # times the usual squared gradient of half an epoch: more is no c
 FAR = 30.0  # times the least one seen: more is no chance either, however slowly it came
 CALM = 2.0  # times the usual one: an epoch up to there is one to return to
 CLEAR = 0.5  # part of the squared gradient of an epoch that both halves agree on, where steps could be longer
+SETTLED = 4  # epochs with mostly noise in the mean after which a clear one is chance
+FEWEST = 32  # draws in an epoch
 LOOKED_AT = 32  # rows that tell how long u is beside v
 
 
@@ -38,7 +40,7 @@ class PlainSteps(Steps):
 
     decay: where given, steps go along raw rows and step_j = step / (1 + j / (decay n)), so they halve after `decay`
     passes; math.inf keeps them constant, as in the paper's experiments. None is 10 for steps that are given.
-    inner: updates in an epoch; n if None, and n at least where steps are adapted, for fewer tell little of them.
+    inner: updates in an epoch; n if None, and n and 32 at least where steps are adapted, for fewer tell little.
     """
 
     decay: float | None = None
@@ -55,7 +57,9 @@ class PlainSteps(Steps):
             return State(theta, w, self.choose_steps(problem)), 0.0
         gradient = problem.B(theta, w)
         course = begin(problem, gradient)
-        walk = Walk(theta, w, theta, w, course, self.correction(problem, course.metric), course.merit, course.merit)
+        walk = Walk(
+            theta, w, theta, w, course, self.correction(problem, course.metric), course.merit, course.merit, fresh=True
+        )
         return replace(walk.state(theta, w), gradient=gradient), 1.0 + course.metric.cost
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
@@ -74,13 +78,13 @@ class PlainSteps(Steps):
         self, problem: Problem, state: State, walk: Walk, rng: np.random.Generator
     ) -> tuple[State, float]:
         course = walk.course
-        draws = course.metric.draw(rng, max(self.inner or 0, problem.n))
+        draws = course.metric.draw(rng, max(self.inner or 0, problem.n, FEWEST))
         theta, w = walk.theta.copy(), walk.w.copy()
         halves = [
-            _half(problem, part, walk, theta, w) for part in np.array_split(draws, 2) if len(part)
+            _half(problem, part, walk, theta, w) for part in np.array_split(draws, 2)
         ]  # theta and w go on from one to the other
         cost = len(draws) / problem.n + course.products(len(draws), problem.d)
-        return walk.judge(state, theta, w, halves[0], halves[-1]), cost
+        return walk.judge(state, theta, w, *halves), cost
 
     def correction(self, problem: Problem, metric: Metric) -> float:
         """How much of the gradient of w goes into the step of theta besides: TDC's share of TD."""
@@ -119,6 +123,7 @@ class Walk(NamedTuple):
     usual: float  # mean squared gradient of half an epoch, the last ones counting most
     least: float
     epochs: int = 0  # in the mean that is shown
+    fresh: bool = False  # before the first epoch
 
     def state(self, theta: Array, w: Array) -> State:
         found = self.course.metric
@@ -129,17 +134,17 @@ class Walk(NamedTuple):
         metric, course = self.course.metric, self.course
         both = first.with_other(second, 1.0)
         common, noise = both.size(metric), first.with_other(second, -1.0).size(metric)
-        usual, least = self.usual, self.least
-        if not self.epochs:  # a start next to the answer has a gradient far below the noise of an epoch
-            usual, least = (max(value, min(first.size(metric), np.finfo(float).max)) for value in (usual, least))
         power = common + noise  # the mean over both halves
-        if not power <= min(SETBACK * usual, FAR * least):
+        usual, least, early = self.usual, self.least, first.size(metric)
+        if self.fresh and early < math.inf:  # a start next to the answer is far below the noise of an epoch
+            usual, least = max(usual, early), max(least, early)
+        if not (power < math.inf and power <= min(SETBACK * usual, FAR * least)):
             return self._back(2 if power <= 100 * usual else 5, usual, least)
-        clear = common - noise > CLEAR * common
+        clear = self.epochs < SETTLED and common - noise > CLEAR * common
         epochs = 1 if clear else self.epochs + 1  # what came before is far away still
         share = 2 / (epochs + 1)
         shown = state.theta + share * (both.theta - state.theta), state.w + share * (both.w - state.w)
-        kept_theta, kept_w = shown if power <= CALM * usual else (self.kept_theta, self.kept_w)
+        kept_theta, kept_w = shown if power <= CALM * self.usual else (self.kept_theta, self.kept_w)
         if clear and course.size < course.longest:
             course = replace(course, size=course.size + 1)
         usual = 0.5 * (usual + power)
