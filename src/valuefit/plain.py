@@ -19,11 +19,12 @@ from valuefit.steering import STRIDE, Course, begin
 from valuefit.transitions import Array
 
 DECAY = 10.0  # passes after which given steps have halved
-SETBACK = 4.0  # times the usual squared gradient of half an epoch: more is no chance
-FAR = 30.0  # times the least one seen: more is no chance either, however slowly it came
+SETBACK = 8.0  # times the usual squared gradient of half an epoch: more is no chance
+FAR = 60.0  # times the least one seen: more is no chance either, however slowly it came
 CALM = 2.0  # times the usual one: an epoch up to there is one to return to
 CLEAR = 0.5  # part of the squared gradient of an epoch that both halves agree on, where steps could be longer
 SETTLED = 4  # epochs with mostly noise in the mean after which a clear one is chance
+CONSTANT = 50  # epochs in the mean up to which steps stay as they are
 FEWEST = 32  # draws in an epoch
 LOOKED_AT = 32  # rows that tell how long u is beside v
 
@@ -34,9 +35,9 @@ class PlainSteps(Steps):
 
     Where nothing is given, they go by mini-batches in the metric that SVRG uses too: of mixed rows, or balanced
     coordinates where those have no room or rows are sparse. Rows are drawn half uniformly, half by size. The noise
-    of rows never dies, but as the equations are linear, the mean of iterates at a constant step has no bias: the
-    answer is that mean, the k-th epoch weighing k. Steps grow while both halves of an epoch have one gradient; an
-    epoch whose gradients grew is undone, and they are shortened.
+    of rows never dies, but the mean of iterates is far nearer than the last: the answer is that mean, the k-th epoch
+    weighing k; past 50 epochs steps shrink as 1 / sqrt(k). They grow while both halves of an epoch have one gradient;
+    an epoch whose gradients grew is undone, and they are shortened.
 
     decay: where given, steps go along raw rows and step_j = step / (1 + j / (decay n)), so they halve after `decay`
     passes; math.inf keeps them constant, as in the paper's experiments. None is 10 for steps that are given.
@@ -125,6 +126,11 @@ class Walk(NamedTuple):
     epochs: int = 0  # in the mean that is shown
     fresh: bool = False  # before the first epoch
 
+    @property
+    def slower(self) -> float:
+        """By how much steps have shrunk since the mean began: drawn without replacement, rows bias it by a step."""
+        return math.sqrt(min(1.0, CONSTANT / max(self.epochs, 1)))
+
     def state(self, theta: Array, w: Array) -> State:
         found = self.course.metric
         return State(theta, w, self.course.steps, memory=self, moments=found.exact, whitening=found.whitening)
@@ -134,7 +140,7 @@ class Walk(NamedTuple):
         metric, course = self.course.metric, self.course
         both = first.with_other(second, 1.0)
         common, noise = both.size(metric), first.with_other(second, -1.0).size(metric)
-        power = common + noise  # the mean over both halves
+        power = (common + noise) * self.slower  # the mean over both halves; its noise is as the inverse of the step
         usual, least, early = self.usual, self.least, first.size(metric)
         if self.fresh and early < math.inf:  # a start next to the answer is far below the noise of an epoch
             usual, least = max(usual, early), max(least, early)
@@ -156,7 +162,9 @@ class Walk(NamedTuple):
         shorter = STRIDE**sizes
         course = replace(self.course, size=self.course.size - sizes, longest=self.course.size - 1)
         theta, w = self.kept_theta, self.kept_w
-        walk = Walk(theta, w, theta, w, course, self.correction / shorter, shorter * usual, shorter * least)
+        walk = Walk(
+            theta, w, theta, w, course, self.correction / shorter, shorter * usual, shorter * least, self.epochs
+        )
         return walk.state(theta, w)
 
 
@@ -167,7 +175,7 @@ def _half(problem: Problem, draws: Array, walk: Walk, theta: Array, w: Array) ->
     batches(
         problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
         course.metric.weight[draws], course.metric.theta, course.metric.w, theta, w, *half, course.batch(problem.d),
-        *course.steps, walk.correction, problem.ridge, problem.identity,
+        walk.slower * course.steps[0], walk.slower * course.steps[1], walk.correction, problem.ridge, problem.identity,
     )  # fmt: skip
     return half
 

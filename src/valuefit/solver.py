@@ -76,8 +76,9 @@ class Steps(Solver):
 
     step_theta, step_w: used as given, on single raw rows. Where both are None, `steps="auto"` adapts them while
     running: on dense rows in a metric of mixed rows (`metric.py`, `steering.py`), on sparse ones in balanced
-    coordinates (`balance.py`). SVRG and SAGA on dense rows with fewer steps than twice the features take an eigenvalue-free
-    start along raw rows instead, which `solve` shortens should it diverge. `steps="theorem"`: those of the theorem.
+    coordinates (`balance.py`). SVRG and SAGA on dense rows with fewer steps than twice the features take an
+    eigenvalue-free start along raw rows instead, which `solve` shortens should it diverge. `steps="theorem"`: those of
+    the theorem.
     """
 
     step_theta: float | None = None
