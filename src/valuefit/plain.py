@@ -84,7 +84,7 @@ class PlainSteps(Steps):
         halves = [
             _half(problem, part, walk, theta, w) for part in np.array_split(draws, 2)
         ]  # theta and w go on from one to the other
-        cost = len(draws) / problem.n + course.products(len(draws), problem.d)
+        cost = float(len(draws) / problem.n + course.products(len(draws), problem.d))
         return walk.judge(state, theta, w, *halves), cost
 
     def correction(self, problem: Problem, metric: Metric) -> float:

@@ -144,7 +144,7 @@ def begin(
     second moments are 1 at most; they are that much shorter where those may be larger.
     """
     if count is None and not metric_fits(problem):
-        metric = balanced_metric(problem)
+        metric = balanced_metric(problem, drawn=single is None)
     else:
         metric = mixed_metric(problem, first_count(problem) if count is None else count)
     steps = metric.steps if single is None else (single[0] / metric.spread, single[1] / metric.spread)
