@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "valuefit"
 # The flow, one way: a module imports only from its left (DESIGN section 3).
 IN_ORDER = """
     workers kernels transitions features sources files rows fronts moments sweeps problem noise blocks exact dissection
-    relaxation mixing whitening balance metric steering certificate theory solver solvers result choice loop
+    relaxation mixing whitening balance metric steering certificate theory solver plain solvers result choice loop
     capabilities target policies intervals doubts summary
     evaluation stored estimator charts binned views report experiment figures table1 reproduce demo settings terminal
     options commands cli

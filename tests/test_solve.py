@@ -67,13 +67,14 @@ def test_history_is_a_table_with_the_gap_only_when_a_reference_is_given():
 def test_methods_without_a_gradient_pay_for_looking_unless_a_reference_is_given():
     problem = Oracle(0).problem()
     exact = vf.solve(problem, "lstd")
-    free = vf.solve(problem, "gtd2", tol=0, max_passes=50, reference=exact)
-    paid = vf.solve(problem, "gtd2", tol=0, max_passes=50)
+    raw = vf.solvers.GTD2(decay=10.0)  # in a metric, the start has a gradient
+    free = vf.solve(problem, raw, tol=0, max_passes=50, reference=exact)
+    paid = vf.solve(problem, raw, tol=0, max_passes=50)
     assert len(free.history) == 51
     assert len(paid.history) < 25
     looks = len(paid.history)
     assert paid.passes == pytest.approx(50, abs=2)
-    assert np.array_equal(vf.solve(problem, "gtd2", tol=0, max_passes=50 - looks, reference=exact).theta, paid.theta)
+    assert np.array_equal(vf.solve(problem, raw, tol=0, max_passes=50 - looks, reference=exact).theta, paid.theta)
 
 
 def test_a_warm_start_on_a_grown_log_costs_a_few_passes():
@@ -148,7 +149,8 @@ def test_max_seconds_ends_a_solve():
 def test_steps_that_diverge_are_shortened_when_they_are_ours(monkeypatch):
     oracle = Oracle(0)
     monkeypatch.setattr(vf.solvers.PDBG, "auto_steps", lambda self, problem: (3.0, 3.0))
-    result = vf.solve(oracle.problem("csr"), "pdbg", tol=1e-8, max_passes=5000)  # steps in a metric: test_steering.py
+    raw = vf.solvers.PDBG(precompute=True)  # steps in a metric: test_steering.py
+    result = vf.solve(oracle.problem("csr"), raw, tol=1e-8, max_passes=5000)
     assert result.status == "converged", result.message
     assert "shortened" in result.message
 

@@ -30,6 +30,10 @@ class Balanced(NamedTuple):
     sides: Array  # (d, 2), or (d, 0) where no constant was found
     core: Array
 
+    def __matmul__(self, x: Array) -> Array:
+        """P x."""
+        return self.scale * x + self.sides @ (self.core @ (self.sides.T @ x))
+
     def energy(self, x: Array) -> float:
         """x'P x."""
         y = self.sides.T @ x

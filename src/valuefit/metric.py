@@ -126,10 +126,15 @@ def mixed_metric(problem: Problem, count: int) -> Metric:
     )  # fmt: skip
 
 
-def balanced_metric(problem: Problem) -> Metric:
-    """The metric that only centres and scales, which takes memory and time of the order of the rows alone."""
+def balanced_metric(problem: Problem, *, drawn: bool = True) -> Metric:
+    """The metric that only centres and scales, which takes memory and time of the order of the rows alone.
+
+    drawn: whether single rows will be; if not, rows of traces are not made to know their sizes.
+    """
     theta, w = balance(problem)
-    weight, steps = _draws_and_steps(problem, *balanced_sizes(problem, theta, w))
+    weight, steps = np.ones(problem.n), (1.0, 1.0)
+    if drawn:
+        weight, steps = _draws_and_steps(problem, *balanced_sizes(problem, theta, w))
     # (psi'x)^2 is at most the number of nonzeros times sum psi_c^2 x_c^2, whose mean scaling makes |x|^2
     stored = max(1.0, problem.phi.stored / problem.phi.shape[0])
     width = problem.k + problem.d

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -75,9 +75,10 @@ class Steps(Solver):
     """Two step sizes, shared by the primal-dual methods.
 
     step_theta, step_w: used as given, on single raw rows. Where both are None, `steps="auto"` adapts them while
-    running: for SVRG, SAGA and PDBG on dense rows in a metric of mixed rows (`metric.py`, `steering.py`), for SVRG
-    and SAGA on sparse ones in balanced coordinates (`balance.py`), else from an eigenvalue-free start that `solve`
-    shortens should it diverge. `steps="theorem"`: those of the theorem.
+    running: on dense rows in a metric of mixed rows (`metric.py`, `steering.py`), on sparse ones in balanced
+    coordinates (`balance.py`). SVRG and SAGA on dense rows with fewer steps than twice the features take an
+    eigenvalue-free start along raw rows instead, which `solve` shortens should it diverge. `steps="theorem"`: those of
+    the theorem.
     """
 
     step_theta: float | None = None
@@ -112,39 +113,6 @@ class Steps(Solver):
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         raise ValueError(f'{self.name} has no theorem with step sizes in the paper; use steps="auto" or give them.')
-
-
-@dataclass(frozen=True)
-class PlainSteps(Steps):
-    """Stochastic steps without variance reduction, shared by GTD2 and TDC.
-
-    decay: step_j = step / (1 + j / (decay n)), so it halves after `decay` passes; math.inf keeps it constant,
-    as in the paper's experiments. inner: updates in an epoch; n if None.
-    """
-
-    decay: float = 10.0
-    inner: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_decay(self.decay)
-        check_inner(self.inner)
-
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        return State(theta, w, self.choose_steps(problem)), 0.0
-
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        draws = rng.integers(0, problem.n, self.inner or problem.n)
-        theta, w = state.theta.copy(), state.w.copy()
-        self.run(
-            problem.phi.kernel, problem.psi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
-            theta, w, *state.steps, state.count, self.decay * problem.n, problem.ridge, problem.identity,
-        )  # fmt: skip
-        return replace(state, theta=theta, w=w, count=state.count + len(draws)), len(draws) / problem.n
-
-    @abstractmethod
-    def run(self, *arguments: Any) -> None:
-        """The method's kernel, which changes theta and w in place."""
 
 
 def on_course(theta: Array, w: Array, gradient: tuple[Array, Array], course: Course, memory: Any = None) -> State:

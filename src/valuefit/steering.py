@@ -10,11 +10,11 @@ import numpy as np
 from valuefit.metric import (
     GROWTH,
     Metric,
-    balance_fits,
     balanced_metric,
     first_count,
     later_metric_fits,
     metric_cost,
+    metric_fits,
     mixed_metric,
 )
 from valuefit.problem import Problem
@@ -106,7 +106,9 @@ class Course:
             course = replace(course, size=self.size - back, longest=self.size - 1, rates=(), calm=0, rises=0)
         count, cost = course._due(problem)
         if count:
-            single = None if self.single == self.metric.steps else self.single
+            spread = self.metric.spread
+            own = self.single == self.metric.steps
+            single = None if own else (spread * self.single[0], spread * self.single[1])
             gradient = after if kept else before
             return begin(problem, gradient, count=count, single=single, lagging=self.lagging), kept, cost
         return course, kept, 0.0
@@ -179,12 +181,13 @@ def begin(
 ) -> Course:
     """The course at a point with this gradient, with a metric from `count` sums of steps, and its steps.
 
-    Where `count` is None: as many as pay, or balanced coordinates where none do.
+    Where `count` is None: as many as pay, or balanced coordinates where none do. single: steps for a metric in which
+    second moments are 1 at most; they are that much shorter where those may be larger.
     """
-    if count is None and balance_fits(problem):
-        metric = balanced_metric(problem)
+    if count is None and not metric_fits(problem):
+        metric = balanced_metric(problem, drawn=single is None)
     else:
         metric = mixed_metric(problem, first_count(problem) if count is None else count)
-    steps = single or metric.steps
+    steps = metric.steps if single is None else (single[0] / metric.spread, single[1] / metric.spread)
     merit = metric.merit(gradient)
     return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)), lagging=lagging)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.solver import PlainSteps
+from valuefit.plain import PlainSteps
 
 
 @dataclass(frozen=True)
 class GTD2(PlainSteps):
-    """GTD2 on a fixed log: x -= step_j * B_t(x) with t drawn uniformly, over and over.
+    """GTD2 on a fixed log: x -= step_j * B_t(x) with t drawn at random, over and over.
 
     theta += step_theta (v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)). Sublinear: the noise of
-    single rows never dies, so steps must decay and digits get ever dearer. Prefer it for comparison with SVRG
-    and SAGA, which make it linear at the same cost a step.
+    single rows never dies, so steps must decay, or iterates be averaged as they are by default, and digits get ever
+    dearer. Prefer it for comparison with SVRG and SAGA, which make it linear at the same cost a step.
 
     Sutton et al. 2009; Du et al. 2017, section 5.
     """

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from valuefit.kernels import trace_backward
-from valuefit.metric import metric_fits
 from valuefit.problem import Moments, Problem
 from valuefit.solver import State, Steps, inverse, on_course
 from valuefit.steering import Course, begin
@@ -24,7 +23,8 @@ class PDBG(Steps):
     """Primal-dual batch gradient: (theta, w) -= (step_theta, step_w) * B(theta, w).
 
     Linear convergence, kappa(C) * kappa(A'C^-1A) iterations a digit (Theorem 1). Prefer it for teaching and as
-    a yardstick; by default, on dense rows, gradients are multiplied by a metric of mixed rows.
+    a yardstick; by default gradients are multiplied by a metric of mixed rows, or balanced coordinates' where rows are
+    sparse or that has no room, and steps adapted.
     `precompute=True` is PDBG-(II), which forms A, b, C once and then iterates in O(d^2), and pays where d is far
     below n. `steps="theorem"` takes Theorem 1's steps; `fastest=True` with it the step
     2 / (lambda_max(G) + lambda_min(G)) of appendix B.
@@ -52,7 +52,7 @@ class PDBG(Steps):
         return plan.step_theta, plan.step_w
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        if self.guarded and metric_fits(problem) and not self.precompute:
+        if self.guarded and not self.precompute:
             gradient = problem.B(theta, w)
             course = begin(problem, gradient, single=FULL)
             state = on_course(theta, w, gradient, course)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.solver import SQUARE, PlainSteps
+from valuefit.metric import Metric
+from valuefit.plain import PlainSteps, td_share
+from valuefit.problem import Problem
+from valuefit.solver import SQUARE
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,8 @@ class TDC(PlainSteps):
 
     theta += step_theta (u delta - psi (psi'w) + v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)).
     At w = C^-1 (b - A theta) the mean direction is A'w - ridge theta = -grad F, with ratios and traces too
-    (the usual GTD(lambda) form has another fixed point). Sublinear. Prefer it for comparison.
+    (the usual GTD(lambda) form has another fixed point). Sublinear. Steps that are adapted go in a metric and weigh
+    the TD step, u delta - psi (psi'w), by the length of v beside u there. Prefer it for comparison.
 
     Sutton et al. 2009; Maei 2011.
     """
@@ -27,6 +31,9 @@ class TDC(PlainSteps):
 
     def run(self, *arguments: Any) -> None:
         updates(*arguments)
+
+    def correction(self, problem: Problem, metric: Metric) -> float:
+        return td_share(problem, metric)
 
 
 @compiled
