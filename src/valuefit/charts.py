@@ -36,11 +36,11 @@ def tick_text(value: float, step: float = 0.0) -> str:
     if value == 0:
         return "0"
     if size >= 1e5 or size < 1e-3:
-        mantissa, _, power = f"{value:.3g}".partition("e")
-        if not power:
-            mantissa, power = f"{value:.2e}".split("e")
-            mantissa = mantissa.rstrip("0").rstrip(".")
-        return f"{mantissa}e{int(power)}"
+        digits = 2
+        if step > 0:
+            digits = max(2, min(12, math.floor(math.log10(abs(value))) - math.floor(math.log10(step) + 1e-9)))
+        mantissa, power = f"{value:.{digits}e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
     if step == 0:
         return f"{value:.4g}"
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
