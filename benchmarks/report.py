@@ -55,9 +55,9 @@ def page(results: Record) -> str:
         "",
         f"Made by `make bench` ({results['machine']}). Every solver with its defaults, gap 1e-6 asked, at most 400 "
         f"passes and {results['seconds']:.0f} s, for our own up to 8 times that in large cells (a quarter of it for "
-        "`pdbg` and TD-SVRG). One thread unless two are named; medians of five or three runs for what is short; "
-        "compiled code warmed up. Gaps are true ones, from a solution "
-        "that shares no code with the solvers. Seconds are in `results.json`; here stand ratios.",
+        "`gtd2`, `tdc`, `pdbg` and TD-SVRG, and 100 passes for the first two, which are sublinear). One thread unless "
+        "two are named; medians of five or three runs for what is short; compiled code warmed up. Gaps are true ones, "
+        "from a solution that shares no code with the solvers. Seconds are in `results.json`; here stand ratios.",
         "",
         *(["**Shrunken cells: these numbers check the code and mean nothing.**", ""] if results["quick"] else []),
         "![seconds over the fastest of each cell](results.png)",

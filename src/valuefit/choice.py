@@ -13,17 +13,17 @@ from valuefit.whitening import plan
 
 # Seconds on one core, as `python -m benchmarks.costs` prints them; only their ratios matter.
 COSTS = {
-    "fixed": 3.5e-4,  # solve() of a tiny problem
-    "pass_byte": 6.4e-11,  # A theta: a byte of dense rows
-    "pass_step": 1.9e-8,  # A theta: a step besides
-    "pass_nonzero": 5.0e-9,  # A theta: a nonzero of CSR rows
-    "sparse_step": 1.6e-8,  # and a step besides
+    "fixed": 2.8e-4,  # solve() of a tiny problem
+    "pass_byte": 5.5e-11,  # A theta: a byte of dense rows
+    "pass_step": 2.2e-8,  # A theta: a step besides
+    "pass_nonzero": 4.6e-9,  # A theta: a nonzero of CSR rows
+    "sparse_step": 1.9e-8,  # and a step besides
     "gram_flop": 2.1e-11,  # A from distinct dense rows: an operation of 2 n d^2
     "factor_flop": 2.9e-11,  # LU: an operation of 2/3 d^3
-    "iteration": 1.2e-4,  # of krylov, whatever the size
-    "sparse_square": 4.7e-8,  # A from CSR rows: a step times nonzeros a row squared
-    "svrg_byte": 1.0e-10,  # SVRG and SAGA: a byte of the two rows of an update
-    "svrg_update": 1.3e-7,  # an update besides
+    "iteration": 1.6e-4,  # of krylov, whatever the size
+    "sparse_square": 4.0e-8,  # A from CSR rows: a step times nonzeros a row squared
+    "svrg_byte": 1.1e-10,  # SVRG and SAGA: a byte of the two rows of an update
+    "svrg_update": 8.8e-8,  # an update besides
 }
 
 
@@ -72,17 +72,17 @@ def _dense(problem: Problem, length: float) -> list[Estimate]:
     square = problem.ridge == 0 and k == d
     flops = 2.0 * starts * k * d + (0.0 if square or problem.identity else 1.0 * starts * k**2)
     factor = COSTS["factor_flop"] * (2 / 3 * d**3 if square else k**3 / 3 + k**2 * d + k * d**2 + d**3 / 3)
-    direct = COSTS["fixed"] + COSTS["gram_flop"] * flops + factor + (6 if problem.trace else 4) * one_pass
+    direct = COSTS["fixed"] + COSTS["gram_flop"] * flops + factor + 6 * one_pass
     size, cross = plan(problem)
     rows = size / k
     iterations = 2.0
     if size < starts:
         iterations = length * (6 + 72 / rows if cross else 26 + 28 / math.sqrt(rows))
-        iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3)  # 3 at 0.95
-    sketch = 3 * one_pass + COSTS["gram_flop"] * min(size, starts) * (k**2 + (2 * k * d if cross else 0))
+        iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3.5)  # 3 at 0.95
+    sketch = 1.6 * one_pass + COSTS["gram_flop"] * min(size, starts) * (k**2 + (2 * k * d if cross else 0))
     factors = COSTS["factor_flop"] * k**3 / 3 + (factor if cross else 0.0)
     each = one_pass + COSTS["pass_byte"] * 8 * (k * k + (d * d if cross else 0))
-    krylov = 2 * COSTS["fixed"] + sketch + factors + (3 + iterations) * each
+    krylov = 2 * COSTS["fixed"] + sketch + factors + (2 + iterations) * each
     updates = n * (2 * row_bytes * COSTS["svrg_byte"] + COSTS["svrg_update"])
     metric = COSTS["gram_flop"] * first_count(problem) * 3 * k * d + COSTS["factor_flop"] * 4 * d**3
     svrg = 2 * COSTS["fixed"] + metric + length * 12 * (updates + one_pass)
