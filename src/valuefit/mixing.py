@@ -47,7 +47,7 @@ class Mixing(NamedTuple):
 def mix(count: int, size: int, rng: np.random.Generator, *, row_bytes: float, sum_bytes: float) -> Mixing:
     """Mix `count` rows of `row_bytes` into `size` sums of `sum_bytes`; size is at most count."""
     together = int(np.clip(CACHE_BYTES / sum_bytes, 1, size))
-    piece = int(np.clip(PIECE_BYTES / max(row_bytes, 1.0), 1, together))
+    piece = int(np.clip(PIECE_BYTES / max(row_bytes, 1.0), 1, max(1, together // 8)))  # or neighbours share a sum
     pieces = rng.permutation(count // piece)
     laps = -(-size // together) * -(-count // size)
     begins = rng.integers(0, together, laps)
