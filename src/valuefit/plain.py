@@ -203,7 +203,7 @@ def _row(rows: Rows, i: int) -> Array:
 
 
 @compiled
-def batches(  # type: ignore[no-untyped-def]
+def batches(
     phi, psi, u, now, next, discount, u_row, u_factor, reward, weight, metric_theta, metric_w,
     theta, w, mean_theta, mean_w, of_theta, of_w, batch, step_theta, step_w, correction, ridge, identity,
 ):  # fmt: skip

@@ -43,7 +43,9 @@ def share_out(work: Callable[[int], None], parts: int) -> None:
         for part in range(parts):
             work(part)
         return
-    pool = _pools.setdefault(count, ThreadPoolExecutor(count, thread_name_prefix="valuefit"))
+    if count not in _pools:
+        _pools.setdefault(count, ThreadPoolExecutor(count, thread_name_prefix="valuefit"))
+    pool = _pools[count]
     for _ in pool.map(work, range(parts)):
         pass
 
