@@ -6,11 +6,12 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow browser lint format bench docs clean
+.PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format bench docs clean
 help:
 	@echo "make demo       set up and evaluate a policy from the log that comes along; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
 	@echo "make test-slow  run all tests"
+	@echo "make test-cpus  run the numerical tests as four other processors would compute them"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      measure every number that the docs state"
 	@echo "make docs       set up and build the documentation into docs/_build/html"
@@ -23,6 +24,22 @@ test: $(call STAMP,dev) browser
 
 test-slow: $(call STAMP,dev) browser
 	$(BIN)/python -m pytest
+
+# OpenBLAS chooses its kernels by processor and numba compiles for it, so the last bits of results differ between
+# machines. These repeat the numerical tests as other machines would compute them: BLAS kernels of other processors,
+# code without vector extensions, one and two threads. SkylakeX needs AVX-512 and is left out where there is none.
+CPUS = Prescott:1 Sandybridge:2 Haswell:1 $(if $(shell grep -sl avx512f /proc/cpuinfo),SkylakeX:2,Haswell:2)
+NUMERICAL = OPENBLAS_CORETYPE=$(1) OPENBLAS_NUM_THREADS=$(2) NUMBA_NUM_THREADS=$(2) NUMBA_CPU_NAME=generic \
+  $(BIN)/python -m pytest -m "numerical and not slow"
+
+test-cpus: $(call STAMP,dev)
+	@set -e; for cpu in $(CPUS); do \
+	  echo "Numerical tests with $${cpu%:*} kernels and $${cpu#*:} threads"; \
+	  $(call NUMERICAL,$${cpu%:*},$${cpu#*:}); \
+	done
+
+test-cpus-quick: $(call STAMP,dev)
+	$(call NUMERICAL,Haswell,2)
 
 # The report is tested in a real browser. Without one the run ends with a line that names the skipped tests; with
 # CI=true they fail.

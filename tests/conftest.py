@@ -87,6 +87,50 @@ class Oracle:
         return problem_of(self.log(), storage)
 
 
+# Tests of arithmetic, which `make test-cpus` repeats with the BLAS kernels and code generation of other processors.
+NUMERICAL = [
+    "balance",
+    "batches",
+    "catalyst",
+    "certificate",
+    "choice",
+    "dissection",
+    "errata",
+    "evaluation",
+    "features",
+    "features_more",
+    "intervals",
+    "krylov",
+    "linear_rate",
+    "lstd",
+    "metric",
+    "mixing",
+    "noise",
+    "oracles",
+    "policies",
+    "problem",
+    "properties",
+    "rows",
+    "single",
+    "solve",
+    "state_action",
+    "statistical",
+    "steering",
+    "sweeps",
+    "theorems",
+    "theory",
+    "tiles",
+    "twins",
+    "workers",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem.removeprefix("test_") in NUMERICAL:
+            item.add_marker("numerical")
+
+
 @pytest.fixture(params=range(16), ids=lambda number: f"oracle{number}")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     return Oracle(request.param)

@@ -57,10 +57,10 @@ PROBLEMS = {
 SOLVERS = ["lstd", "krylov", "pdbg", "svrg", "saga", "gtd2", "tdc", "flstd-sa", "ctd", "recursive-lstd", "ilstd"]
 
 
-def runs(easy):
-    """(case, result, true gap, tol) of every solver on every problem, with moments as evidence or without."""
-    for label, make in PROBLEMS.items():
-        problem = make()
+def runs(labels):
+    """(case, result, true gap, tol) of every solver on these problems."""
+    for label in labels:
+        problem = PROBLEMS[label]()
         exact = Exact(problem)
         for name in SOLVERS:
             if problem.traits & vf.solvers.registry()[name].refusals.keys():
@@ -70,18 +70,23 @@ def runs(easy):
                 yield f"{label}, {name}, {tol}", result, exact.gap(result.theta), tol
 
 
+SOME = list(PROBLEMS)[::6]
+
+
+@pytest.mark.parametrize("labels", [SOME, pytest.param(list(PROBLEMS), marks=pytest.mark.slow)],
+                         ids=["some problems", "all problems"])  # fmt: skip
 @pytest.mark.parametrize("easy", [5.0, -1.0], ids=["moments", "conjugate gradients"])
-def test_converged_is_never_said_wrongly_and_almost_always_when_due(monkeypatch, easy):
+def test_converged_is_never_said_wrongly_and_almost_always_when_due(monkeypatch, easy, labels):
     monkeypatch.setattr(certificate, "EASY", easy)
     due = said = 0
-    for case, result, gap, tol in runs(easy):
+    for case, result, gap, tol in runs(labels):
         assert result.status != "converged" or gap <= 10 * tol, f"{case}: said with a true gap of {gap:.1e}"
         if result.gap is not None and result.gap > 1e-20:
             assert result.gap >= 0.1 * gap, f"{case}: the bound {result.gap:.1e} is below the true gap {gap:.1e}"
         if gap <= tol / 10:
             due += 1
             said += result.status == "converged"
-    assert due > 100
+    assert due > 3 * len(labels)
     assert said >= 0.95 * due, f"said {said} times of {due}"
 
 

@@ -235,10 +235,13 @@ def sweep_back(indptr, indices, data, middle, y):
 def conjugate_sweeps(indptr, indices, data, middle, r, steps):
     """(I + N')^-1 times the solution of K y = r with K = (I + N)^-1 S (I + N')^-1, by so many steps; r is spent.
 
-    K p = t + (I + N)^-1 (p - t) with t = (I + N')^-1 p, as S = (I + N) + (I + N') - I.
+    K p = t + (I + N)^-1 (p - t) with t = (I + N')^-1 p, as S = (I + N) + (I + N') - I. It ends early where the residual
+    has reached the rounding level of the first one: S may be singular, and further steps would only amplify rounding
+    errors along its null space.
     """
     x, p = np.zeros(len(r)), r.copy()
     left = r @ r
+    rounding = (len(r) * np.finfo(np.float64).eps) ** 2 * left
     for _ in range(steps):
         t = sweep_back(indptr, indices, data, middle, p.copy())
         image = t + sweep_forth(indptr, indices, data, middle, p - t)
@@ -249,7 +252,7 @@ def conjugate_sweeps(indptr, indices, data, middle, r, steps):
         x += alpha * t
         r -= alpha * image
         before, left = left, r @ r
-        if not left > 1e-30 * before:
+        if not left > rounding:
             break
         p = r + left / before * p
     return x

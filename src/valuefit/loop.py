@@ -24,6 +24,7 @@ BLOW_UP = 1e6  # a step-weighted squared gradient this much above the best one s
 SHORTEN = 4.0  # by this much, then, where the steps are ours to change
 PATIENCE = 12  # how often before giving up
 ROUNDING = 1e-14  # no gap is asked for below this in earnest
+SMALLEST_GAP = 1e-28  # about the square of the rounding unit: a smaller gap is noise, and no tol below it is certified
 FINEST = 1e-6  # the gap that tol="statistical" asks for at most
 LOOK = 1.5  # passes that a first look at what is reported is worth, about
 LOOKS = 3  # of them that may fail
@@ -66,7 +67,8 @@ def solve(
     yet. Ctrl-C returns the best iterate so far. Same seed, machine, versions and threads: same bits.
 
     solver: a short name (`valuefit.solvers.names()`) or a solver with settings. tol: the gap promised by
-    "converged"; 0 runs until the budget is spent; "statistical" stops where what is left is at most a tenth of what
+    "converged"; 0 runs until the budget is spent, and below 1e-28, where gaps are rounding errors, none is
+    certified; "statistical" stops where what is left is at most a tenth of what
     the noise of the log leaves open, or 1e-6. init: an earlier `Result`, a `(theta, w)` pair or a theta to
     start from, of the same or fewer features (what is new starts at 0). reference: the exact solution (an array
     or a `Result`); the history then holds the true gap of every epoch, free of charge. callback: called with a
@@ -341,7 +343,7 @@ class _Run:
         if self.gap is None:
             return False
         self._measure(self.gap)
-        return self.gap <= self.tol
+        return max(self.gap, SMALLEST_GAP) <= self.tol
 
     def _ask(self) -> None:
         """Look at the certificate."""

@@ -27,6 +27,7 @@ CREEP = 1 / 20  # decades a pass; below, a short step looks better than a long o
 WAIT = 5.0  # passes before which a lagging gradient falls whatever the steps
 REACH = 2  # sizes that one epoch may change a step by, on such advice
 REGROW = 8  # epochs without a setback after which a longer step may be tried again, then
+SAME = 1e-6  # relative difference of rates below which they count as equal: rounding must not decide
 ROUNDING = 1e-26  # part of the first squared gradient that may be noise of the arithmetic
 TINY = 1e-300
 
@@ -141,7 +142,7 @@ class Course:
     def _advised(self, before: tuple[tuple[int, float], ...], size: int) -> Course:
         """On with steps of this size, unless the last ones were longer than those before and brought less."""
         (here, rate), longest = self.rates[0], self.longest
-        if before and here > before[0][0] and rate < before[0][1]:
+        if before and here > before[0][0] and before[0][1] - rate > SAME * abs(rate):
             size = min(size, here - 1)
             longest = min(longest, here - 1) if rate < 0.3 * before[0][1] else longest
         if rate < SLOW:  # what was too long while the gradient fell fast may be what is wanted now
