@@ -22,7 +22,8 @@ from valuefit import kernels
 from valuefit.balance import Balanced, balance, balanced_sizes
 from valuefit.exact import Exact
 from valuefit.features import Tiles
-from valuefit.metric import balance_fits, balanced_metric, metric_cost
+from valuefit.metric import balanced_metric, metric_cost
+from valuefit.solver import row_steps
 from valuefit.steering import CREEP, REGROW, begin
 
 NAMES = ["svrg", "saga"]
@@ -221,12 +222,25 @@ def test_products_with_the_metric_are_counted_on_sparse_rows() -> None:
 
 def test_dense_rows_whose_matrices_find_no_room_are_balanced_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("random MDP")
-    assert not balance_fits(problem)
+    assert begin(problem, problem.B(*zeros(problem))).metric.count > 0
     monkeypatch.setattr("valuefit.metric.fits", lambda count: False)
-    assert balance_fits(problem)
+    assert begin(problem, problem.B(*zeros(problem))).metric.count == 0
     result = vf.solve(problem, "svrg", tol=1e-6, max_passes=300)
     assert result.status == "converged", result.message
     assert Exact(problem).gap(result.theta) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["svrg", "saga"])
+def test_few_steps_for_their_features_are_balanced_and_end_nearer_than_along_raw_rows(name: str) -> None:
+    rng = np.random.default_rng(0)
+    n, d = 60, 40
+    rows = rng.normal(size=(n + 1, d)) * np.exp(2 * rng.normal(size=d))
+    problem = vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), rng.normal(size=n), 0.9, ridge=0.01)
+    raw = replace(SOLVERS[name], **dict(zip(("step_theta", "step_w"), row_steps(problem), strict=True)))
+    ours, theirs = (
+        Exact(problem).gap(vf.solve(problem, solver, tol=1e-10, max_passes=200).theta) for solver in (name, raw)
+    )
+    assert ours < 0.1 * theirs
 
 
 # ---- it arrives --------------------------------------------------------------------------------------------

@@ -275,9 +275,9 @@ def test_a_larger_sample_costs_more(settings: dict) -> None:
     assert metric_cost(problem, problem.n) == metric_cost(problem, 10 * problem.n) > problem.moment_passes
 
 
-def test_sparse_rows_and_matrices_without_room_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_without_room_or_steps_to_tell_them_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Case().log()
     assert metric_fits(problem_of(log))
-    assert not metric_fits(problem_of(log, "csr"))
+    assert not metric_fits(walk(np.random.default_rng(0).normal(size=(40, 20))))
     monkeypatch.setattr("valuefit.rows.memory_limit", lambda: 64 * 36 - 1)
     assert not metric_fits(problem_of(log))

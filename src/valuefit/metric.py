@@ -86,22 +86,9 @@ def metric_cost(problem: Problem, count: int) -> float:
 
 
 def metric_fits(problem: Problem) -> bool:
-    """Whether the matrices find room, rows are dense enough for them to pay, and steps many enough to tell them."""
-    return not problem.phi.sparse and problem.n >= 2 * problem.k and _room(problem)
-
-
-def balance_fits(problem: Problem) -> bool:
-    """Whether balanced coordinates, which need no such room, are to be had where those matrices are not."""
-    return problem.phi.sparse or not _room(problem)
-
-
-def later_metric_fits(problem: Problem) -> bool:
-    """Whether the matrices could follow where balanced coordinates turned out to be slow."""
-    return problem.n >= 2 * problem.k and _room(problem)
-
-
-def _room(problem: Problem) -> bool:
-    return fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
+    """Whether the matrices find room, and steps are many enough to tell them."""
+    room = fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
+    return room and problem.n >= 2 * problem.k
 
 
 def first_count(problem: Problem) -> int:

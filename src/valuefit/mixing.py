@@ -72,6 +72,13 @@ def _thing(mixing: Mixing, j: int) -> Any:
 
 
 @compiled
+def _place(mixing: Mixing, g: int, sums: int, since: int) -> Any:
+    """The sum of its group that takes the thing so many after the group's first."""
+    most = -(-mixing.total // mixing.size)
+    return (since + mixing.begins[g * most + since // sums]) % sums
+
+
+@compiled
 def _sign(mixing: Mixing, j: int) -> float:
     return 1.0 if (mixing.signs[j >> 6] >> np.uint64(j & 63)) & np.uint64(1) else -1.0
 
@@ -105,16 +112,14 @@ def _shared(mixing: Mixing, group: int, stop: int, work: Callable[[int, int, int
 @compiled
 def _add_rows(rows: Any, index: Any, weight: Any, mixing: Mixing, group: int, stop: int, out: Any) -> None:
     start = group * mixing.together
-    most = -(-mixing.total // mixing.size)
     for g in range(group, stop):
         first, sums, begin, end = _group(mixing, g)
         for j in range(begin, end):
             i = _thing(mixing, j)
             if j + AHEAD < mixing.total:
                 fetch(rows, index[_thing(mixing, j + AHEAD)])
-            lap = (j - begin) // sums
-            place = (j - begin + mixing.begins[g * most + lap]) % sums
-            axpy(rows, index[i], _sign(mixing, j) * weight[i], out[first + place - start])
+            place = first - start + _place(mixing, g, sums, j - begin)
+            axpy(rows, index[i], _sign(mixing, j) * weight[i], out[place])
 
 
 @compiled
@@ -123,15 +128,13 @@ def _add_steps(
     mixing: Mixing, group: int, stop: int, of_psi: Any, of_v: Any,
 ) -> None:  # fmt: skip
     start = group * mixing.together
-    most = -(-mixing.total // mixing.size)
     for g in range(group, stop):
         first, sums, begin, end = _group(mixing, g)
         for j in range(begin, end):
             t = _thing(mixing, j)
             if j + AHEAD < mixing.total:
                 fetch(phi, next[_thing(mixing, j + AHEAD)])  # where the step after it starts, most often
-            lap = (j - begin) // sums
-            place = first - start + (j - begin + mixing.begins[g * most + lap]) % sums
+            place = first - start + _place(mixing, g, sums, j - begin)
             signed = _sign(mixing, j) * weight
             if shared:
                 axpy_step(

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from valuefit.metric import balance_fits, metric_fits
 from valuefit.problem import Problem
 from valuefit.steering import Course
 from valuefit.theory import Theory
@@ -76,9 +75,8 @@ class Steps(Solver):
 
     step_theta, step_w: used as given, on single raw rows. Where both are None, `steps="auto"` adapts them while
     running: on dense rows in a metric of mixed rows (`metric.py`, `steering.py`), on sparse ones in balanced
-    coordinates (`balance.py`). SVRG and SAGA on dense rows with fewer steps than twice the features take an
-    eigenvalue-free start along raw rows instead, which `solve` shortens should it diverge. `steps="theorem"`: those of
-    the theorem.
+    coordinates (`balance.py`), and so where steps are fewer than twice the features. `steps="theorem"`: those of the
+    theorem.
     """
 
     step_theta: float | None = None
@@ -96,10 +94,6 @@ class Steps(Solver):
     @property
     def guarded(self) -> bool:
         return self.steps == "auto" and self.step_theta is None and self.step_w is None
-
-    def steered(self, problem: Problem) -> bool:
-        """Whether steps are adapted while running, in a metric: where nothing else was asked for."""
-        return self.guarded and (metric_fits(problem) or balance_fits(problem))
 
     def choose_steps(self, problem: Problem) -> tuple[float, float]:
         theta, w = self.step_theta, self.step_w

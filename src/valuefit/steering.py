@@ -12,7 +12,6 @@ from valuefit.metric import (
     Metric,
     balanced_metric,
     first_count,
-    later_metric_fits,
     metric_cost,
     metric_fits,
     mixed_metric,
@@ -25,8 +24,8 @@ STRIDE = 1.6  # between neighbouring sizes of a step
 SLOW = 1 / 6  # decades of the squared gradient a pass
 CREEP = 1 / 20  # decades a pass; below, a short step looks better than a long one only because it is quieter
 WAIT = 5.0  # passes before which a lagging gradient falls whatever the steps
-REACH = 2  # sizes that one epoch may change a step by, on such advice
-REGROW = 8  # epochs without a setback after which a longer step may be tried again, then
+REACH = 2  # sizes that one epoch may change a step by, on Barzilai and Borwein's advice
+REGROW = 8  # epochs without a setback after which a longer step may be tried again while creeping
 SAME = 1e-6  # relative difference of rates below which they count as equal: rounding must not decide
 ROUNDING = 1e-26  # part of the first squared gradient that may be noise of the arithmetic
 TINY = 1e-300
@@ -45,6 +44,7 @@ class Course:
 
     metric: Metric
     single: tuple[float, float]  # steps for one row, before they are stretched
+    given: tuple[float, float] | None  # what they are made from where they are not the metric's own
     merit: float
     first: float  # merit when this metric came in
     spent: float = 0.0  # passes since then
@@ -68,7 +68,7 @@ class Course:
 
     def products(self, draws: int, width: int) -> float:
         """Passes that an epoch's products with the metric cost, where they are counted."""
-        return self.metric.each * np.ceil(draws / self.batch(width))
+        return self.metric.each * math.ceil(draws / self.batch(width))
 
     def judge(
         self,
@@ -107,11 +107,8 @@ class Course:
             course = replace(course, size=self.size - back, longest=self.size - 1, rates=(), calm=0, rises=0)
         count, cost = course._due(problem)
         if count:
-            spread = self.metric.spread
-            own = self.single == self.metric.steps
-            single = None if own else (spread * self.single[0], spread * self.single[1])
             gradient = after if kept else before
-            return begin(problem, gradient, count=count, single=single, lagging=self.lagging), kept, cost
+            return begin(problem, gradient, count=count, given=self.given, lagging=self.lagging), kept, cost
         return course, kept, 0.0
 
     def _next_size(self) -> int:
@@ -164,7 +161,7 @@ class Course:
 
     def _due(self, problem: Problem) -> tuple[int, float]:
         """The size of a larger sample and its cost, or (0, 0) while this one does."""
-        if self.metric.count >= problem.n or (self.metric.count == 0 and not later_metric_fits(problem)):
+        if self.metric.count >= problem.n or (self.metric.count == 0 and not metric_fits(problem)):
             return 0, 0.0
         count = min(problem.n, GROWTH * self.metric.count) or problem.n
         cost = metric_cost(problem, count)
@@ -177,18 +174,19 @@ def begin(
     gradient: tuple[Array, Array],
     *,
     count: int | None = None,
-    single: tuple[float, float] | None = None,
+    given: tuple[float, float] | None = None,
     lagging: bool = False,
 ) -> Course:
     """The course at a point with this gradient, with a metric from `count` sums of steps, and its steps.
 
-    Where `count` is None: as many as pay, or balanced coordinates where none do. single: steps for a metric in which
-    second moments are 1 at most; they are that much shorter where those may be larger.
+    Where `count` is None: as many as pay; balanced coordinates where rows are sparse, for which matrices seldom do, or
+    where these do not fit. given: steps for a metric in which second moments are 1 at most; they are that much shorter
+    where those may be larger.
     """
-    if count is None and not metric_fits(problem):
-        metric = balanced_metric(problem, drawn=single is None)
+    if count is None and (problem.phi.sparse or not metric_fits(problem)):
+        metric = balanced_metric(problem, drawn=given is None)
     else:
         metric = mixed_metric(problem, first_count(problem) if count is None else count)
-    steps = metric.steps if single is None else (single[0] / metric.spread, single[1] / metric.spread)
+    steps = metric.steps if given is None else (given[0] / metric.spread, given[1] / metric.spread)
     merit = metric.merit(gradient)
-    return Course(metric, steps, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)), lagging=lagging)
+    return Course(metric, steps, given, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)), lagging=lagging)

@@ -54,7 +54,7 @@ class PDBG(Steps):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
         if self.guarded and not self.precompute:
             gradient = problem.B(theta, w)
-            course = begin(problem, gradient, single=FULL)
+            course = begin(problem, gradient, given=FULL)
             state = on_course(theta, w, gradient, course)
             return state, 1.0 + course.metric.cost
         steps = self.choose_steps(problem)

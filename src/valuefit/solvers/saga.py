@@ -55,7 +55,7 @@ class SAGA(Steps):
             blocks = shuffled(problem, self.block)
             shuffled_table = (table[blocks.order], *table_mean, blocks)
             return State(theta, w, self.choose_steps(problem), gradient, shuffled_table), passes + 1
-        if self.steered(problem):
+        if self.guarded:
             course = begin(problem, gradient, lagging=True)
             memory = Steered(table, *table_mean, theta, w, course)
             return memory.state(theta, w, gradient), passes + course.metric.cost

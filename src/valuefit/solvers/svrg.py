@@ -65,7 +65,7 @@ class SVRG(Steps):
                     f"Theorem 2 asks for {inner:.1e} inner steps on this problem. Give inner=, or use steps='auto'."
                 )
         gradient = problem.B(theta, w)
-        if self.block == 1 and self.steered(problem):
+        if self.block == 1 and self.guarded:
             course = begin(problem, gradient)
             state = on_course(theta, w, gradient, course)
             return state, 1.0 + course.metric.cost
