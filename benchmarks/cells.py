@@ -16,9 +16,9 @@ import numpy as np
 import scipy.signal as signal
 
 import valuefit as vf
+from valuefit.datasets.ar1 import ar1_log, fourier_features
+from valuefit.datasets.random_mdp import random_mdp
 from valuefit.features import Tiles
-from valuefit.sources.ar1 import ar1_log, fourier_features
-from valuefit.sources.random_mdp import random_mdp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Settings = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The coefficients of `auto`'s cost model (`valuefit.choice.COSTS`), measured on one thread.
+"""The coefficients of `auto`'s cost model (`valuefit.engine.choice.COSTS`), measured on one thread.
 
 `python -m benchmarks.costs` prints them beside those in the code, as lines to put there. Costs that have a fixed part
 are lines fitted through several sizes: seconds = each * amount + fixed.
@@ -14,8 +14,8 @@ import scipy.optimize as optimize
 
 import valuefit as vf
 from benchmarks.engine import dense_problem, median_seconds, sparse_problem, update_seconds
-from valuefit.choice import COSTS
-from valuefit.workers import limit_threads
+from valuefit.engine.choice import COSTS
+from valuefit.threads import limit_threads
 
 Costs = dict[str, float]
 WIDE = 4000  # sparse columns whose moments do not fit in cache

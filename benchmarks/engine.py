@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse as sparse
 
 import valuefit as vf
-from valuefit.kernels import compiled
-from valuefit.workers import limit_threads
+from valuefit.rows.kernels import compiled
+from valuefit.threads import limit_threads
 
 HERE = Path(__file__).parent
 

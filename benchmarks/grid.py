@@ -40,8 +40,9 @@ def digest(*names: str) -> str:
 
 def origin() -> str:
     """Names what the logs and their exact solutions are made by, so that these are kept while solvers change."""
-    made = [HERE / "cells.py", HERE / "reference.py", ROOT / "src" / "valuefit" / "transitions.py"]
-    made += sorted(path for part in ("sources", "features") for path in (ROOT / "src" / "valuefit" / part).glob("*.py"))
+    package = ROOT / "src" / "valuefit"
+    made = [HERE / "cells.py", HERE / "reference.py", package / "data" / "transitions.py"]
+    made += sorted(path for part in ("datasets", "features") for path in (package / part).glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in made)).hexdigest()[:16]
 
 

@@ -17,7 +17,7 @@ import scipy.sparse.linalg as sparse_linalg
 
 import valuefit as vf
 from benchmarks.reference import Reference, trace_rows
-from valuefit.kernels import axpy, compiled, dot2v, fetch
+from valuefit.rows.kernels import axpy, compiled, dot2v, fetch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ROOM = 12 << 30  # bytes that materialised rows may take

@@ -16,8 +16,8 @@ import numpy as np
 import scipy.linalg as linalg
 
 import valuefit as vf
-from valuefit.exact import Exact
-from valuefit.kernels import compiled
+from valuefit.problem.exact import Exact
+from valuefit.rows.kernels import compiled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -26,7 +26,7 @@ import valuefit as vf
 from benchmarks import engine, peers
 from benchmarks.cells import CELLS, Cell
 from benchmarks.reference import Reference, dense_reference, reference
-from valuefit.workers import limit_threads
+from valuefit.threads import limit_threads
 
 TOL = 1e-6
 PASSES = 400.0

@@ -3,7 +3,7 @@
 from sklearn.model_selection import GridSearchCV, GroupKFold
 
 import valuefit as vf
-from valuefit.sources import mountain_car
+from valuefit.datasets import mountain_car
 
 log = mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
 search = GridSearchCV(

@@ -3,7 +3,7 @@
 import numpy as np
 
 import valuefit as vf
-from valuefit.sources.random_walk import random_walk_value
+from valuefit.datasets.random_walk import random_walk_value
 
 SLIP = 0.2  # a step goes the other way this often
 

@@ -6,7 +6,7 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import valuefit as vf
-from valuefit.sources import mountain_car
+from valuefit.datasets import mountain_car
 
 log = mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
 constant = FunctionTransformer(lambda X: np.ones((len(X), 1)))

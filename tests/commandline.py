@@ -9,11 +9,12 @@ import sys
 
 from click.testing import CliRunner
 
-from valuefit.cli import main
+from valuefit.cli.main import main
 
 # SIGINT may be ignored where tests run in the background, and children inherit that
 MODULE = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from valuefit.cli import main; main()"
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from valuefit.cli.main import main; main()"
 )
 
 

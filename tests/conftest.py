@@ -29,7 +29,7 @@ import scipy.sparse as sparse  # noqa: E402
 import naive  # noqa: E402
 import valuefit as vf  # noqa: E402
 from valuefit import solvers  # noqa: E402
-from valuefit.solver import Solver, Steps  # noqa: E402
+from valuefit.solvers.solver import Solver, Steps  # noqa: E402
 
 hypothesis.settings.register_profile("valuefit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("valuefit")

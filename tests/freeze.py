@@ -18,7 +18,7 @@ from conftest import Oracle, problem_of
 
 import naive
 import valuefit as vf
-from valuefit.cli import main as command_line
+from valuefit.cli.main import main as command_line
 
 
 def walk(rows: np.ndarray, reward: np.ndarray, **settings: object) -> vf.Problem:

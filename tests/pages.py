@@ -10,8 +10,9 @@ import numpy as np
 from small_mdp import SmallMDP
 
 import valuefit as vf
+from valuefit.datasets import mountain_car
+from valuefit.evaluation.target import find_policy
 from valuefit.features import Tiles
-from valuefit.sources import mountain_car
 
 HOSTILE = ("<script>alert(1)</script>", "[/]")
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -81,7 +82,7 @@ def hostile():
     names = ("speed", HOSTILE[0], "a\x00b\u202e", HOSTILE[1], "a long name of a column, longer than a label may be")
     log = replace(log, names=names, source=f"logs/{HOSTILE[0]}\udcff{HOSTILE[1]}.parquet")
     evaluation = vf.evaluate(log, discount=0.9, features="identity")
-    policy = vf.evaluation.find_policy(np.full(n, 0.5))
+    policy = find_policy(np.full(n, 0.5))
     return replace(
         evaluation,
         policy=replace(policy, name=f"policy {HOSTILE[0]}"),
@@ -102,7 +103,7 @@ def tiny():
 
 def long_stream():
     """Many states, one unending episode, an iterative solver."""
-    from valuefit.sources.random_mdp import random_mdp
+    from valuefit.datasets.random_mdp import random_mdp
 
     return vf.evaluate(random_mdp(120, 3, 5).log(3000), discount=0.9, solver="saga")
 

@@ -6,7 +6,7 @@ import numpy as np
 from test_certificate import slow_process
 
 import valuefit as vf
-from valuefit.sources.random_mdp import random_mdp
+from valuefit.datasets.random_mdp import random_mdp
 
 
 def walk(rows: np.ndarray, reward: np.ndarray, discount: float = 0.9, **settings: object) -> vf.Problem:

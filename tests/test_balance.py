@@ -18,13 +18,13 @@ from test_steering import SOLVERS, course_of, run, zeros
 
 import naive
 import valuefit as vf
-from valuefit import kernels
-from valuefit.balance import Balanced, balance, balanced_sizes
-from valuefit.exact import Exact
 from valuefit.features import Tiles
-from valuefit.metric import balanced_metric, metric_cost
-from valuefit.solver import row_steps
-from valuefit.steering import CREEP, REGROW, begin
+from valuefit.problem.diagonal_preconditioner import Balanced, balance, balanced_sizes
+from valuefit.problem.exact import Exact
+from valuefit.problem.preconditioner import balanced_metric, metric_cost
+from valuefit.rows import kernels
+from valuefit.solvers.adaptive_steps import CREEP, REGROW, begin
+from valuefit.solvers.solver import row_steps
 
 NAMES = ["svrg", "saga"]
 
@@ -223,7 +223,7 @@ def test_products_with_the_metric_are_counted_on_sparse_rows() -> None:
 def test_dense_rows_whose_matrices_find_no_room_are_balanced_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("random MDP")
     assert begin(problem, problem.B(*zeros(problem))).metric.count > 0
-    monkeypatch.setattr("valuefit.metric.fits", lambda count: False)
+    monkeypatch.setattr("valuefit.problem.preconditioner.fits", lambda count: False)
     assert begin(problem, problem.B(*zeros(problem))).metric.count == 0
     result = vf.solve(problem, "svrg", tol=1e-6, max_passes=300)
     assert result.status == "converged", result.message

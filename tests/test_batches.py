@@ -10,7 +10,7 @@ from conftest import problem_of
 from twins import Case, apart, start_of
 
 import naive
-from valuefit.metric import mixed_metric
+from valuefit.problem.preconditioner import mixed_metric
 from valuefit.solvers import saga, svrg
 
 CASES = {

@@ -20,10 +20,10 @@ from benchmarks.engine import ORDERS, dense_problem, in_order
 from benchmarks.grid import Kept, main, slug, wanted_tasks
 from benchmarks.reference import dense_reference, moments, reference
 from benchmarks.tasks import engine_figures, fresh, own_solvers, tasks_of
-from valuefit.blocks import Blocks
-from valuefit.choice import COSTS
-from valuefit.exact import Exact
-from valuefit.steering import Course
+from valuefit.engine.choice import COSTS
+from valuefit.problem.exact import Exact
+from valuefit.problem.shuffled import Blocks
+from valuefit.solvers.adaptive_steps import Course
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -13,8 +13,8 @@ from twins import CASES, METHODS, STEP_THETA, STEP_W, Case, S, apart, label, sch
 
 import naive
 import valuefit as vf
-from valuefit.blocks import Blocks, first_dots, shuffled
-from valuefit.exact import Exact
+from valuefit.problem.exact import Exact
+from valuefit.problem.shuffled import Blocks, first_dots, shuffled
 from valuefit.solvers import saga, svrg
 
 BOTH = {"svrg": S.SVRG, "saga": S.SAGA}
@@ -219,7 +219,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(name: str, monkeypatch: pytes
         solver = BOTH[name](**LARGE_STEPS, block=8)
         problem.u  # noqa: B018, its own memory is asked for elsewhere
         stored = 2 * 600 * problem.d * problem.phi.dtype.itemsize
-        monkeypatch.setattr("valuefit.rows.memory_limit", lambda stored=stored: stored - 1)
+        monkeypatch.setattr("valuefit.rows.storage.memory_limit", lambda stored=stored: stored - 1)
         with pytest.raises(MemoryError, match=r"^A shuffled copy of the rows of 600 steps .* Leave block at 1"):
             solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
 

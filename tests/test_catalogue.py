@@ -10,8 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 import valuefit as vf
+from valuefit.datasets.random_mdp import random_mdp
 from valuefit.features import Fitted, Fourier, Tiles, from_spec, make, names
-from valuefit.sources.random_mdp import random_mdp
 
 
 def log_of(observations, seed=0):

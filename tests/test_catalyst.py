@@ -9,7 +9,7 @@ from test_certificate import cosines
 
 import naive
 import valuefit as vf
-from valuefit.exact import Exact
+from valuefit.problem.exact import Exact
 from valuefit.solvers.catalyst import BATCH_STEPS, ENOUGH, PATIENCE, Catalyst
 
 PDBG, SAGA, SVRG = vf.solvers.PDBG, vf.solvers.SAGA, vf.solvers.SVRG

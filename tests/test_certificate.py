@@ -7,9 +7,9 @@ from conftest import Oracle, problem_of, raw
 
 import naive
 import valuefit as vf
-from valuefit import certificate
-from valuefit.certificate import Certificate
-from valuefit.exact import Exact
+from valuefit.engine import certificate
+from valuefit.engine.certificate import Certificate
+from valuefit.problem.exact import Exact
 
 
 def cosines(n, d, *, discount=0.9, seed=0, spread=1.0, ratio=False, **settings):

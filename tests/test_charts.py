@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pages import KINDS
 
 import valuefit as vf
-from valuefit import charts, views
-from valuefit.binned import cells, counts_of, edges_of, means_of, share_of, strength, strongest
+from valuefit.report import figures as views
+from valuefit.report import svg as charts
+from valuefit.report.histograms import cells, counts_of, edges_of, means_of, share_of, strength, strongest
 
 numbers = st.floats(-1e12, 1e12, allow_subnormal=False) | st.integers(-50, 50).map(float) | st.sampled_from([0.0, 1e-9])
 columns = st.lists(numbers, min_size=1, max_size=60).map(np.array)

@@ -6,11 +6,11 @@ import scipy.sparse as sparse
 from conftest import Oracle
 
 import valuefit as vf
-from valuefit import choice
-from valuefit.choice import rank
-from valuefit.loop import FINEST
-from valuefit.noise import supported_gap
-from valuefit.sources.random_mdp import random_mdp
+from valuefit.datasets.random_mdp import random_mdp
+from valuefit.engine import choice
+from valuefit.engine.choice import rank
+from valuefit.engine.loop import FINEST
+from valuefit.engine.statistical_tolerance import supported_gap
 
 
 def wide(n=3000, d=400, *, storage=np.asarray, **settings):
@@ -78,7 +78,7 @@ def test_the_next_is_taken_when_one_does_not_fit(monkeypatch):
 
 
 def test_the_next_is_taken_when_one_fails(monkeypatch):
-    from valuefit.solver import State
+    from valuefit.solvers.solver import State
 
     monkeypatch.setattr(
         vf.solvers.LSTD, "epoch", lambda self, problem, state, rng: (State(state.theta, state.w, finished=True), 1.0)

@@ -14,11 +14,11 @@ from commandline import facts, on_terminal, piped, run, strict
 from logfiles import flat, steps
 
 import valuefit as vf
-from valuefit.cli import main
-from valuefit.features.catalogue import names as feature_names
-from valuefit.options import FEATURES, SECTIONS, solver_names
-from valuefit.settings import Settings
-from valuefit.terminal import printable, sentence
+from valuefit.cli.config import Settings
+from valuefit.cli.console import printable, sentence
+from valuefit.cli.main import main
+from valuefit.cli.options import FEATURES, SECTIONS, solver_names
+from valuefit.features.registry import names as feature_names
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -156,7 +156,7 @@ def test_report_is_written_where_it_says(log, monkeypatch):
         asked.append((evaluation.policy_value.starts, path, force))
         return path
 
-    monkeypatch.setitem(sys.modules, "valuefit.report", SimpleNamespace(write_report=write_report))
+    monkeypatch.setitem(sys.modules, "valuefit.report.page", SimpleNamespace(write_report=write_report))
     assert "Report: page.html" in run("evaluate", log, "--report", "page.html").stdout
     assert strict(run("evaluate", log, "--report", "page.html", "--force", "--json").stdout)
     assert asked == [(25, "page.html", False), (25, "page.html", True)]
@@ -243,7 +243,7 @@ def test_the_shell_completes_words(words, wanted):
         **os.environ, "_VALUEFIT_COMPLETE": "bash_complete", "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }  # fmt: skip
-    code = "from valuefit.cli import main; import sys\ntry: main(prog_name='valuefit')\nfinally: "
+    code = "from valuefit.cli.main import main; import sys\ntry: main(prog_name='valuefit')\nfinally: "
     code += "assert not {'numpy', 'rich'} & set(sys.modules), 'slow'"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert {line.split(",")[1] for line in done.stdout.split()} == wanted, done.stderr

@@ -212,7 +212,7 @@ def test_the_reason_of_a_failure_to_write_is_told_after_the_answer(folder, monke
     def full(self, path, *, force):
         raise OSError(28, "No space left on device", path)
 
-    monkeypatch.setattr("valuefit.evaluation.Evaluation.save", full)
+    monkeypatch.setattr("valuefit.evaluation.evaluation.Evaluation.save", full)
     done = run("evaluate", "log.csv", "--save", "b.npz", "-q")
     assert done.exit_code == 1
     assert "standard error" in done.stdout

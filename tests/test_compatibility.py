@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 import valuefit as vf
-from valuefit.cli import main
+from valuefit.cli.main import main
 
 DATA = ROOT / "tests" / "data"
 OLD = DATA / "version-0.1"

@@ -6,11 +6,11 @@ import scipy.sparse as sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from valuefit import dissection
-from valuefit.fronts import dissect
-from valuefit.moments import second_moment, sparse_second_moment
-from valuefit.relaxation import relax
-from valuefit.rows import Rows
+from valuefit.linalg import sparse_cholesky as dissection
+from valuefit.linalg.fronts import dissect
+from valuefit.linalg.gauss_seidel import relax
+from valuefit.linalg.moments import second_moment, sparse_second_moment
+from valuefit.rows.storage import Rows
 
 
 def tiles(seed=0, n=600, bins=9, tilings=3, dimensions=2):

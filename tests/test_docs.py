@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 import valuefit as vf
-from valuefit.cli import main
+from valuefit.cli.main import main
 
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)

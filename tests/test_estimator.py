@@ -16,8 +16,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_mdp import SmallMDP
 
 import valuefit as vf
+from valuefit.datasets import mountain_car
 from valuefit.features import Tiles
-from valuefit.sources import mountain_car
 
 
 @parametrize_with_checks([

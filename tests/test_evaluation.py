@@ -10,10 +10,10 @@ import pytest
 from small_mdp import SmallMDP
 
 import valuefit as vf
-from valuefit.evaluation import PolicyValue
+from valuefit.datasets import mountain_car
+from valuefit.datasets.random_mdp import random_mdp
+from valuefit.evaluation.evaluation import PolicyValue
 from valuefit.features import Tiles
-from valuefit.sources import mountain_car
-from valuefit.sources.random_mdp import random_mdp
 
 
 def wide_log(n=400, episodes=20, seed=0, **columns):

@@ -5,8 +5,8 @@ import pytest
 from conftest import ROOT
 
 import valuefit as vf
-from valuefit.sources.example import EPISODES, FILE, example_log, make_example
-from valuefit.sources.mountain_car import REWARD, step
+from valuefit.datasets.example import EPISODES, FILE, example_log, make_example
+from valuefit.datasets.mountain_car import REWARD, step
 
 
 @pytest.fixture(scope="module")

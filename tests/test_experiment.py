@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from valuefit import experiment as experiments
-from valuefit.experiment import available, load_experiment, run_experiment
-from valuefit.figures import draw, on_common_passes, straightness, table, write_tables
+from valuefit.paper import experiment as experiments
+from valuefit.paper.experiment import available, load_experiment, run_experiment
+from valuefit.paper.plots import draw, on_common_passes, straightness, table, write_tables
 
 
 @pytest.fixture(scope="module")

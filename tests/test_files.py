@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from logfiles import WRITERS, d4rl, flat, minari_dataset, steps
 
 import valuefit as vf
-from valuefit.files import READERS
+from valuefit.data.load import READERS
 
 COLUMNS = steps()
 FORMS = ["folder", "log.parquet", "log.npz"]

@@ -8,8 +8,8 @@ from small_mdp import SmallMDP
 
 import naive
 import valuefit as vf
-from valuefit import intervals
-from valuefit.intervals import Sandwich, Spread
+from valuefit.evaluation import sandwich as intervals
+from valuefit.evaluation.sandwich import Sandwich, Spread
 
 
 def small_log(*, trace=0.0, ridge=0.0, off_policy=False, dual=False, identity=False, seed=0):
@@ -246,7 +246,7 @@ def test_a_single_episode_is_cut_into_blocks():
 
 
 def test_blocks_cover_the_fixed_point_of_an_unending_episode():
-    from valuefit.sources.random_mdp import random_mdp
+    from valuefit.datasets.random_mdp import random_mdp
 
     mdp = random_mdp(20, 3, 5)
     A, b, _ = mdp.moments(0.9)

@@ -10,8 +10,8 @@ from test_certificate import chain, collinear, cosines, hard, slow_process, smal
 
 import naive
 import valuefit as vf
-from valuefit import whitening
-from valuefit.exact import Exact
+from valuefit.problem import factor as whitening
+from valuefit.problem.exact import Exact
 from valuefit.solvers.krylov import Krylov
 
 FEW_ROWS = {"fixed point": {}, "ratio": {"ratio": True}, "trace": {"trace": 0.7}, "ridge": {"ridge": 1e-2}}

@@ -8,8 +8,8 @@ from test_certificate import chain, cosines, slow_process
 
 import naive
 import valuefit as vf
-from valuefit import moments
-from valuefit.exact import Exact, correction_gap
+from valuefit.linalg import moments
+from valuefit.problem.exact import Exact, correction_gap
 from valuefit.solvers.lstd import LSTD
 
 SETTINGS = {"plain": {}, "ratio": {"ratio": True}, "more dual features": {"k": 6}, "trace": {"trace": 0.6}}

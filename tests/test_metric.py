@@ -10,8 +10,8 @@ from twins import Case, start_of
 
 import naive
 import valuefit as vf
-from valuefit import metric as module
-from valuefit.metric import FEWEST, FIRST, Metric, first_count, metric_cost, metric_fits, mixed_metric
+from valuefit.problem import preconditioner as module
+from valuefit.problem.preconditioner import FEWEST, FIRST, Metric, first_count, metric_cost, metric_fits, mixed_metric
 
 KINDS = {
     "on-policy": {},
@@ -279,5 +279,5 @@ def test_matrices_without_room_or_steps_to_tell_them_do_not_fit(monkeypatch: pyt
     log = Case().log()
     assert metric_fits(problem_of(log))
     assert not metric_fits(walk(np.random.default_rng(0).normal(size=(40, 20))))
-    monkeypatch.setattr("valuefit.rows.memory_limit", lambda: 64 * 36 - 1)
+    monkeypatch.setattr("valuefit.rows.storage.memory_limit", lambda: 64 * 36 - 1)
     assert not metric_fits(problem_of(log))

@@ -6,9 +6,9 @@ import scipy.sparse as sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valuefit import mixing
-from valuefit.mixing import Mixing, mix, mix_rows, mix_steps
-from valuefit.rows import Rows
+from valuefit.linalg import sketch as mixing
+from valuefit.linalg.sketch import Mixing, mix, mix_rows, mix_steps
+from valuefit.rows.storage import Rows
 
 
 def places(found: Mixing) -> list[tuple[int, int, float]]:

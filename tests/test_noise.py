@@ -7,10 +7,10 @@ from conftest import problem_of
 
 import naive
 import valuefit as vf
-from valuefit import noise
-from valuefit.exact import Exact
-from valuefit.intervals import Sandwich
-from valuefit.noise import LOOSEST, hoped_gap, supported_gap
+from valuefit.engine import statistical_tolerance as noise
+from valuefit.engine.statistical_tolerance import LOOSEST, hoped_gap, supported_gap
+from valuefit.evaluation.sandwich import Sandwich
+from valuefit.problem.exact import Exact
 
 
 def log_of(*, trace=0.0, off_policy=False, dual=False, identity=False, alternate=0.0, level=1.0, episodes=40):

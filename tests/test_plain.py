@@ -20,12 +20,12 @@ from twins import CASES, Case, apart, start_of
 
 import naive
 import valuefit as vf
-from valuefit import plain
-from valuefit.balance import Balanced
-from valuefit.exact import Exact
-from valuefit.metric import balanced_metric, mixed_metric
-from valuefit.plain import FAR, SETBACK, SETTLED, Half, Walk
-from valuefit.solver import State
+from valuefit.problem.diagonal_preconditioner import Balanced
+from valuefit.problem.exact import Exact
+from valuefit.problem.preconditioner import balanced_metric, mixed_metric
+from valuefit.solvers import averaged as plain
+from valuefit.solvers.averaged import FAR, SETBACK, SETTLED, Half, Walk
+from valuefit.solvers.solver import State
 
 NAMES = ["gtd2", "tdc"]
 STEPS = 0.02, 0.05
@@ -300,7 +300,7 @@ def test_given_steps_or_decay_go_along_raw_rows(name: str, given: dict, monkeypa
     def never(*arguments: object) -> None:
         raise AssertionError("a metric was asked for")
 
-    monkeypatch.setattr("valuefit.plain.begin", never)
+    monkeypatch.setattr("valuefit.solvers.averaged.begin", never)
     state, cost = cls(**given).init(problem, *zeros(problem))
     assert (state.memory, cost) == (None, 0.0)
     assert vf.solve(problem, cls(**given), tol=0, max_passes=5).status == "budget"
@@ -320,7 +320,7 @@ def test_pdbg_steps_in_balanced_coordinates_where_rows_are_sparse_or_matrices_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiles, dense = tiled(), make("badly scaled columns")
-    monkeypatch.setattr("valuefit.metric.fits", lambda count: False)
+    monkeypatch.setattr("valuefit.problem.preconditioner.fits", lambda count: False)
     for problem, better in ((tiles, 0.5), (dense, 1e-2), (sparse_of(dense), 1e-2)):
         exact, solver = Exact(problem), vf.solvers.PDBG()
         state, _ = solver.init(problem, *zeros(problem))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import valuefit as vf
-from valuefit import target
-from valuefit.policies import (
+from valuefit.evaluation import target
+from valuefit.evaluation.policy import (
     action_probabilities,
     effective_sample_size,
     find_policy,
@@ -286,6 +286,6 @@ def test_effective_sample_size_counts_equal_weights():
 
 
 def test_policies_do_not_wait_for_scikit_learn():
-    code = "import sys, valuefit.policies; assert 'sklearn' not in sys.modules"
+    code = "import sys, valuefit.evaluation.policy; assert 'sklearn' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

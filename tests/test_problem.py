@@ -208,8 +208,8 @@ def test_moments_are_the_same_whether_rows_repeat_or_are_written_out(storage, tr
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("states", [None, 4])
 def test_the_seams_between_blocks_do_not_show(storage, trace, states, monkeypatch):
-    monkeypatch.setattr("valuefit.moments.BLOCK_BYTES", 600)  # blocks of a few steps each
-    monkeypatch.setattr("valuefit.rows.BLOCK_BYTES", 600)
+    monkeypatch.setattr("valuefit.linalg.moments.BLOCK_BYTES", 600)  # blocks of a few steps each
+    monkeypatch.setattr("valuefit.rows.storage.BLOCK_BYTES", 600)
     problem, log = made(storage, True, trace, 0.0, 5, False, states)
     for fast, slow in zip(problem.moments(), naive.moments(log), strict=True):
         close(fast, slow)
@@ -450,8 +450,8 @@ def wide():
 
 
 def limit_memory(monkeypatch, limit):
-    monkeypatch.setattr("valuefit.rows.memory_limit", lambda: limit)
-    monkeypatch.setattr("valuefit.certificate.memory_limit", lambda: limit)
+    monkeypatch.setattr("valuefit.rows.storage.memory_limit", lambda: limit)
+    monkeypatch.setattr("valuefit.engine.certificate.memory_limit", lambda: limit)
 
 
 @pytest.mark.parametrize("solver", ["lstd", "recursive-lstd", "ilstd"])

@@ -14,9 +14,9 @@ from conftest import ROOT
 from pages import HOSTILE, KINDS, Page
 
 import valuefit as vf
-from valuefit.charts import LEVELS, printable
-from valuefit.report import POLICY, python_call, render, write_report
-from valuefit.views import observation_names
+from valuefit.report.figures import observation_names
+from valuefit.report.page import POLICY, python_call, render, write_report
+from valuefit.report.svg import LEVELS, printable
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -359,7 +359,7 @@ def contrast(one, other):
 
 
 def test_text_can_be_read_in_light_and_dark():
-    style = (ROOT / "src" / "valuefit" / "report.css").read_text()
+    style = (ROOT / "src" / "valuefit" / "report" / "report.css").read_text()
     blocks = re.findall(r":root \{(.*?)\}", style, re.S)[:2]
     light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})\b", blocks[0]))
     dark = light | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})\b", blocks[1]))

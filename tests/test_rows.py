@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from valuefit.rows import SHORT, Rows
+from valuefit.rows.storage import SHORT, Rows
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

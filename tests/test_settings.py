@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logfiles import flat, steps
 
-from valuefit.settings import Settings, config_text, merge
+from valuefit.cli.config import Settings, config_text, merge
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from test_certificate import chain, cosines
 
 import valuefit as vf
-from valuefit import whitening
-from valuefit.exact import Exact
+from valuefit.problem import factor as whitening
+from valuefit.problem.exact import Exact
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from conftest import Oracle, raw
 from test_certificate import cosines
 
 import valuefit as vf
-from valuefit.sources.baird import CLASSIC_WEIGHTS, baird_features, baird_log
+from valuefit.datasets.baird import CLASSIC_WEIGHTS, baird_features, baird_log
 
 ALL = vf.solvers.names()
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import valuefit as vf
-from valuefit.sources import mountain_car
-from valuefit.sources.baird import baird_features, baird_log
-from valuefit.sources.boyan import EXACT_WEIGHTS, boyan_features, boyan_log
-from valuefit.sources.random_mdp import random_mdp
-from valuefit.sources.random_walk import random_walk_log, random_walk_value
+from valuefit.datasets import mountain_car
+from valuefit.datasets.baird import baird_features, baird_log
+from valuefit.datasets.boyan import EXACT_WEIGHTS, boyan_features, boyan_log
+from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.random_walk import random_walk_log, random_walk_value
 
 
 def test_random_mdp_is_the_papers():

@@ -9,14 +9,14 @@ from conftest import STORAGES
 
 import naive
 import valuefit as vf
-from valuefit.features import Fourier, StateAction, make
-from valuefit.policies import (
+from valuefit.datasets.random_mdp import RandomMDP, random_mdp
+from valuefit.evaluation.policy import (
     effective_sample_size,
     state_action_problem,
     unseen_share,
     with_ratios,
 )
-from valuefit.sources.random_mdp import RandomMDP, random_mdp
+from valuefit.features import Fourier, StateAction, make
 
 STATES, CHOICES, DISCOUNT = 8, 3, 0.9
 

@@ -8,10 +8,10 @@ import pytest
 from small_mdp import SmallMDP
 
 import valuefit as vf
-from valuefit.evaluation import Reported, Starts
-from valuefit.intervals import Sandwich
-from valuefit.loop import FINEST, LOOKS
-from valuefit.sources.ar1 import ar1_log, fourier_features
+from valuefit.datasets.ar1 import ar1_log, fourier_features
+from valuefit.engine.loop import FINEST, LOOKS
+from valuefit.evaluation.evaluation import Reported, Starts
+from valuefit.evaluation.sandwich import Sandwich
 
 FEATURES = fourier_features(40, spread=1.5)
 

@@ -15,13 +15,14 @@ from test_properties import logs, without_dead
 
 import naive
 import valuefit as vf
-from valuefit import metric, steering
-from valuefit.balance import Balanced
-from valuefit.exact import Exact
-from valuefit.metric import GROWTH, Metric, metric_cost, mixed_metric
-from valuefit.solver import State
+from valuefit.problem import preconditioner as metric
+from valuefit.problem.diagonal_preconditioner import Balanced
+from valuefit.problem.exact import Exact
+from valuefit.problem.preconditioner import GROWTH, Metric, metric_cost, mixed_metric
+from valuefit.solvers import adaptive_steps as steering
+from valuefit.solvers.adaptive_steps import SLOW, STRIDE, Course, begin
 from valuefit.solvers.saga import Steered
-from valuefit.steering import SLOW, STRIDE, Course, begin
+from valuefit.solvers.solver import State
 
 STEERED = ["pdbg", "svrg", "saga"]
 SOLVERS = {name: vf.solvers.find(name) for name in STEERED}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import valuefit as vf
-from valuefit.sweeps import FAR, schedule
+from valuefit.rows.products import FAR, schedule
 
 
 def plain_sums(problem, theta, w):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import valuefit as vf
-from valuefit import table1
-from valuefit.sources.ar1 import ar1_log, fourier_features
+from valuefit.datasets.ar1 import ar1_log, fourier_features
+from valuefit.paper import table1
 
 
 def test_the_process_is_the_one_described():

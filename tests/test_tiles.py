@@ -6,14 +6,15 @@ import scipy.sparse as sparse
 from test_certificate import hard
 
 import valuefit as vf
-from valuefit import certificate, whitening
-from valuefit.certificate import Certificate
-from valuefit.dissection import SparseFactor
-from valuefit.exact import Exact
+from valuefit.datasets.ar1 import ar1_log
+from valuefit.engine import certificate
+from valuefit.engine.certificate import Certificate
 from valuefit.features import Tiles
-from valuefit.relaxation import Relaxation
+from valuefit.linalg.gauss_seidel import Relaxation
+from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.problem import factor as whitening
+from valuefit.problem.exact import Exact
 from valuefit.solvers.krylov import Krylov
-from valuefit.sources.ar1 import ar1_log
 
 KINDS = {
     "plain": {},
@@ -39,7 +40,7 @@ def tiled(n=1500, bins=6, *, hashed=None, ratio=False, **settings):
 def wide(monkeypatch):
     """No dense moments and factors: these small problems stand for wide ones."""
     monkeypatch.setattr("valuefit.solvers.krylov.SPARSE_LIMIT", 0.0)
-    monkeypatch.setattr("valuefit.whitening.affordable", lambda problem, **limits: False)
+    monkeypatch.setattr("valuefit.problem.factor.affordable", lambda problem, **limits: False)
     monkeypatch.setattr(certificate, "EASY", -1.0)
 
 

@@ -16,8 +16,8 @@ import pytest
 from logfiles import WRITERS, buffers, minari_dataset, steps
 
 import valuefit as vf
-from valuefit.sources import native
-from valuefit.sources.sizes import memory_limit
+from valuefit.data.readers import native
+from valuefit.memory import memory_limit
 
 COLUMNS = steps()
 MEGABYTE = 2**20
@@ -73,7 +73,7 @@ def test_a_small_npz_that_unfolds_to_much_is_refused_unread(tmp_path, monkeypatc
     n = 20 * MEGABYTE
     path = npz(tmp_path / "bomb.npz", observation=np.zeros(n), reward=np.zeros(1), done=np.ones(1))
     assert path.stat().st_size < 200_000
-    monkeypatch.setattr("valuefit.sources.npz._read", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("valuefit.data.readers.npz._read", lambda *_: pytest.fail("it was read"))
     refused(
         r"bomb.npz unfolds to 160.0 MiB, more than the limit of 100.0 MiB.*larger limit", path, limit=100 * MEGABYTE
     )
@@ -102,7 +102,7 @@ def test_every_reader_counts_before_it_reads(kind, tmp_path):
 
 def test_half_of_memory_is_the_limit_unless_said_otherwise(tmp_path, monkeypatch):
     source = WRITERS["npz"](COLUMNS, tmp_path)
-    monkeypatch.setattr("valuefit.files.memory_limit", lambda: 100)
+    monkeypatch.setattr("valuefit.data.load.memory_limit", lambda: 100)
     refused(r"more than the limit of 100 bytes", source)
     monkeypatch.undo()
     assert memory_limit() > 2**28
@@ -381,7 +381,7 @@ BAD_IDS = [
 
 @pytest.mark.parametrize("name", [*BAD_IDS, "x-v0\x00", "ä-v0", "a.b-v0", "x" * 201])
 def test_minari_ids_are_validated_before_anything_is_looked_up(name, monkeypatch):
-    monkeypatch.setattr("valuefit.sources.minari.is_minari", lambda path: pytest.fail("it was looked up"))
+    monkeypatch.setattr("valuefit.data.readers.minari.is_minari", lambda path: pytest.fail("it was looked up"))
     refused(r"is no Minari id. Ids look like", f"minari:{name}")
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import valuefit as vf
-from valuefit import workers
+from valuefit import threads as workers
 
 
 def on_threads(count):
@@ -93,7 +93,7 @@ def test_a_forked_process_has_threads_of_its_own():
     script = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
-from valuefit import workers
+from valuefit import threads as workers
 workers.share_out(lambda part: None, 4)
 child = os.fork()
 if child == 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 import naive
 import valuefit as vf
-from valuefit.solver import Solver
+from valuefit.solvers.solver import Solver
 
 STEP_THETA, STEP_W, STEP = 0.03, 0.06, 0.02
 TOLERANCE = {"dense": 1e-10, "csr": 1e-10, "float32": 1e-9}

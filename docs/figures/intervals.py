@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import valuefit as vf
-from valuefit.sources.random_walk import random_walk_value
+from valuefit.datasets.random_walk import random_walk_value
 
 SLIP, DISCOUNT = 0.2, 0.95
 EPISODES = (25, 50, 100, 200, 400, 800, 1600)

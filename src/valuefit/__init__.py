@@ -9,28 +9,28 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from valuefit import features, solvers
-    from valuefit.estimator import PolicyEvaluator
-    from valuefit.evaluation import Evaluation, evaluate
-    from valuefit.files import load, save
-    from valuefit.loop import solve
-    from valuefit.problem import Problem
-    from valuefit.result import Result
-    from valuefit.theory import Theory
-    from valuefit.transitions import Transitions
+    from valuefit.data.load import load, save
+    from valuefit.data.transitions import Transitions
+    from valuefit.engine.loop import solve
+    from valuefit.engine.result import Result
+    from valuefit.evaluation.estimator import PolicyEvaluator
+    from valuefit.evaluation.evaluation import Evaluation, evaluate
+    from valuefit.problem.problem import Problem
+    from valuefit.problem.theory import Theory
 
 # public name -> module that holds it; imported on first use, for numba and scipy take their time
 _HOME = {
-    "Evaluation": "evaluation",
-    "PolicyEvaluator": "estimator",
-    "Problem": "problem",
-    "Result": "result",
-    "Theory": "theory",
-    "Transitions": "transitions",
-    "evaluate": "evaluation",
+    "Evaluation": "evaluation.evaluation",
+    "PolicyEvaluator": "evaluation.estimator",
+    "Problem": "problem.problem",
+    "Result": "engine.result",
+    "Theory": "problem.theory",
+    "Transitions": "data.transitions",
+    "evaluate": "evaluation.evaluation",
     "features": "features",
-    "load": "files",
-    "save": "files",
-    "solve": "loop",
+    "load": "data.load",
+    "save": "data.load",
+    "solve": "engine.loop",
     "solvers": "solvers",
 }
 

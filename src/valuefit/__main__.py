@@ -1,5 +1,5 @@
 """`python -m valuefit` is the command line."""
 
-from valuefit.cli import main
+from valuefit.cli.main import main
 
 main()

@@ -6,17 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from valuefit.features.catalogue import Fitted, from_spec, make, names
     from valuefit.features.fourier import Fourier
     from valuefit.features.identity import Identity
     from valuefit.features.onehot import OneHot
     from valuefit.features.polynomial import Polynomial
     from valuefit.features.rbf import RBF
+    from valuefit.features.registry import Fitted, from_spec, make, names
     from valuefit.features.state_action import StateAction
     from valuefit.features.tiles import Tiles
 
 _HOME = {
-    "Fitted": "catalogue",
+    "Fitted": "registry",
     "Fourier": "fourier",
     "Identity": "identity",
     "OneHot": "onehot",
@@ -24,9 +24,9 @@ _HOME = {
     "RBF": "rbf",
     "StateAction": "state_action",
     "Tiles": "tiles",
-    "from_spec": "catalogue",
-    "make": "catalogue",
-    "names": "catalogue",
+    "from_spec": "registry",
+    "make": "registry",
+    "names": "registry",
 }
 __all__ = [
     "RBF", "Fitted", "Fourier", "Identity", "OneHot", "Polynomial", "StateAction", "Tiles",

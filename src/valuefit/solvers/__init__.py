@@ -8,8 +8,8 @@ import pkgutil
 from functools import cache
 from typing import Any
 
-from valuefit.problem import Problem
-from valuefit.solver import Solver
+from valuefit.problem.problem import Problem
+from valuefit.solvers.solver import Solver
 
 
 @cache
@@ -19,7 +19,8 @@ def registry() -> dict[str, type[Solver]]:
     for module in pkgutil.iter_modules(__path__):
         home = importlib.import_module(f"{__name__}.{module.name}")
         for member in vars(home).values():
-            if isinstance(member, type) and issubclass(member, Solver) and member.__module__ == home.__name__:
+            own = isinstance(member, type) and issubclass(member, Solver) and member.__module__ == home.__name__
+            if own and "name" in vars(member):  # families of solvers have none
                 found[member.name] = member
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 

@@ -7,9 +7,9 @@ from typing import ClassVar, NoReturn
 
 import numpy as np
 
-from valuefit.problem import Problem
-from valuefit.solver import Solver, State
-from valuefit.transitions import Array
+from valuefit.data.transitions import Array
+from valuefit.problem.problem import Problem
+from valuefit.solvers.solver import Solver, State
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Auto(Solver):
     """Whichever solver should be the fastest here, and the next one should it fail.
 
     The choice depends on nothing but the problem (steps, features, nonzeros, distinct rows, ridge, dtype), the gap
-    asked for and the memory at hand, so it is the same every time; `valuefit.choice.rank` makes it, and the
+    asked for and the memory at hand, so it is the same every time; `valuefit.engine.choice.rank` makes it, and the
     result's message says it in a sentence.
 
     memory: bytes that may be used; half of the machine's if None.
@@ -30,7 +30,7 @@ class Auto(Solver):
     memory: int | None = None
 
     def init(self, problem: Problem, theta: Array, w: Array) -> NoReturn:
-        raise TypeError("'auto' stands for another solver: solve with it, or ask valuefit.choice.rank which one.")
+        raise TypeError("'auto' stands for another solver: solve with it, or ask engine.choice.rank which one.")
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> NoReturn:
-        raise TypeError("'auto' stands for another solver: solve with it, or ask valuefit.choice.rank which one.")
+        raise TypeError("'auto' stands for another solver: solve with it, or ask engine.choice.rank which one.")

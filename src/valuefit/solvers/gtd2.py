@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.plain import PlainSteps
+from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
+from valuefit.solvers.averaged import PlainSteps
 
 
 @dataclass(frozen=True)

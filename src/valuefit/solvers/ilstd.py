@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.kernels import axpy, axpyv, compiled, dotv
-from valuefit.problem import Problem
-from valuefit.rows import require_memory
-from valuefit.solver import FIXED_POINT, SQUARE, FixedPoint, State, inverse
-from valuefit.transitions import Array
+from valuefit.data.transitions import Array
+from valuefit.problem.problem import Problem
+from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
+from valuefit.rows.storage import require_memory
+from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, State, inverse
 
 
 @dataclass(frozen=True)

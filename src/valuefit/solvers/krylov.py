@@ -9,15 +9,11 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
-from valuefit import dissection
-from valuefit.dissection import SparseFactor
-from valuefit.problem import Problem
-from valuefit.relaxation import Relaxation
-from valuefit.rows import memory_limit
-from valuefit.solver import Solver, State
-from valuefit.solvers.lstd import LSTD
-from valuefit.transitions import Array
-from valuefit.whitening import (
+from valuefit.data.transitions import Array
+from valuefit.linalg import sparse_cholesky as dissection
+from valuefit.linalg.gauss_seidel import Relaxation
+from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.problem.factor import (
     Sketch,
     SparseMoment,
     affordable,
@@ -30,6 +26,10 @@ from valuefit.whitening import (
     sparse_moment,
     sparse_whitening,
 )
+from valuefit.problem.problem import Problem
+from valuefit.rows.storage import memory_limit
+from valuefit.solvers.lstd import LSTD
+from valuefit.solvers.solver import Solver, State
 
 SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
 WINDOW = 20  # iterations over which progress is judged, five times as many without a triangle

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.exact import Exact, correction_gap
-from valuefit.moments import count_product
-from valuefit.problem import Problem
-from valuefit.solver import Solver, State
-from valuefit.transitions import Array
+from valuefit.data.transitions import Array
+from valuefit.linalg.moments import count_product
+from valuefit.problem.exact import Exact, correction_gap
+from valuefit.problem.problem import Problem
+from valuefit.solvers.solver import Solver, State
 
 TRUST = 1e-11  # reciprocal condition number below which a factorisation is not relied on
 

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.kernels import trace_backward
-from valuefit.problem import Moments, Problem
-from valuefit.solver import State, Steps, inverse, on_course
-from valuefit.steering import Course, begin
-from valuefit.theory import Theory
-from valuefit.transitions import Array
+from valuefit.data.transitions import Array
+from valuefit.problem.problem import Moments, Problem
+from valuefit.problem.theory import Theory
+from valuefit.rows.kernels import trace_backward
+from valuefit.solvers.adaptive_steps import Course, begin
+from valuefit.solvers.solver import State, Steps, inverse, on_course
 
 FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
 PER_STEP = 2.0  # so theta goes by half a step of Barzilai and Borwein, w by two, which keeps w ahead

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.exact import correction_gap
-from valuefit.kernels import axpy, axpyv, compiled
-from valuefit.problem import Problem
-from valuefit.rows import require_memory
-from valuefit.solver import Solver, State
-from valuefit.transitions import Array
+from valuefit.data.transitions import Array
+from valuefit.problem.exact import correction_gap
+from valuefit.problem.problem import Problem
+from valuefit.rows.kernels import axpy, axpyv, compiled
+from valuefit.rows.storage import require_memory
+from valuefit.solvers.solver import Solver, State
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from valuefit.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.metric import Metric
-from valuefit.plain import PlainSteps, td_share
-from valuefit.problem import Problem
-from valuefit.solver import SQUARE
+from valuefit.problem.preconditioner import Metric
+from valuefit.problem.problem import Problem
+from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
+from valuefit.solvers.averaged import PlainSteps, td_share
+from valuefit.solvers.solver import SQUARE
 
 
 @dataclass(frozen=True)

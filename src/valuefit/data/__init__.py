@@ -1,0 +1,1 @@
+"""The log of transitions, and how it is read from and written to files."""

@@ -1,0 +1,187 @@
+"""One door for logs: `load` whatever holds one, `save` it in a form that loads fast."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from valuefit.data.readers.arrays import read_arrays
+from valuefit.data.readers.arrow import read_frame
+from valuefit.data.readers.csv_file import read_csv
+from valuefit.data.readers.hdf5 import read_hdf5
+from valuefit.data.readers.minari import folder_of, is_minari, read_minari
+from valuefit.data.readers.native import is_native, own_files, read_native, write_native
+from valuefit.data.readers.npz import read_npz, write_npz
+from valuefit.data.readers.parquet import read_parquet, write_parquet
+from valuefit.data.transitions import Array, Transitions
+from valuefit.memory import memory_limit
+
+READERS: dict[str, Callable[..., Transitions]] = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".npz": read_npz,
+    ".h5": read_hdf5,
+    ".hdf5": read_hdf5,
+}
+
+
+def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | None = None) -> Transitions:
+    """The log in a file, a folder, a Minari dataset, a table or a dict of arrays.
+
+    `source` is a path (.csv, .tsv, .parquet, .npz, .h5/.hdf5 in D4RL's layout, a folder written by `save`, a Minari
+    folder), "minari:<id>" (on this machine; nothing is downloaded), a dict of arrays, a pandas or polars frame, or an
+    Arrow table. `columns` maps our names to yours: `{"reward": "r", "obs": ["x", "v"], "done": None}`; our names are
+    obs, next_obs, action, reward, terminated, truncated, done, episode, step, behaviour_prob, target_prob, their
+    logarithms behaviour_log_prob and target_log_prob, and ratio. `limit` is how many bytes a file may unfold to (if
+    None, half of memory). What was assumed or left out stands in `log.notes`.
+    """
+    limit = memory_limit() if limit is None else limit
+    if isinstance(source, Transitions):
+        if columns:
+            raise ValueError("columns names the columns of a file or table, but this is a log already.")
+        return source
+    if isinstance(source, Mapping):
+        return read_arrays(source, columns=columns)
+    if not isinstance(source, str | os.PathLike):
+        return read_frame(source, columns=columns)
+    if isinstance(source, str) and source.startswith("minari:"):
+        log = read_minari(folder_of(source.removeprefix("minari:")), columns=columns, limit=limit)
+        return replace(log, source=source)
+    if "://" in str(source):
+        raise ValueError(f"{source} is not on this machine. Download it first, then give its path.")
+    return _load_path(Path(source), columns, limit)
+
+
+def _load_path(path: Path, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
+    if path.is_dir():
+        if is_native(path):
+            if columns:
+                raise ValueError(f"{path} was written by valuefit and bears its own names. Load it without columns.")
+            return read_native(path, limit=limit)
+        if is_minari(path):
+            return read_minari(path, columns=columns, limit=limit)
+        raise ValueError(
+            f"The folder {path} is neither a log that valuefit saved nor a Minari dataset. Name a file in it "
+            f"({', '.join(READERS)})."
+        )
+    if not path.is_file():
+        raise ValueError(f"There is no file {str(path)!r}.")
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(
+            f"valuefit cannot tell what {path} is by its ending. It reads {', '.join(READERS)} and folders."
+        )
+    return reader(path, columns=columns, limit=limit)
+
+
+def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+    """Write a log: a `.parquet` or `.npz` file by the ending, else valuefit's own folder, which is mapped when loaded.
+
+    It is written under a temporary name and then renamed. Nothing is overwritten without `force`, and a folder that
+    valuefit did not write not even then.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv", ".h5", ".hdf5", ".npy", ".json", ".pkl", ".pq", ".feather"):
+        raise ValueError(f"valuefit saves logs as folders, .parquet or .npz, not as {suffix}. Choose another name.")
+    _check_target(path, force, folder=suffix not in (".parquet", ".npz"))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        if suffix == ".parquet":
+            write_parquet(temporary, _as_table(log, flat=True))
+        elif suffix == ".npz":
+            write_npz(temporary, _as_table(log, flat=False))
+        else:
+            temporary.mkdir()
+            write_native(temporary, log)
+        _put(temporary, path, force)
+    finally:
+        _remove(temporary)
+    return path
+
+
+def _check_target(path: Path, force: bool, *, folder: bool) -> None:
+    if not path.parent.is_dir():
+        raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Make it first.")
+    if not os.path.lexists(path):
+        return
+    if not force:
+        raise ValueError(f"{path} is there already. Choose another name, or overwrite it with force.")
+    if path.is_dir() != folder:
+        kind = "folder" if path.is_dir() else "file"
+        raise ValueError(f"{path} is a {kind}, and what is to be written is not. Choose another name.")
+    if folder and any(entry.name not in own_files() for entry in path.iterdir()):
+        raise ValueError(f"{path} is a folder that holds more than a log of valuefit. Choose another name.")
+
+
+def _put(temporary: Path, path: Path, force: bool) -> None:
+    """Give what was written its name; an old folder steps aside first, for folders are not renamed over others."""
+    if not force and os.path.lexists(path):
+        raise ValueError(f"{path} appeared while the log was being written. Choose another name, or use force.")
+    if not path.is_dir():
+        os.replace(temporary, path)
+        return
+    aside = path.with_name(f".{path.name}.{os.getpid()}.old")
+    os.rename(path, aside)
+    try:
+        os.rename(temporary, path)
+    except BaseException:
+        os.rename(aside, path)
+        raise
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _as_table(log: Transitions, *, flat: bool) -> dict[str, Any]:
+    """One row a step; next observations unless each is that of the next row, masked where an episode terminated."""
+    _check_whole(log)
+    if flat and log.observations.ndim > 2:
+        raise ValueError(
+            f"Observations of shape {log.observations.shape[1:]} do not fit the columns of a table. Save the log as a "
+            "folder or .npz."
+        )
+    obs, next_obs = ("obs", "next_obs") if flat else ("observation", "next_observation")
+    table: dict[str, Array] = {
+        "episode": log.episode,
+        obs: log.observations[log.now],
+        "reward": log.reward,
+        "terminated": log.terminated,
+        "truncated": log.truncated,
+    }
+    follows = np.append((log.next[:-1] == log.now[1:]) & ~log.begins[1:], False)
+    if not (follows | log.terminated).all():
+        none = log.terminated.reshape(-1, *[1] * (log.observations.ndim - 1))
+        table[next_obs] = np.ma.array(log.observations[log.next], mask=np.broadcast_to(none, table[obs].shape))
+    if (log.ratio != 1).any():
+        table["ratio"] = log.ratio
+    for name in ("action", "behaviour_prob"):
+        if (values := getattr(log, name)) is not None:
+            table[name] = values
+    if flat and log.action is not None and log.action.ndim > 2:
+        raise ValueError("Actions of more than one dimension do not fit a table. Save the log as a folder or .npz.")
+    return table
+
+
+def _check_whole(log: Transitions) -> None:
+    """A table tells episodes by their ids alone, so it cannot hold a selection that cuts or repeats them."""
+    last = np.append(log.begins[1:], True)
+    whole = not ((log.terminated | log.truncated) & ~last).any()
+    if not whole or len(np.unique(log.episode)) != log.begins.sum():
+        raise ValueError(
+            "This log is a selection in which steps of an episode do not follow one another, which a table cannot say. "
+            "Save it as a folder (a name without ending)."
+        )

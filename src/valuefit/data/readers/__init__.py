@@ -1,0 +1,1 @@
+"""Readers of files and tables, one format each; all end in `data.assemble`."""

@@ -1,0 +1,1 @@
+"""Made-up problems with known answers, and the log that comes with the package."""

@@ -1,0 +1,39 @@
+"""A slow Gaussian process seen through random Fourier features: as many distinct rows and features as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.signal as signal
+
+from valuefit.data.transitions import Array, Transitions
+
+
+def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int = 0) -> Transitions:
+    """One unending episode of x' = memory x + noise, of unit variance; rewards are the first coordinate plus noise."""
+    rng = np.random.default_rng(seed)
+    noise = np.sqrt(1 - memory**2) * rng.standard_normal((steps + 1, dimensions))
+    x = signal.lfilter([1.0], [1.0, -memory], noise, axis=0)
+    return Transitions.from_arrays(
+        x[:-1],
+        x[:-1, 0] + rng.standard_normal(steps),
+        truncated=np.arange(steps) == steps - 1,
+        next_observation=x[1:],
+    )
+
+
+def fourier_features(
+    count: int, *, dimensions: int = 4, spread: float = 1.0, seed: int = 0
+) -> Callable[[Array], Array]:
+    """cos(W x + c) and a constant, `count` in all; a smaller `spread` makes them smoother and worse conditioned."""
+    rng = np.random.default_rng(seed)
+    W = spread * rng.standard_normal((dimensions, count - 1))
+    shift = rng.uniform(0, 2 * np.pi, count - 1)
+
+    def rows(x: Array) -> Array:
+        out = np.ones((len(x), count))
+        np.cos(x @ W + shift, out=out[:, :-1])
+        return out
+
+    return rows

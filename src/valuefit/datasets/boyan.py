@@ -1,0 +1,32 @@
+"""Boyan's chain: a small episodic problem whose values four features represent exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.data.transitions import Array, Transitions
+
+# With discount 1 the value of state s is -2 s, that is, these weights.
+EXACT_WEIGHTS = np.array([-24.0, -16.0, -8.0, 0.0])
+
+
+def boyan_log(episodes: int = 100, *, seed: int = 0) -> Transitions:
+    """From state 12 down by one or two with equal chance at reward -3, from 1 to the end at 0 at reward -2."""
+    rng = np.random.default_rng(seed)
+    state, reward, episode, end = [], [], [], []
+    for number in range(episodes):
+        s = 12
+        while s > 0:
+            down = 1 if s == 1 else int(rng.integers(1, 3))
+            state.append(s)
+            reward.append(-2.0 if s == 1 else -3.0)
+            episode.append(number)
+            s -= down
+            end.append(s == 0)
+    return Transitions.from_arrays(np.array(state), reward, terminated=end, episode=episode)
+
+
+def boyan_features(state: Array) -> Array:
+    """Linear interpolation between states 12, 8, 4 and 0."""
+    place = 3 - np.asarray(state)[:, None] / 4
+    return np.clip(1 - np.abs(place - np.arange(4)), 0, 1)

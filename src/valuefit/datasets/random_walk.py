@@ -1,0 +1,43 @@
+"""A random walk, logged under one policy and evaluated under another: the smallest off-policy problem."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.data.transitions import Array, Transitions
+
+
+def random_walk_log(
+    episodes: int = 200, *, states: int = 5, behaviour: float = 0.5, target: float = 0.7, seed: int = 0
+) -> Transitions:
+    """Walks from the middle until one end is passed; reward 1 at the right end. Probabilities are those of "right"."""
+    rng = np.random.default_rng(seed)
+    state, action, reward, episode, end = [], [], [], [], []
+    for number in range(episodes):
+        s = states // 2
+        while 0 <= s < states:
+            right = bool(rng.random() < behaviour)
+            state.append(s)
+            action.append(int(right))
+            episode.append(number)
+            s += 1 if right else -1
+            reward.append(float(s == states))
+            end.append(not 0 <= s < states)
+    taken = np.array(action, bool)
+    return Transitions.from_arrays(
+        np.array(state),
+        reward,
+        terminated=end,
+        episode=episode,
+        action=np.array(action),
+        behaviour_prob=np.where(taken, behaviour, 1 - behaviour),
+        target_prob=np.where(taken, target, 1 - target),
+    )
+
+
+def random_walk_value(*, states: int = 5, target: float = 0.7, discount: float = 1.0) -> Array:
+    """The exact value of every state under the target policy."""
+    P = np.diag(np.full(states - 1, target), 1) + np.diag(np.full(states - 1, 1 - target), -1)
+    reward = np.zeros(states)
+    reward[-1] = target
+    return np.linalg.solve(np.eye(states) - discount * P, reward)

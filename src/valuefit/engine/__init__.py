@@ -1,0 +1,1 @@
+"""The loop that runs a solver: budget, stopping, certificate, choice of the solver, result."""

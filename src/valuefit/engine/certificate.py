@@ -1,0 +1,246 @@
+"""The evidence behind the word "converged": an upper bound of the gap, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.data.transitions import Array
+from valuefit.problem.exact import Exact
+from valuefit.problem.factor import Whitening, identity_whitening, whiten
+from valuefit.problem.problem import Problem
+from valuefit.rows.storage import memory_limit
+
+PROBES = 8  # conjugate-gradient steps on a random vector that tell how far a diagonal preconditioner is off
+EASY = 5.0  # passes for which the moments are formed without asking
+SLACK = 2.0  # the smallest Ritz value seen may be this far above the smallest eigenvalue
+STRICT = (
+    1e-5  # part of the energy that the residual must fall below with a diagonal, which cannot see dependent columns
+)
+
+
+class Certificate:
+    """Upper bounds of gap = (F(theta) - F*) / (F(0) - F*).
+
+    Where forming the moments is cheap the gap is computed exactly. Otherwise, with e = b - A theta - C w:
+    for a square A at ridge 0, F* is 0 unless A is singular and F(theta) = 1/2 r' C^+ r with r = b - A theta;
+    for ridge > 0, any w bounds F* from below, and F(theta) - F* <= |ridge theta - A' w|^2 / (2 ridge)
+    + 1/2 e' C^+ e. The energies come from conjugate gradients on C, preconditioned by the factor of a sketch, of
+    which it is certain how far it is off; where only a diagonal is affordable, Ritz values tell. What remains
+    (rectangular or singular A at ridge 0) needs the moments, if `allowance` permits.
+    """
+
+    def __init__(self, problem: Problem, start: Array) -> None:
+        self.problem, self.start = problem, start
+        self.passes = 0.0
+        self._allowance = 0.0
+        self.objective: float | None = None
+        self._exact: Exact | None = None
+        self._made: Whitening | None = None
+        self._ritz = 1.0  # the smallest eigenvalue of C preconditioned by its diagonal, as far as it was seen
+        self._b_energy: float | None = None
+        self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
+        self._unit: float | None = None
+        self._moments_known = False  # where the solver has formed and counted them already
+        self._offered: Whitening | None = None
+
+    def offer(self, *, moments: bool, whitening: Whitening | None) -> None:
+        """What a solver has made already, and counted."""
+        self._moments_known = self._moments_known or moments
+        self._offered = whitening or self._offered
+
+    @property
+    def exact_cost(self) -> float:
+        """Passes that forming and decomposing the moments is worth; infinite where they do not fit."""
+        problem, k, d = self.problem, self.problem.k, self.problem.d
+        if 16 * k * (k + d) > memory_limit():
+            return np.inf
+        return (0.0 if self._moments_known else problem.moment_passes) + problem.passes(10 * k**3 + 20 * d**2 * k)
+
+    @property
+    def cheap(self) -> bool:
+        """Whether another look costs next to nothing."""
+        return self._exact is not None or self.exact_cost <= EASY
+
+    def gap(self, theta: Array, w: Array, *, tol: float, allowance: float) -> float | None:
+        """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes.
+
+        It need not be close when it is far from `tol` anyway, and is infinite once that is plain.
+        """
+        problem, self._allowance = self.problem, allowance
+        if self._exact is not None or self.exact_cost <= min(EASY, allowance):
+            return self._exact_gap(theta)
+        if allowance < 2:
+            return None
+        gap = None
+        if problem.ridge > 0:
+            gap = self._saddle_gap(theta, w, tol)
+        elif problem.k == problem.d:
+            gap = self._fixed_point_gap(theta, tol)
+        if gap is None and self.exact_cost <= allowance:
+            return self._exact_gap(theta)
+        return gap
+
+    def _exact_gap(self, theta: Array) -> float:
+        if self._exact is None:
+            self._exact = Exact(self.problem, self.start)
+            self.passes += self.exact_cost
+        self.objective = self._exact.objective(theta)
+        return self._exact.gap(theta)
+
+    def _fixed_point_gap(self, theta: Array, tol: float) -> float | None:
+        r = self.problem.residual(theta)
+        self.passes += 1
+        below, upper = self._energy(r, beyond=self._far(tol))
+        if upper is None:
+            return np.inf if below > self._far(tol) else None
+        self.objective = 0.5 * upper
+        return self._relative(self.objective)
+
+    def _saddle_gap(self, theta: Array, w: Array, tol: float) -> float | None:
+        problem = self.problem
+        g_theta, g_w = problem.B(theta, w)
+        r = problem.residual(theta)
+        self.passes += 2
+        below, upper = self._energy(-g_w, beyond=self._far(tol))
+        if upper is None and below > self._far(tol):
+            return np.inf
+        if upper is None or not self._whitening.clear:  # which directions of C count as zero decides F, then
+            return None
+        # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
+        y = problem.b - r
+        square = float(y @ y)
+        own = problem.ridge * float(theta @ theta)
+        if square > 0:
+            own += square * (square / float(y @ self._C_dot(y)))
+        self._own_scale = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
+        # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
+        self.objective = 0.5 * upper + 0.5 * float(w @ (r - g_w)) + 0.5 * problem.ridge * float(theta @ theta)
+        excess = 0.5 * upper + 0.5 * float(g_theta @ g_theta) / problem.ridge
+        gap = self._relative(excess)
+        if tol < gap <= 100 * tol:
+            gap = self._relative(excess - self._dual_excess(g_theta, -g_w, excess))
+        return gap
+
+    def _dual_excess(self, g_theta: Array, e: Array, excess: float) -> float:
+        """How much a better w would tighten the bound, from below: 1/2 h' K^-1 h, K = C + A A' / ridge, h = b - K w."""
+        problem = self.problem
+
+        def K_dot(x: Array) -> Array:
+            g_x, C_x = problem.B(np.zeros(problem.d), x)
+            self.passes += 2
+            return C_x + problem.b - problem.A_dot(g_x) / problem.ridge
+
+        energy = 0.0
+        self.passes += 1
+        for grown, *_ in self._conjugate_gradients(K_dot, e + problem.A_dot(g_theta) / problem.ridge, 12):
+            gained, energy = grown - energy, grown
+            if gained < 0.1 * (2 * excess - energy):
+                break
+        return 0.5 * energy
+
+    def _relative(self, excess: float) -> float:
+        """This excess over a lower bound of F(0) - F*, or of F(start) - F* where theta = 0 is optimal."""
+        if not self.problem.b.any():
+            scale = self._start_excess()
+            return excess / scale if scale > 0 else 0.0
+        assert self.objective is not None
+        scale = max(0.5 * self._energy_of_b() - self.objective, self._own_scale)
+        return excess / scale if scale > 0 else np.inf
+
+    def _far(self, tol: float) -> float:
+        """An energy that is plainly too large: F(theta) - F* would be ten times what `tol` allows."""
+        return 10 * tol * self._energy_of_b() if self.problem.b.any() and tol > 0 else np.inf
+
+    def _start_excess(self) -> float:
+        """F(start), from below, with b = 0 and hence F* = 0."""
+        if self._unit is None:
+            self._unit = 0.5 * self._energy(self.problem.residual(self.start))[0]
+            self._unit += 0.5 * self.problem.ridge * float(self.start @ self.start)
+        return self._unit
+
+    def _energy_of_b(self) -> float:
+        """b' C^+ b from below: the steps that still bring a twentieth."""
+        if self._b_energy is None:
+            b, energy = self.problem.b, 0.0
+            if self.problem.identity:
+                energy = float(b @ b)
+            else:
+                for grown, *_ in self._conjugate_gradients(self._C_dot, b, 20):
+                    gained, energy = grown - energy, grown
+                    if gained <= 0.05 * energy:
+                        break
+            self._b_energy = energy
+        return self._b_energy
+
+    def _energy(self, r: Array, beyond: float = np.inf) -> tuple[float, float | None]:
+        """r' C^+ r from below, and from above if the iteration settled, by preconditioned conjugate gradients.
+
+        With a diagonal preconditioner, which takes many, it ends without the second where the first gets `beyond`.
+        """
+        if self.problem.identity:
+            return float(r @ r), float(r @ r)
+        energy, certain = 0.0, np.isfinite(self._whitening.excess)
+        for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60 if certain else 1000):
+            # what is left is |residual|^2 in C^+, at most its size in the preconditioner over the smallest eigenvalue
+            self._ritz = min(self._ritz, ritz)
+            above = left * (self._whitening.excess if certain else SLACK / self._ritz)
+            if above <= 0.2 * energy and (certain or left <= STRICT * energy):
+                return energy, energy + above
+            if not certain and energy > beyond:
+                return energy, None
+        return energy, None if energy > 0 or r.any() else 0.0
+
+    def _C_dot(self, x: Array) -> Array:
+        matrix = None if self._made is None else self._made.matrix
+        if matrix is None:
+            self.passes += 1
+            return self.problem.C_dot(x)
+        self.passes += self.problem.meeting(matrix.nnz)
+        out = np.zeros(self.problem.k)
+        out[self._whitening.kept] = matrix @ x[self._whitening.kept]
+        return out
+
+    def _conjugate_gradients(
+        self, product: Callable[[Array], Array], r: Array, most: int
+    ) -> Iterator[tuple[float, float, float]]:
+        """Energies of the solution so far (rising to r' S^+ r), preconditioned residuals, smallest Ritz values."""
+        energy, z = 0.0, self._whitening.solve(r)
+        p, left = z, float(r @ z)
+        diagonal: list[float] = []  # of the Lanczos matrix that conjugate gradients build on the way
+        beside: list[float] = []
+        alpha = beta = 0.0
+        for _ in range(min(most, int(self._allowance))):
+            Sp = product(p)
+            curvature = float(p @ Sp)
+            if not (curvature > 0 and left > 0):
+                return
+            diagonal.append(curvature / left + (beta / alpha if alpha else 0.0))
+            alpha = left / curvature
+            energy += left * alpha
+            r = r - alpha * Sp
+            z = self._whitening.solve(r)
+            before, left = left, max(float(r @ z), 0.0)
+            beta = left / before
+            ritz = linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(beside), select="i", select_range=(0, 0))[0]
+            yield energy, left, float(max(ritz, 1e-300))
+            beside.append(np.sqrt(beta) / alpha)
+            p = z + beta * p
+
+    @property
+    def _whitening(self) -> Whitening:
+        if self._made is None:
+            if self.problem.identity:
+                self._made = identity_whitening(self.problem)
+            elif self._offered is not None:
+                self._made = self._offered
+            else:
+                self._made = whiten(self.problem, limit=0.5 * self._allowance)
+                self.passes += self._made.passes
+            if not np.isfinite(self._made.excess):
+                probe = np.random.default_rng(1).standard_normal(self.problem.k)
+                for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBES):
+                    self._ritz = min(self._ritz, ritz)
+        return self._made

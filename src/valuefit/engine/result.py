@@ -1,0 +1,99 @@
+"""What a solve returns: plain data, with a one-line repr, saved to and loaded from one file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from valuefit.data.transitions import Array
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """The weights found, how sure we are of them, and the way there.
+
+    status: converged, budget, diverged, singular or interrupted; `message` says it in a sentence, with what to
+    try next. gap: an upper bound of (F(theta) - F*) / (F(0) - F*), None where none was afforded. objective:
+    F(theta), likewise. residual: |B(theta, w)| / |b|. dead: features without data, whose weight is 0.
+    history: a table (structured array) of passes, seconds and residual, and the true gap with a reference.
+    """
+
+    theta: Array
+    w: Array
+    status: str
+    message: str
+    passes: float
+    seconds: float
+    history: Array
+    objective: float | None
+    gap: float | None
+    residual: float
+    solver: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    tol: float | str = 0.0  # as asked for: a gap, or "statistical"
+    seed: int = 0
+    dead: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        gap = "unknown" if self.gap is None else f"{self.gap:.1e}"
+        return (
+            f"Result({self.solver}: {self.status}, gap {gap}, {self.passes:.1f} passes, "
+            f"{self.seconds:.2f} s, {len(self.theta)} weights)"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything to one .npz file, under a temporary name first."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("theta", "w", "history")}
+        text = json.dumps({"format": FORMAT, **facts}, allow_nan=False)
+        stream = io.BytesIO()
+        np.savez(stream, facts=np.array(text), theta=self.theta, w=self.w, history=self.history)
+        return write_bytes(Path(path), stream.getvalue())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Result:
+        """Read what `save` wrote; nothing is unpickled."""
+        try:
+            with open(path, "rb") as stream:
+                stored = np.load(stream, allow_pickle=False)
+                facts = dict(json.loads(str(stored["facts"])))
+                version = facts.pop("format")
+                arrays = {name: stored[name] for name in ("theta", "w", "history")}
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{path} is not a valuefit result, or was cut short ({error}). Solve again and save it anew."
+            ) from error
+        if version != FORMAT:
+            raise ValueError(
+                f"{path} has result format {version}; this version of valuefit reads format {FORMAT}. "
+                "Load it with the version that wrote it, or solve again."
+            )
+        wanted = {f.name for f in fields(cls)} - arrays.keys()
+        if facts.keys() != wanted:
+            odd = ", ".join(sorted(facts.keys() ^ wanted))
+            raise ValueError(
+                f"{path} is not a valuefit result: its facts differ in {odd}. Solve again and save it anew."
+            )
+        return cls(**arrays, **{**facts, "dead": tuple(facts["dead"])})
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write to a temporary name beside `path`, then rename it: a reader sees all of it or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,162 @@
+"""Policy evaluation as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from valuefit.data.transitions import Array, Transitions, flags, numbers, run_starts
+from valuefit.engine.loop import solve
+from valuefit.engine.result import Result
+from valuefit.features.registry import Fitted, make
+from valuefit.problem.problem import Problem
+
+
+class PolicyEvaluator(BaseEstimator):
+    """Linear value function of the policy behind a log, for pipelines' tools: clone, GridSearchCV, cross_val_score.
+
+    `fit(log)` takes a `Transitions`; `fit(X, rewards, next_X=..., terminated=..., ratio=...)` takes arrays. `predict`
+    gives values. `score` is minus the MSPBE of the given log, `-1/2 |A theta - b|^2 in C^+` with the moments of that
+    log, without ridge: higher is better, 0 is perfect. Scores compare settings of ridge and solver; with other
+    features or another trace the MSPBE is another yardstick. To search, give a `Transitions` as X and split by
+    episode: `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
+
+    features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (search `features__bins` and the
+    like); None takes the observations as they are (one column a state for states by number).
+    The rest: as in `Problem` and `solve`. Fitted: theta_, features_, result_, n_features_in_.
+    """
+
+    def __init__(
+        self,
+        features: Any = None,
+        discount: float = 0.99,
+        trace: float = 0.0,
+        ridge: float = 0.0,
+        solver: Any = "auto",
+        tol: float = 1e-8,
+        max_passes: float = 500,
+        seed: int = 0,
+    ) -> None:
+        self.features = features
+        self.discount = discount
+        self.trace = trace
+        self.ridge = ridge
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.seed = seed
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        next_X: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        ratio: Any = None,
+        episode: Any = None,
+    ) -> PolicyEvaluator:
+        """Fit to a log (`Transitions`, no y), or to observations X (n, p) with rewards y (n,).
+
+        Rows of X are consecutive steps: of one episode, or as `episode` or the ends (`terminated`, `truncated`) tell.
+        Without next_X an observation is followed by that of the next row, and the last step of an episode, whose
+        successor nobody knows, is left out unless it terminated. The other arguments: one entry a step.
+        """
+        log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
+        features = clone(self.features) if isinstance(self.features, BaseEstimator) else self.features
+        if features is None:
+            features = "one-hot" if log.observations.ndim == 1 and log.observations.dtype.kind in "iu" else "identity"
+        fitted, _ = make(features, log)
+        problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=self.ridge)
+        result = solve(problem, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
+        if result.status != "converged":
+            warnings.warn(f"{result.status}: {result.message}", ConvergenceWarning, stacklevel=2)
+        self.features_: Fitted = fitted
+        self.result_: Result = result
+        self.theta_: Array = result.theta
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Values of observations (n, p), or of the observation before each step of a `Transitions`."""
+        check_is_fitted(self)
+        if isinstance(X, Transitions):
+            used, place = np.unique(X.now, return_inverse=True)
+            return self._values(X.observations[used])[place]
+        return self._values(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def score(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        next_X: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        ratio: Any = None,
+        episode: Any = None,
+    ) -> float:
+        """Minus the MSPBE of this log at the fitted weights, with the log's own moments and no ridge."""
+        check_is_fitted(self)
+        log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=False)
+        used = np.union1d(log.now, log.next[log.next >= 0])
+        value = self._values(log.observations[used])
+        after = np.where(log.terminated, 0.0, self.discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
+        delta = log.reward + after - value[np.searchsorted(used, log.now)]
+        # TD errors as rewards at theta = 0: a Problem drops features that this log starts from nowhere, while the
+        # weights they got elsewhere still count where a step leads to them
+        held_out = Problem(
+            replace(log, reward=delta)._frozen(), self.features_, discount=self.discount, trace=self.trace
+        )
+        return -held_out.objective(np.zeros(held_out.d))
+
+    def _values(self, observations: Array) -> Array:
+        return np.asarray(self.features_.transform(observations) @ self.theta_).ravel()
+
+    def _log(
+        self, X: Any, y: Any, next_X: Any, terminated: Any, truncated: Any, ratio: Any, episode: Any, *, reset: bool
+    ) -> Transitions:
+        """What was given as a log."""
+        if isinstance(X, Transitions):
+            if any(given is not None for given in (y, next_X, terminated, truncated, ratio, episode)):
+                raise ValueError("X is a log already, with rewards, ends and ratios of its own: give it alone.")
+            if reset:
+                self.n_features_in_ = int(np.prod(X.observations.shape[1:]))
+            return X
+        if y is None:
+            raise ValueError(
+                "PolicyEvaluator requires y to be passed, but the target y is None: give the rewards, or a Transitions "
+                "that holds them."
+            )
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
+        n = len(X)
+        terminated, truncated = flags("terminated", terminated, n), flags("truncated", truncated, n)
+        if episode is None:
+            episode = np.concatenate(([0], np.cumsum((terminated | truncated)[:-1])))
+        episode = numbers("episode", episode, length=n, dtype=np.int64)
+        ratio = np.ones(n) if ratio is None else numbers("ratio", ratio, length=n)
+        kept = np.ones(n, bool)
+        if next_X is None:
+            last = np.append(run_starts(episode)[1:], True)
+            kept = terminated | ~last
+            if not kept.any():
+                raise ValueError(
+                    f"No step of X has a successor: X has {n} sample{'s' * (n > 1)} and episodes of one step each. "
+                    "Give next_X, or say which steps terminated."
+                )
+            next_X = np.vstack([X[1:], X[-1:]])[kept]
+        return Transitions.from_arrays(
+            X[kept],
+            y[kept],
+            terminated=terminated[kept],
+            truncated=truncated[kept],
+            episode=episode[kept],
+            next_observation=next_X,
+            ratio=ratio[kept],
+        )

@@ -1,0 +1,1 @@
+"""Linear algebra over feature rows: moments, sketches, factorisations."""

@@ -1,0 +1,147 @@
+"""Balanced coordinates, where a matrix of d x d would cost too much: centred through the constant, and scaled.
+
+The change of basis phi~ = (D (phi - m a'phi), kappa a'phi), with m the mean row, D a diagonal and a'phi the
+constant's part of a row, is never carried out: iterates stay in the user's coordinates, and gradients are
+multiplied by the matrix P = T'T of that basis, a diagonal and a rank of two. So the ridge, ratios, traces and
+terminated steps need no care of their own: the gradient has them all, and P only says how far to go along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sparse
+
+from valuefit.data.transitions import Array
+from valuefit.problem.problem import Problem, pieces
+from valuefit.rows.storage import Rows
+
+COST = 3.0  # passes that all of this is worth: two for the columns, one for the rows
+FAINT = 1e-24  # part of the largest second moment below which a column is not scaled up further
+LEVEL = 1e-9  # spread, as a part of the size, below which a column or a sum of columns is constant
+
+
+class Balanced(NamedTuple):
+    """P = diag(scale) + sides core sides', symmetric and positive."""
+
+    scale: Array
+    sides: Array  # (d, 2), or (d, 0) where no constant was found
+    core: Array
+
+    def __matmul__(self, x: Array) -> Array:
+        """P x."""
+        return self.scale * x + self.sides @ (self.core @ (self.sides.T @ x))
+
+    def energy(self, x: Array) -> float:
+        """x'P x."""
+        y = self.sides.T @ x
+        return float(x @ (self.scale * x)) + float(y @ (self.core @ y))
+
+
+def balance(problem: Problem) -> tuple[Balanced, Balanced]:
+    """P for theta and for w.
+
+    w is scaled by the second moments of the centred psi, theta by those of the centred v, which bound the diagonal of
+    A'C^-1A, plus the ridge. The constant gets the weight that makes its own curvature 1: discounts near 1 leave it
+    next to none, which makes it the slowest direction of all in any other coordinates.
+    """
+    n, visits = problem.n, problem.visits
+    if problem.identity:
+        of_w = _packed(np.ones(problem.k), None, np.zeros(problem.k), 0.0)
+        metric = float(problem.psi_squared.mean())  # A'A is about mean |psi|^2 times A'C^-1A, at most
+    else:
+        square, mean = problem.psi.column_squares(visits) / n, problem.psi.tdot(visits) / n
+        a = _constant(problem.psi, problem, square, mean)
+        spread = square if a is None else square - mean**2
+        of_w = _packed(_inverse(spread, square, 0.0), a, mean, 1.0)
+        metric = 1.0
+    square, mean = problem.phi.column_squares(visits) / n, problem.phi.tdot(visits) / n
+    a = _constant(problem.phi, problem, square, mean)
+    along = np.zeros(n)
+    if a is not None:
+        h = problem.phi.dot(a)
+        along = h[problem.now] - problem.discount * h[problem.next]
+    spread, cross = np.zeros(problem.d), np.zeros(problem.d)
+    for t, V in _v_pieces(problem):
+        spread += _squares(V).T @ problem.ratio[t] / n
+        cross += V.T @ (problem.ratio[t] * along[t]) / n
+    curvature = float(np.mean(problem.ratio * along**2))
+    spread += mean * (mean * curvature - 2 * cross)
+    scale = _inverse(metric * spread, metric * square, problem.ridge)
+    weight = 0.0
+    if a is not None:
+        weight = 1 / max(metric * curvature + problem.ridge * float(a @ a), LEVEL * metric)
+    return _packed(scale, a, mean, weight), of_w
+
+
+def balanced_sizes(problem: Problem, theta: Balanced, w: Balanced) -> tuple[Array, Array, Array]:
+    """|psi_t|^2, |u_t|^2 and |v_t|^2 in the new coordinates."""
+    of_psi = _sizes(problem.psi.matrix, problem.psi.matrix @ w.sides, w)[problem.now]
+    if problem.trace:
+        of_u = _sizes(problem.u.matrix, problem.u.matrix @ w.sides, w)
+    else:
+        of_u = problem.ratio**2 * of_psi
+    products = problem.phi.matrix @ theta.sides
+    of_v = np.empty(problem.n)
+    for t, V in _v_pieces(problem):
+        along = products[problem.now[t]] - problem.discount[t, None] * products[problem.next[t]]
+        of_v[t] = _sizes(V, along, theta)
+    return of_psi, of_u, of_v
+
+
+def _constant(rows: Rows, problem: Problem, square: Array, mean: Array) -> Array | None:
+    """a, with a'phi = 1 for every row that a step starts from: a column, or the sum of all that are ever nonzero.
+
+    Tiles, one-hot columns and their like sum to a constant. A column without data must stay out of the sum: its
+    weight is 0, and a ridge alone would take long to bring it back there.
+    """
+    level = (square > 0) & (square - mean**2 <= LEVEL**2 * square)
+    if level.any():
+        first = int(np.flatnonzero(level)[0])
+        a = np.zeros(len(mean))
+        a[first] = 1 / mean[first]
+        return a
+    total = rows.dot(np.ones(len(mean)))[problem.now]
+    if total[0] != 0 and np.ptp(total) <= LEVEL * abs(total[0]):
+        return (square > 0) / total[0]
+    return None
+
+
+def _inverse(spread: Array, square: Array, ridge: float) -> Array:
+    """1 / (spread + ridge), 0 for a column without data; what is constant but for rounding is left as it is."""
+    spread = np.where(spread > LEVEL * square, spread, square) + ridge
+    found = np.zeros_like(spread)
+    np.divide(1.0, np.maximum(spread, FAINT * square.max(initial=0.0)), out=found, where=square > 0)
+    return found
+
+
+def _packed(scale: Array, a: Array | None, mean: Array, weight: float) -> Balanced:
+    """(I - a m') diag(scale) (I - m a') + weight a a', as a diagonal and a rank of two."""
+    if a is None:
+        return Balanced(scale, np.zeros((len(scale), 0)), np.zeros((0, 0)))
+    scaled = scale * mean
+    core = np.array([[float(mean @ scaled) + weight, -1.0], [-1.0, 0.0]])
+    return Balanced(scale, np.column_stack([a, scaled]), core)
+
+
+def _v_pieces(problem: Problem) -> Iterator[tuple[Array, Any]]:
+    """Steps and their rows v, so many at a time as stay in cache; all at once where rows are sparse."""
+    for t in pieces(np.arange(problem.n), 2 * problem.d if not problem.phi.sparse else 1):
+        now, after = problem.phi.take(problem.now[t]), problem.phi.take(problem.next[t])
+        if problem.phi.sparse:
+            yield t, now - sparse.diags_array(problem.discount[t]) @ after
+        else:
+            yield t, now - problem.discount[t, None] * after
+
+
+def _squares(V: Any) -> Any:
+    """Squared entries, sparse or dense, in float64."""
+    return V.astype(np.float64).power(2) if sparse.issparse(V) else np.asarray(V, np.float64) ** 2
+
+
+def _sizes(matrix: Any, products: Array, of: Balanced) -> Array:
+    """row'P row for every row, given the rows' products with the sides."""
+    diagonal = np.asarray(_squares(matrix) @ of.scale).ravel()
+    return np.maximum(diagonal + np.einsum("ij,jk,ik->i", products, of.core, products), 0.0)

@@ -1,0 +1,483 @@
+"""The empirical MSPBE of a log as a saddle point, over feature rows that are stored once."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg as linalg
+import scipy.sparse as sparse
+
+from valuefit.data.transitions import Array, Transitions, numbers, run_starts
+from valuefit.linalg.moments import SMALL, count_product, pieces, second_moment, trace_product
+from valuefit.rows.kernels import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
+from valuefit.rows.products import Schedule, schedule, sweep, sweep_both
+from valuefit.rows.storage import Rows, featurise, require_memory, require_range
+
+# In the time that one pass takes to read a number twice from memory, BLAS does this many operations
+# (make bench measures it). A number of sparse rows takes longer, for what it is multiplied by is all over memory.
+GEMM_FLOPS, SPARSE_FLOPS = 32, 200
+
+C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
+# What a problem may ask of a solver beyond the plain on-policy case, in the words of tables and sentences.
+TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric")
+
+
+class Moments(NamedTuple):
+    """A = mean u v' (k, d), b = mean r u (k,), C = mean psi psi' (k, k), or the identity."""
+
+    A: Array
+    b: Array
+    C: Array
+
+
+class Problem:
+    """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2.
+
+    With `v_t = phi_t - discount_t phi'_t` and `u_t = ratio_t (psi_t + trace * discount_{t-1} u_{t-1})`,
+    started afresh at every episode: `A = mean u v'`, `b = mean r u`, `C = mean psi psi'`.
+    `psi` is `phi` (MSPBE) unless `dual_features` gives the dual columns of its own; `metric="identity"`
+    puts C = I (NEU). C^-1 means the pseudo-inverse. A feature that is zero in every row a step started
+    from has no data: its weight is 0, and `dead` lists it. Nothing here makes an array of n x d.
+
+    log: the transitions. features: callable or scikit-learn transformer, applied once to the distinct
+    observations; None takes the observations themselves (one-hot columns for states by index).
+    discount: in [0, 1]. trace: lambda, in [0, 1]. ridge: at least 0.
+    """
+
+    def __init__(
+        self,
+        log: Transitions,
+        features: Any = None,
+        *,
+        discount: float = 0.99,
+        trace: float = 0.0,
+        ridge: float = 0.0,
+        dual_features: Any = None,
+        metric: str = "C",
+    ) -> None:
+        if np.ndim(discount) != 0:
+            raise ValueError("discount must be one number; discounts of their own for each step go into from_rows.")
+        _between("discount", discount, 0, 1)
+        if discount == 1 and not log.terminated.any():
+            raise ValueError(
+                "discount is 1 but no episode of the log terminates, so values are infinite sums. "
+                "Use a discount below 1, or mark the terminated steps."
+            )
+        used = np.union1d(log.now, log.next[log.next >= 0])
+        next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
+        self._set_up(
+            Rows(featurise(log.observations, used, features, "features")),
+            np.searchsorted(used, log.now),
+            next,
+            log.reward,
+            np.where(log.terminated, 0.0, discount),
+            log.ratio,
+            log.begins,
+            trace,
+            ridge,
+            None if dual_features is None else Rows(featurise(log.observations, used, dual_features, "dual_features")),
+            metric,
+        )
+
+    @classmethod
+    def from_rows(
+        cls,
+        Phi: Any,
+        now: Any,
+        next: Any,
+        reward: Any,
+        discount: Any,
+        ratio: Any = None,
+        episode: Any = None,
+        *,
+        trace: float = 0.0,
+        ridge: float = 0.0,
+        dual_rows: Any = None,
+        metric: str = "C",
+    ) -> Problem:
+        """A problem from feature rows `Phi (m, d)` and, for each step, indices into them.
+
+        `next[t] = -1` or `discount[t] = 0`: the episode terminated there. `discount`, `ratio` (1 if None)
+        and `episode` (one episode if None) have an entry a step; a scalar discount stands for all steps.
+        `dual_rows (m, k)`: rows of the dual features, k >= d.
+        """
+        rows = Rows(Phi)
+        now = numbers("now", now, dtype=np.int64)
+        n = len(now)
+        next = numbers("next", next, length=n, dtype=np.int64)
+        for name, index, lowest in (("now", now, 0), ("next", next, -1)):
+            if n and (index.min() < lowest or index.max() >= rows.shape[0]):
+                where = int(np.flatnonzero((index < lowest) | (index >= rows.shape[0]))[0])
+                raise ValueError(
+                    f"{name}[{where}] is {index[where]}, but there are {rows.shape[0]} rows: indices run from "
+                    f"{lowest} to {rows.shape[0] - 1}."
+                )
+        discount = numbers("discount", discount, length=n)
+        _between("discount", discount, 0, 1)
+        discount = np.where(next < 0, 0.0, discount)
+        if n and (discount == 1).all():
+            raise ValueError(
+                "discount is 1 but no episode of the log terminates, so values are infinite sums. "
+                "Use a discount below 1, or mark the terminated steps with next = -1."
+            )
+        episode = np.zeros(n, np.int64) if episode is None else numbers("episode", episode, length=n, dtype=np.int64)
+        problem = cls.__new__(cls)
+        problem._set_up(
+            rows,
+            now,
+            next,
+            numbers("reward", reward, length=n),
+            discount,
+            np.ones(n) if ratio is None else numbers("ratio", ratio, length=n),
+            run_starts(episode) if n else np.zeros(0, bool),
+            trace,
+            ridge,
+            None if dual_rows is None else Rows(dual_rows, "dual_rows"),
+            metric,
+        )
+        return problem
+
+    def _set_up(
+        self,
+        phi: Rows,
+        now: Array,
+        next: Array,
+        reward: Array,
+        discount: Array,
+        ratio: Array,
+        begins: Array,
+        trace: float,
+        ridge: float,
+        psi: Rows | None,
+        metric: str,
+    ) -> None:
+        if len(now) == 0:
+            raise ValueError("The log is empty: give at least one step.")
+        if (ratio < 0).any():
+            where = int(np.flatnonzero(ratio < 0)[0])
+            raise ValueError(f"ratio is {ratio[where]} at step {where}. Importance ratios cannot be negative.")
+        require_range("Rewards", float(np.abs(reward).max()))
+        _between("trace", trace, 0, 1)
+        if not (isinstance(ridge, int | float | np.number) and np.isfinite(ridge) and ridge >= 0):
+            raise ValueError(f"ridge is {ridge}; it must be a finite number, 0 or more.")
+        if metric not in ("C", "identity"):
+            raise ValueError(f'metric is {metric!r}; it must be "C" (MSPBE) or "identity" (NEU).')
+        if psi is not None and psi.shape[0] != phi.shape[0]:
+            raise ValueError(
+                f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
+                "Both need one row an observation."
+            )
+        if psi is not None and psi.shape[1] < phi.shape[1]:
+            raise ValueError(
+                f"There are {psi.shape[1]} dual features for {phi.shape[1]} features; at least as many are needed."
+            )
+        from_here = np.zeros(phi.shape[0], bool)
+        from_here[now] = True
+        dead = ~phi.used_columns(from_here)
+        phi = phi.without(dead)
+        self.phi, self.psi = phi, phi if psi is None else psi
+        self.dead: Array = np.flatnonzero(dead)
+        self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
+        self.now = np.ascontiguousarray(now, np.int64)
+        # A terminated step bootstraps with weight 0; pointing it at its own row spares the kernels a branch.
+        self.next = np.ascontiguousarray(np.where(next < 0, now, next), np.int64)
+        self.discount, self.reward, self.ratio = discount, reward, ratio
+        self.begins, self.trace, self.ridge = begins, float(trace), float(ridge)
+        self.identity = metric == "identity"
+
+    def __repr__(self) -> str:
+        kind = ", ".join(sorted(self.traits)) or "on-policy"
+        return f"Problem(n={self.n}, d={self.d}, distinct rows={self.phi.shape[0]}, {kind})"
+
+    @cached_property
+    def traits(self) -> frozenset[str]:
+        """What a solver must be able to do for this problem, in the words of the capability table."""
+        present = (
+            bool((self.ratio != 1).any()),
+            self.trace > 0,
+            self.ridge > 0,
+            self.phi.dtype == np.float32,
+            self.phi.sparse,
+            self.k != self.d,
+            self.identity,
+        )
+        return frozenset(name for name, here in zip(TRAITS, present, strict=True) if here)
+
+    # ---- full-batch products: one pass each -------------------------------------------------------------
+
+    def _batch(self, theta: Array | None, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
+        """Phi' a and Psi' c of `batch_weights`; None stands for a zero vector and spares its product."""
+        shared = self.psi is self.phi
+        if shared and theta is not None and not (self.trace or self.phi.sparse):
+            return self._sweep(theta, w, reward)
+        if shared and theta is not None and w is not None:
+            p, q = self.phi.dot2(theta, w)
+        else:
+            p = np.zeros(self.phi.shape[0]) if theta is None else self.phi.dot(theta)
+            q = np.zeros(self.psi.shape[0]) if w is None else self.psi.dot(w)
+        a, c = batch_weights(self.now, self.next, self.discount, self.ratio, self.begins, self.trace, reward, p, q)
+        if w is None:
+            return None, self.psi.tdot(c) / self.n
+        if not self.identity:
+            c += self.visits * q
+        Atw, rest = self.phi.tdot2(a, c) if shared else (self.phi.tdot(a), self.psi.tdot(c))
+        return Atw / self.n, rest / self.n
+
+    def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
+        """The same over dense rows where no trace ties a step to those before it, reading the rows once."""
+        log = self.next, self.discount, self.ratio, reward
+        rows = self.phi.matrix
+        if w is None:
+            return None, sweep(rows, self._schedule, *log, theta) / self.n
+        both = sweep_both(rows, self._schedule, self.now, *log, theta, w, identity=self.identity)
+        return both[0] / self.n, both[1] / self.n
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        row_bytes = self.d * self.phi.dtype.itemsize
+        return schedule(self.now, self.next, self.phi.shape[0], row_bytes)
+
+    def B(self, theta: Array, w: Array) -> tuple[Array, Array]:
+        """The operator of equation (10): (ridge theta - A' w, A theta - b + C w)."""
+        Atw, rest = self._batch(theta, w, self.reward)
+        assert Atw is not None
+        return self.ridge * theta - Atw, rest + w if self.identity else rest
+
+    def residual(self, theta: Array) -> Array:
+        """b - A theta."""
+        return -self._batch(theta, None, self.reward)[1]
+
+    def A_dot(self, theta: Array) -> Array:
+        """A theta."""
+        return self._batch(theta, None, self._no_reward)[1]
+
+    def At_dot(self, w: Array) -> Array:
+        """A' w."""
+        a, _ = batch_weights(
+            self.now, self.next, self.discount, self.ratio, self.begins, self.trace, self._no_reward,
+            np.zeros(self.phi.shape[0]), self.psi.dot(w),
+        )  # fmt: skip
+        return self.phi.tdot(a) / self.n
+
+    def C_dot(self, w: Array) -> Array:
+        """C w."""
+        return w.copy() if self.identity else self.psi.tdot(self.visits * self.psi.dot(w)) / self.n
+
+    @cached_property
+    def b(self) -> Array:
+        """mean r u."""
+        return -self._batch(None, None, self.reward)[1]
+
+    @cached_property
+    def visits(self) -> Array:
+        """How many steps start from each row."""
+        return np.bincount(self.now, minlength=self.phi.shape[0]).astype(np.float64)
+
+    @cached_property
+    def _no_reward(self) -> Array:
+        return np.zeros(self.n)
+
+    # ---- moments ----------------------------------------------------------------------------------------
+
+    def moments(self) -> Moments:
+        """A, b and C as dense arrays, at the cost of n d^2 operations, or fewer where rows repeat."""
+        return Moments(self.A, self.b, self.C)
+
+    @cached_property
+    def A(self) -> Array:
+        """mean u v', (k, d)."""
+        self._require_moment_memory()
+        rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
+        if self.trace:
+            return trace_product(*rows, self.begins, self.trace) / self.n
+        return count_product(*rows) / self.n
+
+    @cached_property
+    def C(self) -> Array:
+        """mean psi psi', (k, k), or the identity."""
+        self._require_moment_memory()
+        return np.eye(self.k) if self.identity else self.second_moment
+
+    def _require_moment_memory(self) -> None:
+        require_memory(
+            self.k * (self.k + self.d),
+            f"The moments of {self.d} features and {self.k} dual features",
+            "Use a matrix-free solver such as 'svrg' or 'saga'.",
+        )
+
+    @cached_property
+    def second_moment(self) -> Array:
+        """mean psi psi', whatever the metric."""
+        return second_moment(self.psi, self.visits) / self.n
+
+    # ---- the objective, through the pseudo-inverse of C ---------------------------------------------------
+
+    @cached_property
+    def C_spectrum(self) -> tuple[Array, Array]:
+        """The eigenvalues of C that count as nonzero, ascending, and their eigenvectors as columns."""
+        if self.identity:
+            return np.ones(self.k), np.eye(self.k)
+        values, vectors = linalg.eigh(self.C, check_finite=False)
+        kept = values > C_CUTOFF * max(values[-1], 0.0)
+        return values[kept], vectors[:, kept]
+
+    @cached_property
+    def C_root(self) -> Array:
+        """R, (k, rank), with R R' = C^+."""
+        values, vectors = self.C_spectrum
+        return vectors / np.sqrt(values)
+
+    def objective(self, theta: Array) -> float:
+        """F(theta)."""
+        off = self.C_root.T @ self.residual(theta)
+        return 0.5 * float(off @ off) + 0.5 * self.ridge * float(theta @ theta)
+
+    def gradient(self, theta: Array) -> Array:
+        """The gradient of F: ridge theta - A' C^+ (b - A theta)."""
+        w = self.C_root @ (self.C_root.T @ self.residual(theta))
+        return self.ridge * theta - self.At_dot(w)
+
+    # ---- what work is worth -----------------------------------------------------------------------------
+
+    def passes(self, flops: float) -> float:
+        """What this many operations at the rate of a matrix product are worth in passes over the log."""
+        return flops / ((SPARSE_FLOPS if self.phi.sparse else GEMM_FLOPS) * self._numbers)
+
+    @property
+    def _numbers(self) -> float:
+        """Stored numbers that a pass meets, each twice."""
+        return self.n * max(1.0, self.phi.stored / self.phi.shape[0])
+
+    def reading(self, numbers: float) -> float:
+        """What reading this many numbers from memory is worth in passes."""
+        return numbers * GEMM_FLOPS / 2 / ((SPARSE_FLOPS if self.phi.sparse else GEMM_FLOPS) * self._numbers)
+
+    def meeting(self, numbers: float) -> float:
+        """What a product with a sparse matrix that stores this many numbers is worth in passes over sparse rows."""
+        return numbers / (2 * self._numbers)
+
+    @property
+    def moment_passes(self) -> float:
+        """Passes that `moments()` is worth."""
+        return self.A_passes + (0.0 if self.identity else self.C_passes)
+
+    @property
+    def A_passes(self) -> float:
+        """Passes that A and b are worth."""
+        if self.phi.sparse and not self.trace:
+            return 1 + self._sparse_passes(2.0)
+        rows = self.n if self.trace else int((self.visits > 0).sum())
+        return 1 + self.passes(2.0 * rows * self.k * self.d)
+
+    @property
+    def C_passes(self) -> float:
+        """Passes that mean psi psi' is worth."""
+        return self._sparse_passes(1.0) if self.psi.sparse else self.passes(float((self.visits > 0).sum()) * self.k**2)
+
+    def _sparse_passes(self, products: float) -> float:
+        """Of n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
+        slow = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
+        return self.passes(slow * products * self.n * (self.phi.stored / self.phi.shape[0]) ** 2)
+
+    def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:
+        """The problem with weight/2 |theta - y|^2 added, and where its zero lies.
+
+        In delta = theta - shift with shift = weight y / (ridge + weight), it is a problem over the same rows, with
+        ridge + weight for a ridge and r_t - v_t' shift for rewards, but for a constant. Half a pass.
+        """
+        shift = weight / (self.ridge + weight) * y
+        p = self.phi.dot(shift)
+        other = copy.copy(self)
+        for name in ("b", "traits"):
+            other.__dict__.pop(name, None)
+        other.ridge = self.ridge + weight
+        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
+        return other, shift
+
+    # ---- rows, for solvers that step through them -------------------------------------------------------
+
+    @cached_property
+    def u(self) -> Rows:
+        """The rows that u_t is read from: those of psi (times ratio_t) without traces, else one a step."""
+        if not self.trace:
+            return self.psi
+        if self.psi.sparse:
+            _, indices, indptr = self.psi.kernel
+            sizes = trace_row_sizes(indices, indptr, self.now, self.begins, self.k)
+            if 3 * sizes.sum() < 2 * self.n * self.k:  # an entry of CSR takes 12 bytes, a dense one 8
+                starts = np.concatenate([[0], np.cumsum(sizes)])
+                self._require_trace_memory(2 * int(starts[-1]))
+                values, columns = trace_rows_sparse(
+                    self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace, self.k, starts
+                )
+                return Rows(sparse.csr_array((values, columns, starts), shape=(self.n, self.k)))
+        self._require_trace_memory(self.n * self.k)
+        U = np.empty((self.n, self.k))
+        trace_block(
+            self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace, 0, self.n,
+            np.zeros(self.k), U,
+        )  # fmt: skip
+        return Rows(U)
+
+    def _require_trace_memory(self, count: int) -> None:
+        require_memory(
+            count,
+            f"Stepping through single rows with traces keeps {self.n} trace rows, which",
+            "Use a batch solver: 'lstd' or 'pdbg' needs no such table.",
+        )
+
+    def steps(self, t: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """now, next, discount, row of u and its factor, for these steps, in order of use.
+
+        Gathered here at once: a kernel that looked them up one by one would wait for memory at each.
+        """
+        if self.trace:
+            return self.now[t], self.next[t], self.discount[t], t, np.ones(len(t))
+        now = self.now[t]
+        return now, self.next[t], self.discount[t], now, self.ratio[t]
+
+    @cached_property
+    def u_squared(self) -> Array:
+        """|u_t|^2 of every step."""
+        if self.trace:
+            return self.u.squared_norms()
+        return self.ratio**2 * self.psi.squared_norms()[self.now]
+
+    @cached_property
+    def u_squared_bound(self) -> Array:
+        """An upper bound of |u_t|^2 that needs no trace rows."""
+        norms = np.sqrt(self.psi.squared_norms()[self.now])
+        return trace_norms(norms, self.discount, self.ratio, self.begins, self.trace) ** 2
+
+    @cached_property
+    def v_squared(self) -> Array:
+        """|v_t|^2 of every step."""
+        out = np.empty(self.n)
+        for steps in pieces(np.arange(self.n), 2 * self.d if not self.phi.sparse else 1):
+            now, after = self.phi.take(self.now[steps]), self.phi.take(self.next[steps])
+            weight = self.discount[steps]
+            if self.phi.sparse:
+                v = now - sparse.diags_array(weight) @ after
+                out[steps] = np.asarray(v.power(2).sum(axis=1)).ravel()
+            else:
+                v = now - weight[:, None] * after
+                out[steps] = np.einsum("ij,ij->i", v, v)
+        return out
+
+    @cached_property
+    def psi_squared(self) -> Array:
+        """|psi_t|^2 of every step."""
+        return self.psi.squared_norms()[self.now]
+
+
+def _between(name: str, value: Any, low: float, high: float) -> None:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}; it must be a number between {low} and {high}.") from None
+    if not ((array >= low) & (array <= high)).all():
+        wrong = array if array.ndim == 0 else array[~((array >= low) & (array <= high))][0]
+        raise ValueError(f"{name} is {wrong}; it must lie between {low} and {high}.")

@@ -1,0 +1,169 @@
+"""Full-batch products that read every row once: what a row is multiplied by is known while it is still in cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from valuefit.data.transitions import Array
+from valuefit.rows.kernels import axpy, axpy2, compiled, dot, dot2
+from valuefit.threads import parts_of, share_out
+
+BLOCK_BYTES = 96 << 10  # of rows that are read, and multiplied again while they are in the nearer caches
+FAR = 2  # blocks within which a row is still there
+
+
+class Schedule(NamedTuple):
+    """Steps by the row they start from and by the row they lead to, and when each row's weight is known.
+
+    A row's weight in A theta needs the values of the rows that its steps lead to. After block g of rows, those of
+    `ready` from ready_starts[g] on are due: rows in sight whose neighbours have been read by then. Parts of `span`
+    blocks each are swept on their own, maybe at the same time; rows that wait for one far away or in another part
+    come in the last groups, one for each part, and are read a second time. Parts follow from the rows alone, so
+    sums do not depend on how many threads there are.
+    """
+
+    starts: Array
+    order: Array
+    back_starts: Array
+    back_order: Array
+    ready: Array
+    ready_starts: Array
+    block: int
+    blocks: int
+    span: int
+
+    @property
+    def parts(self) -> int:
+        return len(self.ready_starts) - 1 - self.blocks
+
+
+def schedule(now: Array, next: Array, rows: int, row_bytes: float) -> Schedule:
+    """The schedule of a log over this many rows."""
+    block = int(np.clip(BLOCK_BYTES / max(row_bytes, 1.0), 8, 64))
+    starts, order = _sorted(now, rows)
+    back_starts, back_order = _sorted(next, rows)
+    blocks = -(-rows // block)
+    span = max(-(-blocks // parts_of(rows * row_bytes)), 1)
+    group = np.empty(rows, np.int64)
+    _due(now, next, block, blocks, span, group)
+    ready_starts, ready = _sorted(group, blocks + -(-blocks // span))
+    return Schedule(starts, order, back_starts, back_order, ready, ready_starts, block, blocks, span)
+
+
+@compiled
+def _sorted(keys, count):
+    """Places of each key in ascending order: those of key i are order[starts[i]:starts[i + 1]]."""
+    starts = np.zeros(count + 1, np.int64)
+    for key in keys:
+        starts[key + 1] += 1
+    for i in range(count):
+        starts[i + 1] += starts[i]
+    filled = starts.copy()
+    order = np.empty(keys.shape[0], np.int64)
+    for t in range(keys.shape[0]):
+        order[filled[keys[t]]] = t
+        filled[keys[t]] += 1
+    return starts, order
+
+
+@compiled
+def _due(now, next, block, blocks, span, group):
+    """The block after which each row is due; blocks + part where a neighbour is too far away for that."""
+    for i in range(group.shape[0]):
+        group[i] = i
+    for t in range(now.shape[0]):
+        group[now[t]] = max(group[now[t]], next[t])
+        group[next[t]] = max(group[next[t]], now[t])
+    together = block * span
+    for i in range(group.shape[0]):
+        part = i // together
+        late = group[i] - i > FAR * block or group[i] >= (part + 1) * together
+        group[i] = blocks + part if late else group[i] // block
+    for t in range(now.shape[0]):  # a neighbour before this row is known too, unless another part reads it
+        last = max(now[t], next[t])
+        part = last // together
+        if min(now[t], next[t]) < part * together:
+            group[last] = blocks + part
+
+
+def sweep(
+    rows: Array, plan: Schedule, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array
+) -> Array:
+    """sum_t u_t (v_t' theta - r_t) with u_t = ratio_t row, reading the rows once."""
+    p = np.empty(len(rows))
+    out = np.zeros((plan.parts, rows.shape[1]))
+    _in_parts(
+        plan,
+        lambda part, first, last: _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out[part]),
+    )
+    return out.sum(axis=0)
+
+
+def sweep_both(
+    rows: Array, plan: Schedule, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array,
+    w: Array, *, identity: bool
+) -> tuple[Array, Array]:  # fmt: skip
+    """sum_t v_t (u_t' w) and sum_t u_t (v_t' theta - r_t) + row row' w, reading the rows once."""
+    p, q = np.empty(len(rows)), np.empty(len(rows))
+    out = np.zeros((2, plan.parts, rows.shape[1]))
+    _in_parts(
+        plan,
+        lambda part, first, last: _sweep_both(
+            rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, *out[:, part]
+        ),
+    )
+    of_theta, of_w = out.sum(axis=1)
+    return of_theta, of_w
+
+
+def _in_parts(plan: Schedule, work: Callable[[int, int, int], Any]) -> None:
+    """All parts, each in its groups; when every row has been read, what waited for that."""
+    parts, blocks, span = plan.parts, plan.blocks, plan.span
+    share_out(lambda part: work(part, part * span, min((part + 1) * span, blocks)), parts)
+    if plan.ready_starts[blocks] < len(plan.ready):
+        share_out(lambda part: work(part, blocks + part, blocks + part + 1), parts)
+
+
+@compiled
+def _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out):
+    """Groups first to last - 1: out += sum_t u_t (v_t' theta - r_t) over the rows that are due in them."""
+    m = p.shape[0]
+    for g in range(first, last):
+        for i in range(g * plan.block, min((g + 1) * plan.block, m)):
+            p[i] = dot(rows, i, theta)
+        for e in range(plan.ready_starts[g], plan.ready_starts[g + 1]):
+            i = plan.ready[e]
+            weight = 0.0
+            for f in range(plan.starts[i], plan.starts[i + 1]):
+                t = plan.order[f]
+                weight += ratio[t] * (p[i] - discount[t] * p[next[t]] - reward[t])
+            if weight != 0.0:
+                axpy(rows, i, weight, out)
+
+
+@compiled
+def _sweep_both(
+    rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, of_theta, of_w
+):  # fmt: skip
+    """Groups first to last - 1: both sums over the rows that are due in them."""
+    m = p.shape[0]
+    for g in range(first, last):
+        for i in range(g * plan.block, min((g + 1) * plan.block, m)):
+            p[i], q[i] = dot2(rows, i, theta, w)
+        for e in range(plan.ready_starts[g], plan.ready_starts[g + 1]):
+            i = plan.ready[e]
+            a, c = 0.0, 0.0
+            for f in range(plan.starts[i], plan.starts[i + 1]):
+                t = plan.order[f]
+                a += ratio[t] * q[i]
+                c += ratio[t] * (p[i] - discount[t] * p[next[t]] - reward[t])
+                if not identity:
+                    c += q[i]
+            for f in range(plan.back_starts[i], plan.back_starts[i + 1]):
+                t = plan.back_order[f]
+                a -= discount[t] * ratio[t] * q[now[t]]
+            if a != 0.0 or c != 0.0:
+                axpy2(rows, i, a, of_theta, c, of_w)

@@ -1,0 +1,269 @@
+"""Feature rows: all that the rest needs of a storage is `@`, its transpose, and one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from valuefit.data.transitions import Array
+from valuefit.memory import memory_limit
+from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
+from valuefit.threads import parts_of, share_out
+
+LARGEST = 1e70  # features and rewards that reach beyond this, or nowhere its inverse, are refused
+SHORT = 256  # bytes of a row up to which four are added up together: two to four times faster, but slower beyond 400
+BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
+
+
+def fits(count: int) -> bool:
+    """Whether `count` float64 find room."""
+    return 8 * count <= memory_limit()
+
+
+def require_memory(count: int, what: str, instead: str) -> None:
+    """Refuse an array of `count` float64 that would not fit."""
+    if not fits(count):
+        raise MemoryError(
+            f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"
+        )
+
+
+def require_range(name: str, peak: float) -> None:
+    """Refuse numbers whose products would be infinite or zero, for a gap computed from such is a lie."""
+    if peak > LARGEST or 0 < peak < 1 / LARGEST:
+        raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of numbers. Rescale them.")
+
+
+class Rows:
+    """Feature rows (m, d), dense float64 or float32, or CSR; products come out in float64.
+
+    float32 rows are widened as they are read, so the answer is that of the stored numbers to the last digit.
+    """
+
+    def __init__(self, matrix: Any, name: str = "features") -> None:
+        if sparse.issparse(matrix):
+            matrix = sparse.csr_array(matrix)
+            if not matrix.has_canonical_format:
+                matrix = matrix.copy()  # the caller's own stays as it was
+                matrix.sum_duplicates()
+            values = matrix.data
+        else:
+            matrix = values = np.asarray(matrix)
+        if values.dtype.hasobject or values.dtype.kind not in "biuf":
+            raise ValueError(f"{name} have dtype {values.dtype}, which is not numeric. Convert them to floats.")
+        if matrix.ndim != 2 or matrix.shape[1] == 0:
+            raise ValueError(f"{name} must be a matrix, one row an observation; the shape is {matrix.shape}.")
+        dtype = np.float32 if values.dtype == np.float32 else np.float64
+        self.sparse = sparse.issparse(matrix)
+        if self.sparse:
+            matrix = sparse.csr_array(
+                (values.astype(dtype, copy=False), matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)),
+                shape=matrix.shape,
+            )
+        else:
+            matrix = np.ascontiguousarray(matrix, dtype=dtype)
+        self.matrix = matrix
+        self.shape: tuple[int, int] = matrix.shape
+        self.dtype = np.dtype(dtype)
+        self._check_range(name)
+
+    def _check_range(self, name: str) -> None:
+        peak = 0.0
+        for start, block in self.blocks():
+            values = block.data if self.sparse else block
+            if values.size:
+                peak = max(peak, float(values.max()), -float(values.min()))
+            if not np.isfinite(values).all():
+                if self.sparse:
+                    entry = int(np.flatnonzero(~np.isfinite(values))[0])
+                    where = int(np.searchsorted(block.indptr, entry, side="right")) - 1
+                else:
+                    where = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
+                raise ValueError(
+                    f"{name} are NaN or infinite in row {where}. Look at the observation of that row and the "
+                    "transformer that made it."
+                )
+        require_range(name, peak)
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        """(first row, block of rows) in storage order; blocks fit in cache."""
+        m, d = self.shape
+        size = max(1, BLOCK_BYTES // (8 * d)) if not self.sparse else m
+        for start in range(0, m, max(size, 1)):
+            yield start, self.matrix[start : start + size]
+
+    def take(self, index: Array) -> Any:
+        """These rows, in float64."""
+        chosen = self.matrix[index]
+        return chosen.astype(np.float64, copy=False)
+
+    def dot(self, x: Array) -> Array:
+        """Phi x."""
+        p = np.empty(self.shape[0])
+        self._in_parts(lambda rows, _, here: rows_dot(rows, x, p[here]))
+        return p
+
+    def dot2(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Phi x and Phi y, reading the rows once."""
+        p, q = np.empty(self.shape[0]), np.empty(self.shape[0])
+        self._in_parts(lambda rows, _, here: rows_dot2(rows, x, y, p[here], q[here]))
+        return p, q
+
+    def tdot(self, a: Array) -> Array:
+        """Phi' a."""
+        add = short_tdot if self.short else rows_tdot
+        out = np.zeros((len(self._parts), self.shape[1]))
+        self._in_parts(lambda rows, part, here: add(rows, a[here], out[part]))
+        return out.sum(axis=0)
+
+    def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
+        """Phi' a and Phi' c, reading the rows once."""
+        add = short_tdot2 if self.short else rows_tdot2
+        out = np.zeros((2, len(self._parts), self.shape[1]))
+        self._in_parts(lambda rows, part, here: add(rows, a[here], c[here], *out[:, part]))
+        of_a, of_c = out.sum(axis=1)
+        return of_a, of_c
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """Neighbouring rows that one thread reads; so few parts that sums of them are short beside the rows."""
+        m, width = self.shape
+        most = min(parts_of(self.stored * (self.dtype.itemsize + 4 * self.sparse)), max(1, self.stored // (4 * width)))
+        ends = np.linspace(0, m, most + 1).astype(np.int64)
+        return [slice(int(start), int(end)) for start, end in pairwise(ends)]
+
+    def _in_parts(self, work: Callable[[Any, int, slice], Any]) -> None:
+        """work(rows in the form kernels take, number of the part, which rows), part by part."""
+
+        def one(part: int) -> None:
+            here = self._parts[part]
+            if self.sparse:
+                rows = self.matrix.data, self.matrix.indices, self.matrix.indptr[here.start : here.stop + 1]
+                work(rows, part, here)
+            else:
+                work(self.matrix[here], part, here)
+
+        share_out(one, len(self._parts))
+
+    def squared_norms(self) -> Array:
+        """|row|^2 of every row."""
+        if self.sparse:
+            return np.asarray(self._squares().sum(axis=1)).ravel()
+        out = np.empty(self.shape[0])
+        for start, block in self.blocks():
+            out[start : start + len(block)] = np.einsum("ij,ij->i", block, block, dtype=np.float64)
+        return out
+
+    def _squares(self) -> Any:
+        """Squared entries of sparse rows, in float64, where those of float32 could overflow."""
+        values = self.matrix.data.astype(np.float64) ** 2
+        return sparse.csr_array((values, self.matrix.indices, self.matrix.indptr), shape=self.shape)
+
+    def column_squares(self, weights: Array) -> Array:
+        """sum over rows of weight * row^2, for every column."""
+        if self.sparse:
+            return np.asarray(self._squares().T @ weights).ravel()
+        out = np.zeros(self.shape[1])
+        for start, block in self.blocks():
+            out += weights[start : start + len(block)] @ block.astype(np.float64) ** 2
+        return out
+
+    def used_columns(self, rows: Array) -> Array:
+        """For every column, whether any of these rows (a mask) is nonzero there."""
+        if self.sparse:
+            used = np.zeros(self.shape[1], bool)
+            chosen = self.matrix[np.flatnonzero(rows)]
+            used[chosen.indices[chosen.data != 0]] = True
+            return used
+        used = np.zeros(self.shape[1], bool)
+        for start, block in self.blocks():
+            used |= (block[rows[start : start + len(block)]] != 0).any(axis=0)
+            if used.all():
+                break
+        return used
+
+    def without(self, columns: Array) -> Rows:
+        """A copy with these columns (a mask) zero; itself when they are zero already."""
+        if not columns.any() or not (self.used_columns(np.ones(self.shape[0], bool)) & columns).any():
+            return self
+        if self.sparse:
+            kept = sparse.diags_array((~columns).astype(self.dtype)).tocsr()
+            return Rows(self.matrix @ kept)
+        return Rows(self.matrix * (~columns).astype(self.dtype))
+
+    @property
+    def short(self) -> bool:
+        """Whether rows are dense and so short that adding them up one by one would take longer than reading them."""
+        return not self.sparse and self.shape[1] * self.dtype.itemsize <= SHORT
+
+    @property
+    def kernel(self) -> Any:
+        """The form in which numba kernels take rows."""
+        if self.sparse:
+            return self.matrix.data, self.matrix.indices, self.matrix.indptr
+        return self.matrix
+
+    @property
+    def stored(self) -> int:
+        """Numbers read in one pass over all rows."""
+        return int(self.matrix.nnz) if self.sparse else self.shape[0] * self.shape[1]
+
+
+@compiled
+def short_tdot(rows: Any, a: Any, x: Any) -> Any:
+    """`rows_tdot`, four dense rows at a time."""
+    end = a.shape[0] - a.shape[0] % 4
+    for i in range(0, end, 4):
+        first, second, third, fourth = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        for e in range(x.shape[0]):
+            x[e] += a0 * first[e] + a1 * second[e] + a2 * third[e] + a3 * fourth[e]
+    for i in range(end, a.shape[0]):
+        axpy(rows, i, a[i], x)
+    return x
+
+
+@compiled
+def short_tdot2(rows: Any, a: Any, c: Any, x: Any, y: Any) -> Any:
+    """`rows_tdot2`, four dense rows at a time."""
+    end = a.shape[0] - a.shape[0] % 4
+    for i in range(0, end, 4):
+        first, second, third, fourth = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
+        for e in range(x.shape[0]):
+            x[e] += a0 * first[e] + a1 * second[e] + a2 * third[e] + a3 * fourth[e]
+            y[e] += c0 * first[e] + c1 * second[e] + c2 * third[e] + c3 * fourth[e]
+    for i in range(end, a.shape[0]):
+        axpy2(rows, i, a[i], x, c[i], y)
+    return x, y
+
+
+def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
+    """Feature rows of the observations in use."""
+    observations = table[used]
+    if features is None:
+        if observations.ndim == 1 and observations.dtype.kind in "iu":
+            # a column for every state number, so that the weights of slices, splits and grown logs line up
+            if table.min() >= 0 and table.max() < 10 * len(table) + 1000:
+                return sparse.eye_array(int(table.max()) + 1, format="csr")[observations]
+            return sparse.eye_array(len(table), format="csr")[used]
+        return observations.reshape(len(observations), -1)
+    if isinstance(features, str | np.ndarray | list):
+        raise ValueError(
+            f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
+            "Ready feature rows go into Problem.from_rows."
+        )
+    rows = features(observations) if callable(features) else features.fit_transform(observations)
+    shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
+    if len(shape) != 2 or shape[0] != len(observations):
+        raise ValueError(
+            f"{name} gave an array of shape {shape} for {len(observations)} observations. "
+            "It must give a matrix with one row an observation."
+        )
+    return rows
