@@ -1,10 +1,9 @@
-"""Shared set-up: one compilation cache named by the sources, one thread, and problems in every storage."""
+"""Shared set-up: one compilation cache named by the sources, one thread, markers, and which tests may be skipped."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,112 +21,22 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 import hypothesis  # noqa: E402  (the environment must be set before numpy and numba load)
-import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-import scipy.sparse as sparse  # noqa: E402
 
-import naive  # noqa: E402
-import valuefit as vf  # noqa: E402
-from valuefit import solvers  # noqa: E402
-from valuefit.solvers.solver import Solver, Steps  # noqa: E402
+from helpers.problems import Oracle  # noqa: E402
 
 hypothesis.settings.register_profile("valuefit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("valuefit")
 
-STORAGES = {
-    "dense": np.asarray,
-    "csr": sparse.csr_array,
-    "float32": lambda rows: np.asarray(rows, np.float32),
-}
-
-
-def problem_of(log: naive.Log, storage: str = "dense") -> vf.Problem:
-    """The fast problem of a naive log."""
-    convert = STORAGES[storage]
-    own_dual = log.Psi is not log.Phi and not (log.Psi.shape == log.Phi.shape and np.array_equal(log.Psi, log.Phi))
-    return vf.Problem.from_rows(
-        convert(log.Phi),
-        log.now,
-        log.next,
-        log.reward,
-        log.discount,
-        log.ratio,
-        log.episode,
-        trace=log.trace,
-        ridge=log.ridge,
-        dual_rows=convert(log.Psi) if own_dual else None,
-        metric="identity" if log.identity else "C",
-    )
-
-
-def raw(name: str, problem: vf.Problem) -> Solver:
-    """pdbg, svrg or saga as in the paper, with steps fixed beforehand: no metric, and nothing is adapted."""
-    solver = solvers.find(name)
-    assert isinstance(solver, Steps)
-    step_theta, step_w = solver.auto_steps(problem)
-    return replace(solver, step_theta=step_theta, step_w=step_w)
-
-
-class Oracle:
-    """One of the 16 small problems worked out by plain loops."""
-
-    def __init__(self, number: int) -> None:
-        with np.load(ROOT / "tests" / "data" / "oracles.npz") as stored:
-            for name in stored.files:
-                if name.startswith(f"{number}/"):
-                    setattr(self, name.split("/")[1], stored[name])
-
-    def log(self) -> naive.Log:
-        return naive.Log(
-            self.rows, self.rows, self.now, self.next, self.reward, self.discount, self.ratio, self.episode,
-            float(self.trace), float(self.ridge), False,
-        )  # fmt: skip
-
-    def problem(self, storage: str = "dense") -> vf.Problem:
-        return problem_of(self.log(), storage)
-
 
 # Tests of arithmetic, which `make test-cpus` repeats with the BLAS kernels and code generation of other processors.
-NUMERICAL = [
-    "balance",
-    "batches",
-    "catalyst",
-    "certificate",
-    "choice",
-    "dissection",
-    "errata",
-    "evaluation",
-    "features",
-    "features_more",
-    "intervals",
-    "krylov",
-    "linear_rate",
-    "lstd",
-    "metric",
-    "mixing",
-    "noise",
-    "oracles",
-    "policies",
-    "problem",
-    "properties",
-    "rows",
-    "single",
-    "solve",
-    "state_action",
-    "statistical",
-    "steering",
-    "sweeps",
-    "theorems",
-    "theory",
-    "tiles",
-    "twins",
-    "workers",
-]
+NUMERICAL = {"claims", "engine", "evaluation", "features", "linalg", "problem", "rows", "solvers"}
+NOT_AFFECTED = {"test_averaged", "test_estimator", "test_refusals", "test_result", "test_shuffled", "test_storage"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.stem.removeprefix("test_") in NUMERICAL:
+        if item.path.parent.name in NUMERICAL and item.path.stem not in NOT_AFFECTED:
             item.add_marker("numerical")
 
 
@@ -139,7 +48,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 # Tests that may be skipped, each with its reason; any other skip fails the run.
 NO_BROWSER = "needs chromium, which `make test` installs where it is root and has apt-get"
 ALLOWED_SKIPS: dict[str, str] = {
-    f"tests/test_browser.py::{test}": NO_BROWSER
+    f"tests/report/test_browser.py::{test}": NO_BROWSER
     for test in (
         "test_it_looks_right_in_light_and_dark_wide_and_narrow",
         "test_the_page_is_quiet_and_asks_for_nothing",

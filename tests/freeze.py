@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 from click.testing import CliRunner
-from conftest import Oracle, problem_of
 
 import naive
 import valuefit as vf
+from helpers.problems import Oracle, problem_of
 from valuefit.cli.main import main as command_line
 
 

@@ -1,0 +1,158 @@
+"""Options in a TOML file: what wins, what is refused, and that a written file repeats the run."""
+
+import os
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.command_line import facts, piped, run
+from helpers.log_files import flat, steps
+from valuefit.cli.config import Settings, config_text, merge
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory with a log and a folder for settings."""
+    monkeypatch.chdir(tmp_path)
+    columns = steps(lengths=(25,) * 12)
+    pd.DataFrame(flat(columns)).rename(columns={"reward": "r"}).to_csv("log.csv", index=False)
+    np.save("target.npy", np.full(300, 0.5))
+    np.save("starts.npy", np.zeros((2, 3)))
+    Path("runs").mkdir()
+    Path("lab_uniform.py").write_text("import numpy as np\n\ndef policy(x):\n    return np.full((len(x), 3), 1 / 3)\n")
+    return tmp_path
+
+
+EVERYTHING = (
+    "log.csv", "--columns", "reward=r", "--columns", "obs=obs_0,obs_1,obs_2", "--columns", "truncated=", "--columns",
+    "next_obs=", "--policy", "target.npy", "--starts", "starts.npy", "--features", "fourier:order=1", "--discount",
+    "0.9", "--trace", "0.3", "--ridge", "1e-3", "--solver", "saga", "--tol", "1e-05", "--max-passes", "50", "--seed",
+    "7",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["run.toml", "runs/run.toml"])
+def test_a_written_file_repeats_the_run_bit_for_bit(where, place):
+    # without truncated columns some steps are left out, so the probabilities by step are fewer
+    np.save("target.npy", np.full(294, 0.5))
+    first = run("evaluate", *EVERYTHING, "--json", "--write-config", where)
+    assert first.exit_code in (0, 3), first.stderr
+    again = run("evaluate", "--config", where, "--json")
+    assert (again.exit_code, again.stdout) == (first.exit_code, first.stdout)
+    third = run("evaluate", "--config", where, "--json", "--write-config", "third.toml")
+    assert third.stdout == first.stdout
+    assert tomllib.loads(Path("third.toml").read_text())["log"] == "log.csv"
+
+
+def test_a_process_elsewhere_repeats_the_number(place, tmp_path_factory):
+    words = ("log.csv", "--columns", "reward=r", "--json")
+    first = piped("evaluate", *words, "--write-config", "runs/run.toml")
+    assert first.returncode == 0, first.stderr
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    again = piped("evaluate", "--config", place / "runs" / "run.toml", "--json", cwd=elsewhere)
+    assert again.stdout == first.stdout
+
+
+def test_the_example_is_repeated_too(place):
+    first = run("evaluate", "--json", "--features", "fourier:order=2", "--write-config", "run.toml")
+    assert "No log is named" in Path("run.toml").read_text()
+    assert run("evaluate", "--config", "run.toml", "--json").stdout == first.stdout
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(place):
+    Path("run.toml").write_text(
+        'log = "log.csv"\ndiscount = 0.5\nmax-passes = 7\nseed = 3\njson = true\n'
+        'columns = { reward = "r", action = "" }'
+    )
+    done = run("evaluate", "--config", "run.toml", "--discount", "0.6", "--no-json", "--quiet")
+    assert done.exit_code == 0
+    assert done.stdout.count("\n") == 1
+    told = facts("evaluate", "--config", "run.toml", "--discount", "0.6")
+    assert (told["discount"], told["seed"], told["ridge"]) == (0.6, 3, 0.0)
+    settings = merge({"columns": {"action": "a"}, "seed": None}, "run.toml")
+    assert settings.columns == {"reward": "r", "action": "a"}
+    assert (settings.seed, settings.max_passes, settings.json) == (3, 7.0, True)
+
+
+def test_every_setting_can_stand_in_a_file(place):
+    text = (
+        'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
+        '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
+        'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
+    )
+    Path("runs/all.toml").write_text(text)
+    settings = merge({"force": True}, "runs/all.toml")
+    assert set(tomllib.loads(text)) == {name.replace("_", "-") for name in Settings.__dataclass_fields__}
+    assert settings == Settings(
+        log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
+        values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga", tol=0, max_passes=3.0, seed=4,
+        report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
+    )  # fmt: skip
+
+
+def test_code_in_a_file_runs_only_if_the_command_line_repeats_it(place):
+    words = ("--policy", "lab_uniform:policy")
+    first = run("evaluate", "log.csv", "--columns", "reward=r", *words, "--write-config", "run.toml", "--json")
+    assert first.exit_code == 0, first.stderr
+    assert "must be repeated on the command line" in Path("run.toml").read_text()
+    refused = run("evaluate", "--config", "run.toml", "--json")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "repeat it on the command line: --policy lab_uniform:policy" in refused.stderr
+    assert run("evaluate", "--config", "run.toml", *words, "--json").stdout == first.stdout
+
+
+def test_a_repeated_run_overwrites_nothing_by_itself(place):
+    words = ("evaluate", "log.csv", "--columns", "reward=r", "--save", "runs/kept.npz")
+    assert run(*words, "--write-config", "runs/run.toml").exit_code == 0
+    assert tomllib.loads(Path("runs/run.toml").read_text())["save"] == "kept.npz"
+    again = run("evaluate", "--config", "runs/run.toml")
+    assert again.exit_code == 1
+    assert "'runs/kept.npz' is there already. Choose another name, or overwrite it with --force." in again.stderr
+    assert run("evaluate", "--config", "runs/run.toml", "--force").exit_code == 0
+
+
+def test_what_is_no_path_stays_as_it_is(place):
+    settings = Settings(log="minari:lab/walk-v0", policy="module:function", starts="/data/s.npy")
+    told = tomllib.loads(config_text(settings, Path("runs")))
+    assert (told["log"], told["policy"], told["starts"]) == ("minari:lab/walk-v0", "module:function", "/data/s.npy")
+    Path("runs/run.toml").write_text(config_text(settings, Path("runs")))
+    assert merge({"policy": "module:function"}, "runs/run.toml") == settings
+
+
+def test_a_name_that_is_no_text_is_refused():
+    with pytest.raises(ValueError, match="is not text in UTF-8, so TOML cannot hold it"):
+        config_text(Settings(log=os.fsdecode(b"\xff.csv")), Path())
+
+
+def test_a_huge_file_is_refused(tmp_path):
+    (tmp_path / "huge.toml").write_text("#" * (1 << 20) + "\n")
+    with pytest.raises(ValueError, match=r"huge.toml is longer than a file of options can be"):
+        merge({}, str(tmp_path / "huge.toml"))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+names = texts.filter(lambda text: not set("/\0") & set(text) and text not in (".", ".."))
+
+
+@given(
+    st.builds(
+        Settings,
+        log=names.map(lambda name: f"data/{name}") | st.none(),
+        features=texts,
+        discount=st.floats(allow_nan=False),
+        tol=st.floats(allow_nan=False) | st.just("statistical"),
+        seed=st.integers(-(2**63), 2**63 - 1),
+        solver=texts,
+        columns=st.dictionaries(texts, texts | st.none() | st.lists(texts, min_size=1)),
+    )
+)
+def test_any_settings_survive_being_written_and_read(tmp_path_factory, settings):
+    folder = tmp_path_factory.getbasetemp() / "settings"
+    folder.mkdir(exist_ok=True)
+    (folder / "run.toml").write_bytes(config_text(settings, folder).encode())
+    assert merge({}, str(folder / "run.toml")) == settings

@@ -1,0 +1,147 @@
+"""One log in each format, evaluated with one command line and with one Python call: the same number."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import valuefit as vf
+from helpers.command_line import facts, piped, run, strict
+from helpers.log_files import WRITERS, d4rl, flat, minari_dataset, steps
+
+LENGTHS = (40, 31, 35, 50, 38, 44, 29, 41, 33, 47)
+
+
+@pytest.fixture(scope="module")
+def columns():
+    return steps(lengths=LENGTHS)
+
+
+def agree(source, answer, **settings):
+    """The command line's answer is that of `vf.evaluate`; gives the evaluation."""
+    evaluation = vf.evaluate(source, **settings)
+    told = evaluation.policy_value
+    assert abs(answer["policy_value"]["estimate"] - told.estimate) <= 1e-8
+    assert abs(answer["policy_value"]["standard_error"] - told.standard_error) <= 1e-8
+    assert np.allclose(answer["policy_value"]["interval"], told.interval, rtol=0, atol=1e-8)
+    return evaluation
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "parquet with lists", "npz", "d4rl", "minari"])
+def test_every_format_gives_the_number_of_the_arrays(kind, columns, tmp_path):
+    path = WRITERS[kind](columns, tmp_path)
+    evaluation = agree(str(path), facts("evaluate", path))
+    arrays = vf.evaluate(columns)
+    assert abs(evaluation.policy_value.estimate - arrays.policy_value.estimate) <= 1e-8
+
+
+def test_a_parquet_file_as_a_process_of_its_own(columns, tmp_path):
+    path = WRITERS["parquet"](columns, tmp_path)
+    done = piped("evaluate", path, "--json", "--discount", 0.9, "--features", "fourier:order=1", "--trace", 0.5)
+    assert done.returncode == 0, done.stderr
+    agree(str(path), strict(done.stdout), discount=0.9, features="fourier:order=1", trace=0.5)
+
+
+def test_a_csv_without_truncation_flags(columns, tmp_path):
+    """The last step of an episode that was cut leads nowhere that the file tells of: it is left out, with a note."""
+    table = pd.DataFrame(flat(columns)).drop(columns=["truncated", "next_obs_0", "next_obs_1", "next_obs_2"])
+    table.to_csv(tmp_path / "log.csv", index=False)
+    answer = facts("evaluate", tmp_path / "log.csv")
+    evaluation = agree(str(tmp_path / "log.csv"), answer)
+    assert len(evaluation.log) == sum(LENGTHS) - len(LENGTHS) // 2
+    kept = ~columns["truncated"]
+    by_hand = vf.Transitions.from_arrays(
+        columns["obs"][kept], columns["reward"][kept], terminated=columns["terminated"][kept],
+        episode=columns["episode"][kept], next_observation=columns["next_obs"][kept],
+    )  # fmt: skip
+    number = vf.evaluate(by_hand, features=evaluation.features).policy_value.estimate
+    assert abs(answer["policy_value"]["estimate"] - number) <= 1e-8
+    assert any("Left out the last step of 5 episodes" in note for note in answer["notes"])
+
+
+def test_a_d4rl_file_without_timeouts(columns, tmp_path):
+    path = d4rl(columns, tmp_path / "log.hdf5", leave_out=("next_observations",))
+    agree(str(path), facts("evaluate", path))
+
+
+def test_a_minari_dataset_by_its_id(columns, tmp_path, monkeypatch):
+    folder = minari_dataset(columns, tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    answer = facts("evaluate", "minari:lab/walk-v0")
+    agree("minari:lab/walk-v0", answer)
+    assert answer["policy_value"] == facts("evaluate", folder)["policy_value"]
+
+
+def test_names_of_other_people(columns, tmp_path):
+    table = pd.DataFrame(flat(columns)).drop(columns=["next_obs_0", "next_obs_1", "next_obs_2"])
+    theirs = {"obs_0": "x", "obs_1": "[/]", "obs_2": "<script>", "reward": "r"}
+    table.rename(columns=theirs).to_csv(tmp_path / "log.csv", index=False)
+    words = ("--columns", "obs=x,[/],<script>", "--columns", "reward=r", "--columns", "action=")
+    answer = facts("evaluate", tmp_path / "log.csv", *words)
+    mapping = {"obs": ["x", "[/]", "<script>"], "reward": "r", "action": None}
+    assert agree(str(tmp_path / "log.csv"), answer, columns=mapping).log.action is None
+
+
+@pytest.mark.parametrize("target", ["log.parquet", "log.npz", "log"])
+def test_convert_and_evaluate_what_it_wrote(target, columns, tmp_path):
+    source = WRITERS["d4rl"](columns, tmp_path)
+    done = run("convert", source, tmp_path / target)
+    assert done.exit_code == 0, done.stderr
+    assert f"Written: {tmp_path / target} ({sum(LENGTHS)} steps in 10 episodes)" in done.stdout
+    assert facts("evaluate", tmp_path / target)["policy_value"] == facts("evaluate", source)["policy_value"]
+    again = run("convert", source, tmp_path / target)
+    assert again.exit_code == 1
+    assert "is there already. Choose another name, or overwrite it with --force." in again.stderr
+    assert run("convert", source, tmp_path / target, "--force").exit_code == 0
+
+
+def test_convert_tells_what_it_assumed(columns, tmp_path):
+    table = pd.DataFrame(flat(columns)).drop(columns=["truncated", "next_obs_0", "next_obs_1", "next_obs_2"])
+    table.rename(columns={"reward": "r"}).to_csv(tmp_path / "log.csv", index=False)
+    done = run("convert", tmp_path / "log.csv", tmp_path / "log", "--columns", "reward=r")
+    assert done.exit_code == 0, done.stderr
+    assert "Note: Left out the last step of 5 episodes" in done.stdout
+    assert len(vf.load(tmp_path / "log")) == sum(LENGTHS) - 5
+
+
+# ---- policies and starts --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def discrete(tmp_path, monkeypatch):
+    """A log over four states, with a module, a table and probabilities by step that say the same policy."""
+    rng = np.random.default_rng(3)
+    n = 600
+    state, action = rng.integers(0, 4, n), rng.integers(0, 2, n)
+    table = np.array([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1], [0.4, 0.6]])
+    log = {
+        "obs": state, "action": action, "reward": rng.normal(size=n) + action, "episode": np.arange(n) // 12,
+        "terminated": np.arange(n) % 12 == 11, "behaviour_prob": np.full(n, 0.5),
+    }  # fmt: skip
+    pd.DataFrame(log).to_csv(tmp_path / "log.csv", index=False)
+    np.save(tmp_path / "table.npy", table)
+    np.savetxt(tmp_path / "steps.csv", table[state, action])
+    (tmp_path / "lab_policy.py").write_text(
+        f"import numpy as np\n\ndef probabilities(states):\n    return np.array({table.tolist()})[states]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return table
+
+
+def test_a_policy_as_module_table_and_numbers_by_step(discrete):
+    table = discrete
+    wanted = vf.evaluate("log.csv", policy=table).policy_value
+    for policy in ("lab_policy:probabilities", "table.npy", "steps.csv"):
+        answer = facts("evaluate", "log.csv", "--policy", policy)
+        assert abs(answer["policy_value"]["estimate"] - wanted.estimate) <= 1e-8
+        assert answer["policy_value"]["effective_sample_size"] == wanted.effective_sample_size
+    other = facts("evaluate", "log.csv", "--policy", "table.npy", "--values", "state-action", "--columns",
+                  "behaviour_prob=")  # fmt: skip
+    agree("log.csv", other, policy=table, values="state-action", columns={"behaviour_prob": None})
+    assert other["policy_value"]["estimate"] != pytest.approx(wanted.estimate, abs=1e-6)
+
+
+def test_starts_from_a_file(discrete):
+    (starts := pd.DataFrame({"obs": [0, 3, 3]})).to_csv("starts.csv", index=False)
+    answer = facts("evaluate", "log.csv", "--starts", "starts.csv")
+    assert answer["policy_value"]["starts"] == 3
+    agree("log.csv", answer, starts=starts["obs"].to_numpy())

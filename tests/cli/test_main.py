@@ -1,0 +1,278 @@
+"""What `valuefit` shows: on a terminal, piped, as JSON, when stopped; its help and its completion."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import valuefit as vf
+from helpers.command_line import facts, on_terminal, piped, run, strict
+from helpers.log_files import flat, steps
+from valuefit.cli.config import Settings
+from valuefit.cli.console import printable, sentence
+from valuefit.cli.main import main
+from valuefit.cli.options import FEATURES, SECTIONS, solver_names
+from valuefit.features.registry import names as feature_names
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """A CSV log in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame(flat(steps(lengths=(30,) * 25))).to_csv("log.csv", index=False)
+    return "log.csv"
+
+
+# ---- the answer -----------------------------------------------------------------------------------------------
+
+
+def test_without_a_log_the_example_is_evaluated():
+    done = run("evaluate", "--json")
+    told = strict(done.stdout)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("{")
+    assert done.stdout.endswith("}\n")
+    assert done.stderr == ""
+    assert told["policy_value"]["estimate"] == pytest.approx(-69.6, abs=0.2)
+    assert told["steps"] == 18307
+    assert "comes with valuefit" in told["notes"][0]
+
+
+def test_json_tells_all_that_python_does_but_the_time(log):
+    told = facts("evaluate", log, "--ridge", 0.01)
+    wanted = vf.evaluate(log, ridge=0.01).to_dict()
+    assert told.keys() == wanted.keys()
+    assert wanted["solver"].pop("seconds") > 0
+    assert told["solver"].keys() == wanted["solver"].keys()
+    assert told["notes"] == wanted["notes"]
+
+
+def test_piped_it_is_plain_text_with_the_answer_and_no_bars(log):
+    done = piped("evaluate", log)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "━" not in done.stdout + done.stderr
+    assert re.search(r"policy value +-?\d", done.stdout)
+    assert "Notes:" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_reader_that_goes_away_is_no_traceback(log):
+    command = f"{sys.executable} -m valuefit evaluate {log} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_quiet_is_one_line(log):
+    done = run("evaluate", log, "--quiet")
+    assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\)\n", done.stdout)
+    few = run("evaluate", log, "-q", "--discount", 1, "--solver", "gtd2", "--max-passes", 1)
+    assert few.stdout.endswith("with 3 warnings\n")
+    one = run("evaluate", log, "-q", "--discount", 1)
+    assert one.stdout.endswith("with 1 warning\n")
+
+
+def test_no_standard_error_is_said_and_null(tmp_path):
+    pd.DataFrame({"obs_0": [0.5], "reward": [1.0], "terminated": [1]}).to_csv(tmp_path / "one.csv", index=False)
+    words = ("evaluate", tmp_path / "one.csv", "--features", "identity")
+    assert facts(*words)["policy_value"]["standard_error"] is None
+    assert "standard error unknown" in run(*words, "-q").stdout
+    code, shown = on_terminal(*words, cwd=tmp_path)
+    assert code == 0
+    assert "unknown" in shown
+
+
+def test_a_terminal_shows_bars_then_a_table_then_words(log):
+    code, shown = on_terminal("evaluate", log, cwd=".")
+    assert code == 0
+    assert "Reading" in shown
+    assert "Solving" in shown
+    plain = ESCAPE.sub("", shown)
+    assert re.search(r"│ policy value │ +-?\d\S* │ +\S+ │ +\S+ to \S+ │", plain)
+    where = [plain.index(word) for word in ("How good is the policy?", "policy value", "solver  ", "Notes")]
+    assert where == sorted(where)
+    assert "750 steps in 25 episodes" in plain
+
+
+def test_what_is_not_converged_is_shown_with_exit_code_3(log):
+    words = ("evaluate", log, "--solver", "gtd2", "--max-passes", 2)
+    done = run(*words)
+    assert done.exit_code == 3
+    assert "policy value" in done.stdout
+    assert "Allow more with --max-passes." in re.sub(r"\s+", " ", done.stdout)
+    assert facts(*words, code=3)["solver"]["status"] == "budget"
+    code, shown = on_terminal(*words, cwd=".")
+    assert code == 3
+    assert ESCAPE.sub("", shown).index("Warnings") < ESCAPE.sub("", shown).index("Notes")
+
+
+# ---- stopped by the keyboard ------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_while_solving_shows_the_best_so_far_and_gives_130(log):
+    def stop(process):
+        os.kill(process.pid, signal.SIGINT)
+
+    words = ("evaluate", log, "--solver", "saga", "--tol", 0, "--max-passes", 1e9)
+    code, shown = on_terminal(*words, cwd=".", once=b"Solving", then=stop)
+    assert code == 130
+    assert "Traceback" not in shown
+    assert "Stopped by the keyboard" in ESCAPE.sub("", shown)
+    assert "policy value" in shown
+
+
+def test_ctrl_c_anywhere_else_gives_130_and_a_word(log):
+    with open("lab_stop.py", "w") as module:
+        module.write("def policy(observations):\n    raise KeyboardInterrupt\n")
+    done = run("evaluate", log, "--policy", "lab_stop:policy")
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert "Stopped." in done.stderr
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def test_save_is_what_python_loads(log):
+    done = run("evaluate", log, "--save", "kept.npz")
+    assert done.exit_code == 0
+    assert "Evaluation: kept.npz" in done.stdout
+    kept = vf.Evaluation.load("kept.npz")
+    assert kept.policy_value == vf.evaluate(log).policy_value
+
+
+def test_report_is_written_where_it_says(log, monkeypatch):
+    asked = []
+
+    def write_report(evaluation, path, *, force):
+        asked.append((evaluation.policy_value.starts, path, force))
+        return path
+
+    monkeypatch.setitem(sys.modules, "valuefit.report.page", SimpleNamespace(write_report=write_report))
+    assert "Report: page.html" in run("evaluate", log, "--report", "page.html").stdout
+    assert strict(run("evaluate", log, "--report", "page.html", "--force", "--json").stdout)
+    assert asked == [(25, "page.html", False), (25, "page.html", True)]
+
+
+# ---- names are not trusted -----------------------------------------------------------------------------------------
+
+
+def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):
+    """The path holds [/], <script> and an escape sequence; so do its columns."""
+    (tmp_path / "[").mkdir()
+    table = pd.DataFrame(flat(steps(lengths=(9,) * 20)))
+    name = "[/]<script>\x1b[31m.csv"
+    theirs = {"obs_0": "[/]", "obs_1": "\x1b]0;gone\x07", "obs_2": "[red]<script>"}
+    table.rename(columns=theirs).to_csv(tmp_path / name, index=False)
+    words = ("evaluate", name, "--columns", "obs=[/],\x1b]0;gone\x07", "--columns", "next_obs=")
+    code, shown = on_terminal(*words, cwd=tmp_path)
+    assert code == 0, shown
+    assert r"[/]<script>\x1b[31m.csv" in shown
+    assert "\x07" not in shown
+    assert "\x1b]0;" not in shown
+    code, shown = on_terminal("evaluate", name, cwd=tmp_path)
+    assert code == 1
+    told = shown.rpartition("\x1b[2K")[2]  # after the bar is gone
+    assert told.startswith("Error: [/]<script>\\x1b[31m.csv has no column obs_0")
+    assert r"'[/]', '\x1b]0;gone\x07', '[red]<script>'" in told
+    assert "\x1b" not in told
+    code, shown = on_terminal("convert", name, "[/]", *words[2:], cwd=tmp_path)
+    assert (code, "\x1b" in shown) == (0, False)
+    assert "Written: [/]" in shown
+
+
+def test_printable_keeps_what_is_harmless():
+    assert printable("Größe 3 × 4, 速度") == "Größe 3 × 4, 速度"
+    assert printable("a\x1b[2J\x07\x9b\u202e\n\udc80") == r"a\x1b[2J\x07\x9b\u202e\n\udc80"
+
+
+def test_sentences_speak_of_options():
+    assert sentence("Name yours with columns={'obs': ...}; it has x.") == "Name yours with --columns obs=...; it has x."
+    assert sentence("Leave done out with columns={'done': None}.") == "Leave done out with --columns done=."
+    assert sentence('use values="state-action", which') == "use --values state-action, which"
+    assert sentence("overwrite it with force=True.") == "overwrite it with --force."
+
+
+# ---- help and completion -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["", *main.commands])
+def test_help_has_examples_that_can_be_parsed(command):
+    done = run(*command.split(), "--help")
+    assert done.exit_code == 0
+    examples = [line.split("   ")[0] for line in re.findall(r"^ {4}valuefit (.*)$", done.stdout, re.M)]
+    assert examples
+    assert "Examples" in done.stdout
+    for words in (example.split("|")[0].split() for example in examples):
+        name, rest = words[0], words[1:]
+        main.commands[name].make_context(name, rest, resilient_parsing=False)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_every_setting_is_an_option_under_a_heading():
+    options = {one.name for one in main.commands["evaluate"].params}
+    assert options == {*Settings.__dataclass_fields__, "config", "write_config"}
+    assert {name for names in SECTIONS.values() for name in names} == options - {"log"}
+
+
+def test_completion_knows_features_and_solvers():
+    assert list(FEATURES) == feature_names()
+    assert set(solver_names()) == {"auto", *vf.solvers.names()}
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("valuefit ev", {"evaluate"}),
+        ("valuefit evaluate --features fo", {"fourier"}),
+        ("valuefit evaluate --solver s", {"saga", "svrg"}),
+        ("valuefit evaluate --values s", {"state", "state-action"}),
+        ("valuefit evaluate --write", {"--write-config"}),
+    ],
+)
+def test_the_shell_completes_words(words, wanted):
+    environment = {
+        **os.environ, "_VALUEFIT_COMPLETE": "bash_complete", "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }  # fmt: skip
+    code = "from valuefit.cli.main import main; import sys\ntry: main(prog_name='valuefit')\nfinally: "
+    code += "assert not {'numpy', 'rich'} & set(sys.modules), 'slow'"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert {line.split(",")[1] for line in done.stdout.split()} == wanted, done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script(shell):
+    done = run("completion", shell)
+    assert done.exit_code == 0
+    assert f"_VALUEFIT_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_help_of_a_command_that_is_not_there():
+    done = run("evalute")
+    assert done.exit_code == 2
+    assert "No such command 'evalute'" in done.stderr
+
+
+def test_evaluate_can_be_stopped_by_its_callback():
+    seen = []
+    rng = np.random.default_rng(0)
+    ends = np.arange(200) % 10 == 9
+    log = vf.Transitions.from_arrays(rng.normal(size=(200, 2)), rng.normal(size=200), terminated=ends)
+
+    def third(standing):
+        seen.append(standing.passes)
+        return len(seen) == 3
+
+    found = vf.evaluate(log, solver="saga", tol=0, callback=third)
+    assert found.result.status == "interrupted"
+    assert len(seen) == 3

@@ -1,0 +1,220 @@
+"""Every wrong input ends with its sentence on stderr, its exit code, nothing on stdout, and no traceback."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.command_line import on_terminal, piped, run
+from helpers.log_files import flat, steps
+
+TOML = {
+    "malformed.toml": "discount = = 1",
+    "unknown.toml": "discont = 0.9",
+    "strange.toml": "zzz = 1",
+    "code.toml": 'log = "log.csv"\npolicy = "os:system"',
+    "force.toml": 'log = "log.csv"\nforce = true',
+    "text.toml": 'discount = "high"',
+    "truth.toml": "ridge = true",
+    "seed.toml": "seed = 1.5",
+    "tol.toml": 'tol = "tight"',
+    "values.toml": 'values = "states"',
+    "quiet.toml": 'quiet = "yes"',
+    "features.toml": "features = 3",
+    "columns.toml": 'columns = "reward"',
+    "columns2.toml": "[columns]\nreward = 3",
+    "twice.toml": "max-passes = 1\nmax_passes = 2",
+    "table.toml": 'log = "log.csv"\n[config]\nx = 1',
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("wrong")
+    table = pd.DataFrame(flat(steps(lengths=(20,) * 8)))
+    table.to_csv(place / "log.csv", index=False)
+    table.drop(columns="behaviour_prob").to_csv(place / "bare.csv", index=False)
+    table.drop(columns=["obs_0", "obs_1", "obs_2"]).to_csv(place / "blind.csv", index=False)
+    table.assign(reward=np.where(np.arange(len(table)) == 7, np.nan, 1.0)).to_csv(place / "nan.csv", index=False)
+    table.assign(reward="much").to_csv(place / "text.csv", index=False)
+    (place / "log.xlsx").write_bytes(b"PK")
+    (place / "empty.csv").write_text("")
+    (place / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (place / "there.html").write_text("mine")
+    (place / "there.npz").write_text("mine")
+    (place / "there.toml").write_text("mine")
+    (place / "sub").mkdir()
+    np.save(place / "three.npy", np.full((4, 3), 1 / 3))
+    np.save(place / "wide.npy", np.full((4, 3), 0.5))
+    np.save(place / "short.npy", np.full(5, 0.5))
+    np.save(place / "starts.npy", np.zeros((2, 5)))
+    np.save(place / "no-starts.npy", np.zeros((0, 3)))
+    (place / "lab_broken.py").write_text("def policy(observations):\n    return observations.shpae\n")
+    for name, text in TOML.items():
+        (place / name).write_text(text)
+    return place
+
+
+WRONG = [
+    # the log
+    ("missing.csv", "There is no file 'missing.csv'."),
+    ("log.xlsx", "cannot tell what log.xlsx is by its ending"),
+    ("sub", "is neither a log that valuefit saved nor a Minari dataset"),
+    ("empty.csv", "empty.csv has no header line."),
+    ("broken.parquet", "broken.parquet cannot be read as Parquet"),
+    ("https://example.org/log.csv", "is not on this machine. Download it first"),
+    ("minari:../../etc", "'../../etc' is no Minari id."),
+    ("blind.csv", "has no column obs_0, obs_1, ... (or one column obs). Name yours with --columns obs=..."),
+    ("log.csv --columns reward=r", "has no column 'r', which columns names for reward. It has 'episode', 'obs_0'"),
+    ("log.csv --columns prize=reward", "columns maps 'prize', which valuefit does not know"),
+    ("nan.csv", "reward is nan at step 7"),
+    ("text.csv", "Column 'reward' of text.csv holds text, such as 'much', not numbers."),
+    ("--columns reward=r", "--columns names the columns of a log, but no LOG is given."),
+    # the policy and the starts
+    ("bare.csv --policy three.npy", "Either give behaviour_prob, or use --values state-action, which needs none."),
+    ("log.csv --policy wide.npy", "The probabilities of the policy file wide.npy sum to 1.5 in row 0, not to 1."),
+    ("log.csv --policy short.npy", "has 5 probabilities but the log has 160 steps"),
+    ("log.csv --policy none.npy", "There is no policy file none.npy."),
+    ("log.csv --policy nothing", "The policy 'nothing' is neither \"module:function\" nor a file"),
+    ("log.csv --policy lab_none:policy", "There is no module 'lab_none'"),
+    ("log.csv --policy lab_broken:polcy", "'lab_broken' has no 'polcy'. Did you mean 'policy'?"),
+    ("log.csv --policy lab_broken:policy", "The policy lab_broken:policy failed with AttributeError"),
+    ("log.csv --policy lab_broken:policy", "lab_broken.py, line 2)"),
+    ("log.csv --values state-action", "State-action values need a target policy. Give --policy, or use --values state"),
+    ("log.csv --starts none.npy", "There is no file of starts none.npy."),
+    ("log.csv --starts log.json", "Starts are read from .npy, .csv, .txt, but the file is 'log.json'."),
+    ("log.csv --starts starts.npy", "has shape (5,), but an observation of the log has (3,)"),
+    ("log.csv --starts no-starts.npy", "starts is empty"),
+    ("log.csv --starts broken.parquet", "Starts are read from"),
+    # how
+    ("log.csv --features fourrier", "There are no features 'fourrier' (did you mean 'fourier'?)"),
+    ("log.csv --features fourier:odrer=5", "have no option 'odrer' (did you mean 'order'?)"),
+    ("log.csv --solver sga", "There is no solver 'sga'. Did you mean 'saga'?"),
+    ("log.csv --discount 1.5", "discount is 1.5; it must lie between 0 and 1."),
+    ("log.csv --trace -1", "trace is -1.0; it must lie between 0 and 1."),
+    ("log.csv --ridge -1", "ridge is -1.0; it must be a finite number, 0 or more."),
+    ("log.csv --ridge nan", "ridge is nan; it must be a finite number, 0 or more."),
+    ("log.csv --tol nan", "tol is nan"),
+    ("log.csv --max-passes 0", "max_passes is 0"),
+    ("log.csv --seed -1", "seed is -1; it must be a whole number, 0 or more."),
+    ("log.csv --solver ilstd --ridge 1", "ilstd cannot take a problem with ridge"),
+    # what is written
+    ("log.csv --report there.html", "'there.html' is there already. Choose another name, or overwrite it with --force"),
+    ("log.csv --save there.npz", "'there.npz' is there already. Choose another name, or overwrite it with --force."),
+    ("log.csv --write-config there.toml", "'there.toml' is there already."),
+    ("log.csv --report page.pdf", "The report is an HTML page, so 'page.pdf' should end in .html."),
+    ("log.csv --save none/x.npz", "There is no folder 'none' to write into. Make it first."),
+    ("log.csv --save sub --force", "'sub' is a folder; --save needs the name of a file."),
+    ("log.csv --save log.csv --force", "--save would overwrite the input: both are 'log.csv'."),
+    ("log.csv --policy wide.npy --save sub/../wide.npy --force", "--save would overwrite the input"),
+    ("log.csv --save x.html --report x.html", "--save would overwrite --report: both are 'x.html'."),
+    # TOML
+    ("--config none.toml", "There is no file 'none.toml'."),
+    ("--config malformed.toml", "malformed.toml is not valid TOML: Invalid value (at line 1, column 12)"),
+    ("--config unknown.toml", "has the key 'discont', which valuefit evaluate does not know. Did you mean 'discount'?"),
+    ("--config strange.toml", "has the key 'zzz', which valuefit evaluate does not know. It knows log, columns,"),
+    ("--config code.toml", "asks for the policy 'os:system', which is code, and a file may not ask for that. If you "
+     "trust it, repeat it on the command line: --policy os:system"),
+    ("--config force.toml", "what is overwritten is not for a file to decide. Repeat it on the command line: --force"),
+    ("--config text.toml", "text.toml says discount = 'high'; it must be a number."),
+    ("--config truth.toml", "truth.toml says ridge = True; it must be a number."),
+    ("--config seed.toml", "seed.toml says seed = 1.5; it must be a whole number."),
+    ("--config tol.toml", "says tol = 'tight'; it must be a number or \"statistical\"."),
+    ("--config values.toml", 'says values = \'states\'; it must be "state" or "state-action".'),
+    ("--config quiet.toml", "says quiet = 'yes'; it must be true or false."),
+    ("--config features.toml", "says features = 3; it must be text in quotes."),
+    ("--config columns.toml", "says columns = 'reward'; it must be a table of names"),
+    ("--config columns2.toml", "says columns = {'reward': 3}; it must be a table of names"),
+    ("--config twice.toml", "sets 'max_passes' twice"),
+    ("--config table.toml", "has the key 'config', which valuefit evaluate does not know."),
+    ("--config sub", "There is no file 'sub'."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "wanted"), WRONG, ids=[words for words, _ in WRONG])
+def test_wrong_input_has_its_sentence_and_exit_code_1(words, wanted, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*") if "__pycache__" not in str(path))
+    done = run("evaluate", *words.split(), "--json")
+    assert done.exit_code == 1, done.stdout
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert wanted in done.stderr
+    assert done.stderr.count("\n") == 1
+    after = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*") if "__pycache__" not in str(path))
+    assert [one for one in after if not one[0].is_dir()] == [one for one in before if not one[0].is_dir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("log.csv --discount much", "'much' is not a valid float"),
+        ("log.csv --values states", "'states' is not one of 'state', 'state-action'"),
+        ("log.csv --tol tight", "'tight' is neither a number nor \"statistical\"."),
+        ("log.csv --columns reward", "'reward' is not of the form ours=theirs, as in reward=r."),
+        ("log.csv --columns reward=a --columns reward=b", "'reward' is named twice."),
+        ("log.csv --discont 0.9", "--discont"),
+        ("log.csv log.csv", "unexpected extra argument"),
+    ],
+)
+def test_wrong_usage_has_exit_code_2(words, wanted, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    done = run("evaluate", *words.split())
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert wanted in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("missing.csv out", "There is no file 'missing.csv'."),
+        ("log.csv out.csv", "valuefit saves logs as folders, .parquet or .npz, not as .csv. Choose another name."),
+        ("log.csv there.npz", "there.npz is there already. Choose another name, or overwrite it with --force."),
+        ("log.csv none/out", "There is no folder 'none' to write into."),
+        ("log.csv out --columns reward=r", "has no column 'r'"),
+        ("nan.csv out", "reward is nan at step 7"),
+    ],
+)
+def test_convert_refuses_with_a_sentence(words, wanted, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    done = run("convert", *words.split())
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert wanted in done.stderr
+    assert not (folder / "out").exists()
+
+
+def test_a_process_of_its_own_says_the_same(folder):
+    done = piped("evaluate", "nan.csv", "--json", cwd=folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: reward is nan at step 7. Remove that step or give it a finite value.\n"
+    assert piped("evaluate", "--no-such", cwd=folder).returncode == 2
+    code, shown = on_terminal("evaluate", "nan.csv", cwd=folder)
+    assert code == 1
+    assert "Error: reward is nan at step 7." in shown
+    assert "Traceback" not in shown
+
+
+def test_force_overwrites_what_was_asked_for_and_nothing_else(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for name in ("a.npz", "a.toml"):
+        (folder / name).write_text("old")
+    assert run("evaluate", "log.csv", "--save", "a.npz", "--write-config", "a.toml", "--force").exit_code == 0
+    assert (folder / "a.npz").read_bytes()[:2] == b"PK"
+    assert (folder / "a.toml").read_text().startswith("# Written by valuefit")
+    assert (folder / "there.npz").read_text() == "mine"
+    for name in ("a.npz", "a.toml"):
+        (folder / name).unlink()
+
+
+def test_the_reason_of_a_failure_to_write_is_told_after_the_answer(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    def full(self, path, *, force):
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr("valuefit.evaluation.evaluation.Evaluation.save", full)
+    done = run("evaluate", "log.csv", "--save", "b.npz", "-q")
+    assert done.exit_code == 1
+    assert "standard error" in done.stdout
+    assert "No space left on device" in done.stderr

@@ -1,0 +1,395 @@
+"""One door for logs: the same steps from any format are the same log, and a saved log comes back as it was."""
+
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import h5py
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import valuefit as vf
+from helpers.log_files import WRITERS, assert_same_log, d4rl, expected, flat, minari_dataset, steps
+from valuefit.data.load import READERS
+
+COLUMNS = steps()
+FORMS = ["folder", "log.parquet", "log.npz"]
+
+
+# ---- every source --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_the_same_log_from_every_source_is_the_same_log(kind, tmp_path):
+    source = WRITERS[kind](COLUMNS, tmp_path)
+    mapping = {"behaviour_prob": "infos/prob"} if kind == "minari" else None
+    log = vf.load(source, columns=mapping)
+    if kind == "d4rl":  # probabilities went through a logarithm
+        np.testing.assert_allclose(log.behaviour_prob, COLUMNS["behaviour_prob"], rtol=1e-14)
+        log = dataclasses.replace(log, behaviour_prob=COLUMNS["behaviour_prob"])
+    assert_same_log(log, expected())
+    assert log.notes == ()
+    if isinstance(source, Path):
+        assert log.source == str(source)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("trace", [0.0, 0.7])
+def test_the_same_log_from_every_source_has_the_same_moments(kind, trace, tmp_path):
+    log = vf.load(WRITERS[kind](COLUMNS, tmp_path))
+    for mine, its in zip(
+        vf.Problem(log, discount=0.9, trace=trace).moments(),
+        vf.Problem(expected(), discount=0.9, trace=trace).moments(),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, its, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_whole_numbers_are_states_from_every_source(kind, tmp_path):
+    rng = np.random.default_rng(3)
+    columns = {**COLUMNS, "obs": rng.integers(0, 5, len(COLUMNS["reward"]))}
+    follows = np.append(columns["obs"][1:], 9)
+    columns["next_obs"] = np.where(columns["truncated"], rng.integers(0, 5, len(follows)), follows)
+    if kind == "minari":
+        source = minari_dataset(columns, tmp_path, space=gymnasium.spaces.Discrete(10))
+    else:
+        source = WRITERS[kind](columns, tmp_path)
+    log = vf.load(source)
+    np.testing.assert_array_equal(log.observations, np.arange(5))
+    np.testing.assert_array_equal(log.observations[log.now], columns["obs"])
+    on = ~columns["terminated"]
+    np.testing.assert_array_equal(log.observations[log.next[on]], columns["next_obs"][on])
+    assert "5 states" in log.notes[-1]
+
+
+class OnlyArrow:
+    """All that polars and others promise: the Arrow stream protocol."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def test_whatever_speaks_arrow_is_a_table():
+    assert_same_log(vf.load(OnlyArrow(pa.table(flat(COLUMNS)))), expected())
+
+
+def test_a_minari_id_is_looked_up_where_minari_keeps_it(tmp_path, monkeypatch):
+    minari_dataset(COLUMNS, tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    log = vf.load("minari:lab/walk-v0", columns={"behaviour_prob": "infos/prob"})
+    assert_same_log(log, expected())
+    assert log.source == "minari:lab/walk-v0"
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / ".minari").mkdir(parents=True)
+    (tmp_path / "home" / ".minari" / "datasets").symlink_to(tmp_path)
+    assert_same_log(vf.load("minari:lab/walk-v0", columns={"behaviour_prob": "infos/prob"}), expected())
+
+
+def test_minari_observations_that_are_dicts_are_named_by_their_parts(tmp_path):
+    parts = {"place": COLUMNS["obs"][:, :2], "speed": COLUMNS["obs"][:, 2]}
+    after = {"place": COLUMNS["next_obs"][:, :2], "speed": COLUMNS["next_obs"][:, 2]}
+    root = minari_dataset(COLUMNS, tmp_path)
+    with h5py.File(root / "data" / "main_data.hdf5", "a") as file:  # as Minari stores spaces.Dict
+        for name, group in file.items():
+            here = COLUMNS["episode"] == int(name.split("_")[1])
+            del group["observations"]
+            for part in parts:
+                group[f"observations/{part}"] = np.concatenate([parts[part][here], after[part][here][-1:]])
+    mapping = {"behaviour_prob": "infos/prob", "obs": ["observations/place", "observations/speed"]}
+    assert_same_log(vf.load(root, columns=mapping), expected())
+    assert_same_log(vf.load(root, columns={**mapping, "obs": "observations/"}), expected())
+    with pytest.raises(ValueError, match=r"has no column obs_0.*columns=\{'obs': ...\}.*'observations/place'"):
+        vf.load(root)
+
+
+def test_minari_infos_with_the_resets_own_entry_are_shifted_by_it(tmp_path):
+    root = minari_dataset(COLUMNS, tmp_path)
+    with h5py.File(root / "data" / "main_data.hdf5", "a") as file:
+        for group in file.values():
+            prob = group["infos/prob"][()]
+            del group["infos/prob"]
+            group["infos/prob"] = np.concatenate([[7.0], prob])
+    assert_same_log(vf.load(root, columns={"behaviour_prob": "infos/prob"}), expected())
+
+
+def test_d4rl_without_timeouts_ends_episodes_where_the_next_observation_is_another(tmp_path):
+    log = vf.load(d4rl(COLUMNS, tmp_path / "log.h5", leave_out=["timeouts"]))
+    np.testing.assert_array_equal(log.truncated[:-1], COLUMNS["truncated"][:-1])  # after the last row nothing jumps
+    np.testing.assert_array_equal(log.begins, expected().begins)
+    assert "led to an observation that is not the one of the next row" in log.notes[0]
+
+
+def test_d4rl_with_timeouts_and_no_next_observations_loses_the_cut_steps_and_says_so(tmp_path):
+    log = vf.load(d4rl(COLUMNS, tmp_path / "log.h5", leave_out=["next_observations"]))
+    cut = int(COLUMNS["truncated"].sum())
+    assert len(log) == len(COLUMNS["reward"]) - cut
+    assert f"Left out the last step of {cut} episodes (1 of one step only)" in log.notes[0]
+    kept = expected()[~COLUMNS["truncated"]]
+    np.testing.assert_array_equal(log.observations[log.now], kept.observations[kept.now])
+    np.testing.assert_array_equal(log.reward, kept.reward)
+    np.testing.assert_array_equal(log.terminated, kept.terminated)
+
+
+def test_a_log_is_itself():
+    log = expected()
+    assert vf.load(log) is log
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+@st.composite
+def logs(draw):
+    """Ragged logs of states, numbers or vectors, in any common type, with and without what is optional."""
+    lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    n = sum(lengths)
+    ids = draw(st.permutations(range(-2, 8)))[: len(lengths)]
+    shape = draw(st.sampled_from([(), (1,), (3,)]))
+    dtype = draw(st.sampled_from([np.float64, np.float32, np.int64, np.int16]))
+    values = st.integers(-3, 3) if np.dtype(dtype).kind == "i" else st.floats(-4, 4, width=16).map(lambda x: x + 0.0)
+    observation = draw(hnp.arrays(dtype, (n, *shape), elements=values))
+    last = np.concatenate([np.arange(length) == length - 1 for length in lengths])
+    terminated = last & np.repeat(draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))), lengths)
+    truncated = last & np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    after = None
+    if draw(st.booleans()) or not terminated[last].all():
+        follows = np.concatenate([observation[1:], observation[:1]])
+        own = draw(hnp.arrays(dtype, (n, *shape), elements=values))
+        keep = (draw(st.booleans()) & ~last).reshape(-1, *[1] * len(shape))
+        after = np.where(keep, follows, own)
+    positive = st.floats(0.125, 4, width=16)
+    many = {"elements": positive}
+    return vf.Transitions.from_arrays(
+        observation,
+        draw(hnp.arrays(np.float64, n, elements=st.floats(-4, 4))),
+        terminated=terminated,
+        truncated=truncated,
+        episode=np.repeat(ids, lengths),
+        next_observation=after,
+        action=draw(
+            st.none() | hnp.arrays(np.int64, n, elements=st.integers(0, 3)) | hnp.arrays(np.float32, (n, 2), **many)
+        ),
+        behaviour_prob=draw(st.none() | hnp.arrays(np.float64, n, **many)),
+        ratio=draw(st.none() | hnp.arrays(np.float64, n, **many)),
+    )
+
+
+@settings(max_examples=80)
+@given(logs(), st.sampled_from(FORMS))
+def test_a_saved_log_comes_back_as_it_was(tmp_path_factory, log, name):
+    path = vf.save(log, tmp_path_factory.mktemp("saved") / name)
+    assert_same_log(vf.load(path), log)
+
+
+@settings(max_examples=40)
+@given(logs(), st.data())
+def test_a_folder_keeps_any_selection_of_steps(tmp_path_factory, log, data):
+    piece = log[data.draw(st.lists(st.integers(0, len(log) - 1), min_size=1, max_size=8))]
+    assert_same_log(vf.load(vf.save(piece, tmp_path_factory.mktemp("saved") / "folder")), piece)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_episode_that_was_cut_off_where_the_next_begins_keeps_its_last_step(name, tmp_path):
+    log = vf.Transitions.from_arrays([0, 1, 2], [1.0, 2.0, 3.0], next_observation=[1, 2, 0], truncated=[0, 1, 0],
+                                     terminated=[0, 0, 1], episode=[0, 0, 1])  # fmt: skip
+    assert_same_log(vf.load(vf.save(log, tmp_path / name)), log)
+
+
+@pytest.mark.parametrize("name", FORMS[1:])
+def test_a_table_keeps_a_stretch_of_steps_and_refuses_a_torn_one(name, tmp_path):
+    piece = expected()[2:12]
+    assert_same_log(vf.load(vf.save(piece, tmp_path / name)), piece, rows=False)
+    for torn in (expected()[[0, 2, 3]], expected()[[6, 6]], expected()[::-1]):
+        with pytest.raises(ValueError, match="is a selection in which steps of an episode do not follow"):
+            vf.save(torn, tmp_path / f"torn-{name}")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_notes_are_saved_with_a_folder(tmp_path):
+    log = dataclasses.replace(expected(), notes=("Left out <b>[/]\x1b.",))
+    assert vf.load(vf.save(log, tmp_path / "log")).notes == log.notes
+
+
+def test_observations_of_a_folder_are_mapped_and_not_read(tmp_path):
+    log = vf.load(vf.save(expected(), tmp_path / "log"))
+    base = log.observations
+    while not isinstance(base, np.memmap):
+        base = base.base
+    assert base.filename == tmp_path / "log" / "observations.npy"
+    assert vf.solve(vf.Problem(log, discount=0.9, ridge=0.1), "saga", max_passes=3).theta.shape == (3,)
+
+
+def test_images_are_saved_as_a_folder_or_npz_and_not_as_a_table(tmp_path):
+    log = vf.Transitions.from_arrays(np.ones((4, 2, 2)), np.ones(4), terminated=[0, 0, 0, 1])
+    for name in ("folder", "log.npz"):
+        assert_same_log(vf.load(vf.save(log, tmp_path / name)), log)
+    with pytest.raises(ValueError, match=r"shape \(2, 2\) do not fit the columns of a table. Save the log as a folder"):
+        vf.save(log, tmp_path / "log.parquet")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nothing_is_overwritten_without_force(name, tmp_path):
+    first, second = expected(), expected()[:3]
+    path = vf.save(first, tmp_path / name)
+    with pytest.raises(ValueError, match="is there already"):
+        vf.save(second, path)
+    assert_same_log(vf.load(path), first)
+    vf.save(second, path, force=True)
+    assert_same_log(vf.load(path), second, rows=False)
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_of_somebody_else_is_never_replaced(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="a folder that holds more than a log of valuefit"):
+        vf.save(expected(), tmp_path / "thesis", force=True)
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ValueError, match="is a file, and what is to be written is not"):
+        vf.save(expected(), tmp_path / "file", force=True)
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(ValueError, match="is a folder, and what is to be written is not"):
+        vf.save(expected(), tmp_path / "folder.parquet", force=True)
+
+
+def test_a_link_to_a_folder_is_replaced_and_not_what_it_leads_to(tmp_path):
+    vf.save(expected(), tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    vf.save(expected()[:3], tmp_path / "link", force=True)
+    assert len(vf.load(tmp_path / "real")) == len(expected())
+    assert len(vf.load(tmp_path / "link")) == 3
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_failed_write_leaves_nothing_behind(name, tmp_path, monkeypatch):
+    kept = vf.save(expected(), tmp_path / name)
+
+    def full(*arguments, **more):
+        raise OSError("No space left on device")
+
+    for place in ("numpy.save", "numpy.savez", "pyarrow.parquet.write_table"):
+        monkeypatch.setattr(place, full)
+    with pytest.raises(OSError, match="No space left"):
+        vf.save(expected()[:3], kept, force=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    monkeypatch.undo()
+    assert_same_log(vf.load(kept), expected())
+
+
+def test_a_folder_that_cannot_be_renamed_leaves_the_old_one_in_place(tmp_path, monkeypatch):
+    kept = vf.save(expected(), tmp_path / "log")
+    rename = os.rename
+
+    def stubborn(old, new):
+        if str(old).endswith(".tmp"):
+            raise OSError("busy")
+        rename(old, new)
+
+    monkeypatch.setattr("os.rename", stubborn)
+    with pytest.raises(OSError, match="busy"):
+        vf.save(expected()[:3], kept, force=True)
+    monkeypatch.undo()
+    assert_same_log(vf.load(kept), expected())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".h5", ".pkl"])
+def test_formats_that_are_not_written_are_named(suffix, tmp_path):
+    with pytest.raises(ValueError, match=f"saves logs as folders, .parquet or .npz, not as {suffix}"):
+        vf.save(expected(), tmp_path / f"log{suffix}")
+    with pytest.raises(ValueError, match=r"There is no folder .*nowhere' to write into"):
+        vf.save(expected(), tmp_path / "nowhere" / "log")
+
+
+# ---- what is not there ---------------------------------------------------------------------------
+
+
+def test_sources_that_are_no_logs_get_a_sentence(tmp_path):
+    (tmp_path / "log.txt").write_text("1 2 3")
+    for source, sentence in (
+        (tmp_path / "none.csv", r"There is no file '.*none.csv'"),
+        (tmp_path / "log.txt", r"cannot tell what .*log.txt is by its ending. It reads .csv, .tsv, .parquet"),
+        (tmp_path, "neither a log that valuefit saved nor a Minari dataset. Name a file in it"),
+        ("https://example.org/log.csv", "is not on this machine. Download it first"),
+        (7, "A int is no log that valuefit can read. Give a path"),
+        (np.ones((3, 3)), "A ndarray is no log that valuefit can read"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            vf.load(source)
+    with pytest.raises(ValueError, match="this is a log already"):
+        vf.load(expected(), columns={"reward": "r"})
+    with pytest.raises(ValueError, match="bears its own names"):
+        vf.load(vf.save(expected(), tmp_path / "log"), columns={"reward": "r"})
+
+
+@pytest.mark.parametrize("kind", ["pandas", "csv", "parquet", "d4rl", "minari"])
+def test_a_missing_package_is_named_with_its_extra(kind, tmp_path, monkeypatch):
+    source = WRITERS[kind](COLUMNS, tmp_path)
+    package = "h5py" if kind in ("d4rl", "minari") else "pyarrow"
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=rf"needs {package}. Install it with: pip install 'valuefit\[files\]'"):
+        vf.load(source)
+    if kind == "parquet":
+        with pytest.raises(ValueError, match="Writing Parquet needs pyarrow"):
+            vf.save(expected(), tmp_path / "other.parquet")
+
+
+# ---- size ----------------------------------------------------------------------------------------
+
+
+def large(n, folder):
+    """The same n steps x 50 numbers in five files."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "obs": rng.normal(size=(n, 50)),
+        "reward": rng.normal(size=n),
+        "terminated": np.arange(n) % 100 == 99,
+        "truncated": np.zeros(n, bool),
+        "episode": np.arange(n) // 100,
+    }
+    sources = [WRITERS[kind](columns, folder) for kind in ("npz", "d4rl")]
+    pq.write_table(pa.table(flat(columns)), folder / "large.parquet", row_group_size=10_000)
+    pa.csv.write_csv(pa.table(flat(columns)), folder / "large.csv")
+    return [*sources, folder / "large.parquet", folder / "large.csv", vf.save(vf.load(columns), folder / "native")]
+
+
+def check_large(n, folder, seconds):
+    logs = []
+    for source in large(n, folder):
+        start = time.perf_counter()
+        logs.append(vf.load(source))
+        assert time.perf_counter() - start < seconds, source
+    for log in logs[1:]:
+        assert_same_log(log, logs[0])
+
+
+def test_fifty_thousand_steps_of_fifty_columns_load_at_once(tmp_path):
+    check_large(50_000, tmp_path, seconds=10)
+
+
+@pytest.mark.slow
+def test_a_million_steps_of_fifty_columns_load_in_seconds(tmp_path):
+    check_large(1_000_000, tmp_path, seconds=60)
+
+
+@pytest.mark.parametrize("ending", sorted({*READERS, ".CSV", ".H5"}))
+def test_every_ending_is_read(ending, tmp_path):
+    kind = {".tsv": "csv", ".pq": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}.get(ending.lower(), ending.lower()[1:])
+    source = WRITERS[kind](COLUMNS, tmp_path)
+    assert len(vf.load(source.rename(tmp_path / f"renamed{ending}"))) == len(COLUMNS["reward"])

@@ -1,0 +1,129 @@
+"""`solver="auto"` and `tol="statistical"`: what is chosen, why, and when it is enough."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+import valuefit as vf
+from helpers.problems import Oracle
+from valuefit.datasets.random_mdp import random_mdp
+from valuefit.engine import choice
+from valuefit.engine.choice import rank
+from valuefit.engine.loop import FINEST
+from valuefit.engine.statistical_tolerance import supported_gap
+
+
+def wide(n=3000, d=400, *, storage=np.asarray, **settings):
+    rng = np.random.default_rng(0)
+    rows = storage(rng.standard_normal((n + 1, d)))
+    return vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), rng.standard_normal(n), 0.9, **settings)
+
+
+def on_policy(steps=600):
+    mdp = random_mdp(states=40, features=12, seed=3)
+    return vf.Problem(mdp.log(steps, seed=5), mdp.rows, discount=0.9)
+
+
+# ---- auto -------------------------------------------------------------------------------------------------------
+
+
+def test_few_features_or_few_distinct_rows_are_solved_directly():
+    assert rank(Oracle(0).problem(), 1e-6)[0][0] == "lstd"
+    mdp = random_mdp(states=400, features=200, seed=0)
+    assert rank(vf.Problem(mdp.log(20_000, seed=0), mdp.rows, discount=0.95), 1e-6)[0][0] == "lstd"
+
+
+def test_many_sparse_features_are_not():
+    n, d = 4000, 20_000
+    rng = np.random.default_rng(0)
+    rows = sparse.random_array((n + 1, d), density=8 / d, rng=rng, format="csr")
+    problem = vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), rng.standard_normal(n), 0.9)
+    names, why = rank(problem, 1e-6)
+    assert names[0] != "lstd"
+    assert why.startswith(f"'auto' chose {names[0]}: it should take ")
+
+
+def test_the_choice_depends_on_nothing_but_the_problem_the_gap_and_the_memory():
+    first, second = rank(wide(), 1e-6), rank(wide(), 1e-6)
+    assert first == second
+    assert rank(wide(), 1e-6, memory=1)[0] == ["lstd"]  # nothing fits: what needs the least
+
+
+def test_what_does_not_fit_into_memory_is_left_out(monkeypatch):
+    monkeypatch.setattr(choice, "memory_limit", lambda: 8 * 400 * 400)
+    names, why = rank(wide(), 1e-6)
+    assert "lstd" not in names
+    assert "svrg" in names
+    assert "lstd and krylov would not fit into memory" in why
+
+
+def test_the_result_says_what_was_chosen_and_why():
+    result = vf.solve(Oracle(1).problem(), "auto", tol=1e-10)
+    assert result.solver == "lstd"
+    assert result.status == "converged"
+    assert "'auto' chose lstd: it should take" in result.message
+    with pytest.raises(TypeError, match="stands for another solver"):
+        vf.solvers.Auto().init(Oracle(1).problem(), np.zeros(7), np.zeros(7))
+
+
+def test_the_next_is_taken_when_one_does_not_fit(monkeypatch):
+    def full(self, problem, state, rng):
+        raise MemoryError("no room for the moments")
+
+    monkeypatch.setattr(vf.solvers.LSTD, "epoch", full)
+    result = vf.solve(Oracle(1).problem(), "auto", tol=1e-10)
+    assert result.solver != "lstd"
+    assert result.status == "converged"
+    assert "lstd did not fit into memory (no room for the moments)" in result.message
+
+
+def test_the_next_is_taken_when_one_fails(monkeypatch):
+    from valuefit.solvers.solver import State
+
+    monkeypatch.setattr(
+        vf.solvers.LSTD, "epoch", lambda self, problem, state, rng: (State(state.theta, state.w, finished=True), 1.0)
+    )
+    result = vf.solve(Oracle(1).problem(), "auto", tol=1e-10)
+    assert "lstd ended as singular, so the next was taken" in result.message
+    assert result.status == "converged"
+
+
+# ---- statistical tolerance --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["svrg", "saga", "pdbg", "krylov"])
+def test_what_is_left_is_at_most_a_tenth_of_the_standard_error(solver):
+    problem = on_policy()
+    best = vf.solve(problem, "lstd", tol=1e-12)
+    early = vf.solve(problem, solver, tol="statistical")
+    assert early.status == "converged"
+    assert early.tol == "statistical"
+    assert "statistical" in early.message
+    A, _, C = problem.moments()
+    rows = problem.phi.matrix
+    td = problem.reward + problem.discount * (rows @ early.theta)[problem.next] - (rows @ early.theta)[problem.now]
+    inverse = np.linalg.inv(A)
+    covariance = np.mean(td**2) * inverse @ C @ inverse.T / problem.n
+    for c in np.random.default_rng(0).standard_normal((200, problem.d)):
+        assert abs(c @ (early.theta - best.theta)) <= 0.11 * np.sqrt(c @ covariance @ c)
+
+
+@pytest.mark.parametrize("solver", ["svrg", "saga", "krylov", "auto"])
+def test_it_never_stops_later_than_at_1e_6(solver):
+    for problem in (on_policy(), on_policy(30_000), Oracle(10).problem()):
+        early = vf.solve(problem, solver, tol="statistical")
+        late = vf.solve(problem, solver, tol=1e-6)
+        assert early.status == late.status == "converged"
+        assert early.passes <= late.passes + 2.5  # the noise of a short log is measured once or twice, a pass each
+
+
+def test_a_longer_log_supports_more_digits():
+    short, long = on_policy(300), on_policy(30_000)
+    assert supported_gap(short, np.zeros(short.d)) > 50 * supported_gap(long, np.zeros(long.d))
+    assert supported_gap(short, np.zeros(short.d)) > FINEST
+
+
+@pytest.mark.parametrize("tol", ["statistics", -1.0, np.nan, None])
+def test_other_words_are_refused(tol):
+    with pytest.raises(ValueError, match='0 or more, or "statistical"'):
+        vf.solve(on_policy(), "lstd", tol=tol)

@@ -1,0 +1,143 @@
+"""A result file that is not whole is refused with a sentence; a save that fails loses nothing."""
+
+import json
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.problems import PROBLEM
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "result.npz"
+    vf.solve(PROBLEM, "saga", max_passes=4).save(path)
+    return path
+
+
+def rewrite(path, change):
+    """Store the same arrays with the facts changed."""
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    facts = json.loads(str(arrays.pop("facts")))
+    np.savez(path, facts=np.array(json.dumps(change(facts))), **arrays)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_result_file_that_was_cut_short_is_refused(saved, part):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(ValueError, match=r"result\.npz is not a valuefit result, or was cut short"):
+        vf.Result.load(saved)
+
+
+def test_a_result_file_with_flipped_bits_is_refused(saved):
+    content = bytearray(saved.read_bytes())
+    with np.load(saved) as stored:
+        place = content.index(stored["theta"].tobytes())
+    content[place + 3] ^= 0x10
+    saved.write_bytes(content)
+    with pytest.raises(ValueError, match="is not a valuefit result, or was cut short"):
+        vf.Result.load(saved)
+
+
+@pytest.mark.parametrize("kind", ["text", "npy", "npz", "pickle", "pickled npy", "folder", "zip of text"])
+def test_what_is_not_a_result_file_is_refused(tmp_path, kind):
+    path = tmp_path / "other.npz"
+    if kind == "text":
+        path.write_text("theta,w\n1,2\n")
+    elif kind == "npy":
+        with open(path, "wb") as stream:
+            np.save(stream, np.arange(3.0))
+    elif kind == "npz":
+        np.savez(path, theta=np.arange(3.0))
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"theta": [1.0]}))
+    elif kind == "pickled npy":
+        with open(path, "wb") as stream:
+            np.save(stream, np.array([{"theta": 1.0}], object))
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "zip of text":
+        np.savez(path, facts=np.array("not JSON"), theta=[1.0], w=[1.0], history=[1.0])
+    with pytest.raises(ValueError, match=r"other\.npz is not a valuefit result"):
+        vf.Result.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: [facts],
+        lambda facts: {name: value for name, value in facts.items() if name != "dead"},
+        lambda facts: {name: value for name, value in facts.items() if name != "status"},
+        lambda facts: {**facts, "colour": "red"},
+    ],
+    ids=["a list", "dead missing", "status missing", "a field too many"],
+)
+def test_a_result_file_with_other_facts_is_refused(saved, change):
+    rewrite(saved, change)
+    with pytest.raises(ValueError, match=r"result\.npz is not a valuefit result"):
+        vf.Result.load(saved)
+
+
+@pytest.mark.parametrize("number", [0, 2, 99, None])
+def test_a_result_of_another_format_is_refused_with_both_numbers(saved, number):
+    rewrite(saved, lambda facts: {**facts, "format": number})
+    with pytest.raises(ValueError, match=rf"has result format {number}; this version of valuefit reads format 1\."):
+        vf.Result.load(saved)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+def test_pickled_content_is_refused_and_not_run(saved, monkeypatch):
+    monkeypatch.chdir(saved.parent)
+    with np.load(saved) as stored:
+        arrays = {**stored, "history": np.array([Bomb()], object)}
+    np.savez(saved, **arrays)
+    with pytest.raises(ValueError, match="is not a valuefit result"):
+        vf.Result.load(saved)
+    assert not (saved.parent / "unpickled").exists()
+
+
+def test_a_result_file_that_is_not_there_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        vf.Result.load(tmp_path / "nowhere.npz")
+
+
+@pytest.mark.parametrize("failing", ["os.replace", "numpy.savez"])
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(saved, monkeypatch, failing):
+    before = saved.read_bytes()
+    result = vf.solve(PROBLEM, "lstd")
+
+    def fail(*arguments, **settings):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        result.save(saved)
+    assert saved.read_bytes() == before
+    assert [entry.name for entry in saved.parent.iterdir()] == ["result.npz"]
+
+
+@pytest.mark.parametrize(
+    ("solver", "seed"),
+    [
+        (vf.solvers.GTD2(decay=math.inf), 4),
+        (vf.solvers.SVRG(inner=np.int64(7)), 4),
+        (vf.solvers.SAGA(step_theta=np.float32(0.01), step_w=np.float32(0.01)), 4),
+        (vf.solvers.SAGA(), np.int64(4)),
+    ],
+    ids=["infinite decay", "NumPy integer", "NumPy float32", "NumPy seed"],
+)
+def test_settings_that_JSON_does_not_know_are_saved_all_the_same(tmp_path, solver, seed):
+    result = vf.solve(PROBLEM, solver, max_passes=3, seed=seed)
+    loaded = vf.Result.load(result.save(tmp_path / "result.npz"))
+    assert loaded.settings == result.settings
+    assert loaded.seed == 4

@@ -1,0 +1,139 @@
+"""The noise of a log in units of the gap: against plain loops, and whether it is enough for any c'theta."""
+
+import numpy as np
+import pytest
+import scipy.linalg as linalg
+
+import naive
+import valuefit as vf
+from helpers.problems import problem_of
+from valuefit.engine import statistical_tolerance as noise
+from valuefit.engine.statistical_tolerance import LOOSEST, hoped_gap, supported_gap
+from valuefit.evaluation.sandwich import Sandwich
+from valuefit.problem.exact import Exact
+
+
+def log_of(*, trace=0.0, off_policy=False, dual=False, identity=False, alternate=0.0, level=1.0, episodes=40):
+    """A naive log of many episodes; rewards are `level` and a noise that every second step takes back."""
+    rng = np.random.default_rng(0)
+    lengths = 2 * rng.integers(2, 6, episodes)
+    n = int(lengths.sum())
+    last = np.cumsum(lengths) - 1
+    next = np.arange(1, n + 1)
+    next[last] = -1
+    Phi = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    pairs = np.repeat(rng.normal(size=n // 2), 2) * np.tile([1.0, -1.0], n // 2)
+    return naive.Log(
+        Phi, np.column_stack([Phi, rng.normal(size=(n, 2))]) if dual else Phi, np.arange(n), next,
+        0.1 * rng.normal(size=n) + Phi @ [level, 0.5, 0.0] + alternate * pairs, np.where(next < 0, 0.0, 0.8),
+        rng.uniform(0.3, 2, n) if off_policy else np.ones(n), np.repeat(np.arange(episodes), lengths), trace, 0.0,
+        identity,
+    )  # fmt: skip
+
+
+def by_loops(log, theta):
+    """0.01 times the smallest g'Sg / g'Cg, over n times the mean squared trace of rewards."""
+    k, n = log.Psi.shape[1], len(log.now)
+    sums, C, z, after = {}, np.zeros((k, k)), np.zeros(n), 0.0
+    for t, step in enumerate(naive.steps(log)):
+        A_t, b_t, C_t = naive.matrices(log, step)
+        sums[log.episode[t]] = sums.get(log.episode[t], np.zeros(k)) + b_t - A_t @ theta
+        C += C_t / n
+    for t in reversed(range(n)):
+        after = 0.0 if t + 1 == n or log.episode[t + 1] != log.episode[t] else after
+        after = log.ratio[t] * (log.reward[t] + log.trace * log.discount[t] * after)
+        z[t] = after
+    S = sum(np.outer(part, part) for part in sums.values()) / n
+    return 0.01 * linalg.eigh(S, C, eigvals_only=True)[0] / (n * np.mean(z**2))
+
+
+VARIANTS = [
+    {},
+    {"trace": 0.7},
+    {"off_policy": True},
+    {"dual": True, "trace": 0.4},
+    {"identity": True, "off_policy": True, "trace": 0.8},
+    {"alternate": 1.0},
+]
+
+
+def named(variant):
+    return "+".join(variant) or "plain"
+
+
+@pytest.mark.parametrize("storage", ["dense", "csr"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=named)
+def test_noise_is_that_of_plain_loops(variant, storage, monkeypatch):
+    log = log_of(**variant)
+    monkeypatch.setattr(noise, "DIRECTIONS", log.Psi.shape[1])
+    theta = naive.minimiser(log)[0]
+    # as many directions as features: the random subspace is the whole space
+    assert supported_gap(problem_of(log, storage), theta) == pytest.approx(by_loops(log, theta), rel=1e-6)
+
+
+def worst(log, gap_of):
+    """The largest |c'(theta - theta*)| over a tenth of its standard error, for many c and theta at this gap."""
+    problem = problem_of(log)
+    best, exact, rng = naive.minimiser(log)[0], Exact(problem_of(log)), np.random.default_rng(1)
+    allowed, found = gap_of(problem, best) * exact.scale, 0.0
+    for _ in range(20):
+        off = rng.normal(size=3)
+        theta = best + off * np.sqrt(allowed / exact.excess(best + off))
+        sandwich = Sandwich(problem, theta, log.episode)
+        found = max(found, *(sandwich.error(c).unfinished for c in rng.normal(size=(20, 3))))
+    return found
+
+
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "dual" not in variant], ids=named)
+def test_a_gap_that_is_supported_is_enough_for_any_number(variant):
+    assert worst(log_of(**variant), supported_gap) <= 1.02
+
+
+def step_by_step(problem, theta):
+    """A planted fault: the mean squared TD error, as if steps had nothing to do with one another."""
+    value = problem.phi.matrix @ theta
+    td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
+    return 0.01 * np.mean(td**2) / (problem.n * np.mean(problem.reward**2))
+
+
+def test_steps_taken_as_independent_would_not_be_enough():
+    log = log_of(alternate=1.0, level=10.0)
+    assert worst(log, step_by_step) > 1.5
+    assert worst(log, supported_gap) <= 1.02
+
+
+def test_few_episodes_give_a_mean_and_not_the_smallest_by_chance():
+    log = log_of(episodes=6)
+    theta = naive.minimiser(log)[0]
+    assert supported_gap(problem_of(log), theta) > 2 * by_loops(log, theta)
+
+
+def test_one_episode_is_cut_into_blocks():
+    for n, count in ((24, 1), (25, 5), (1000, 31)):
+        cluster, found, blocks = noise.clusters(np.full(n, 7))
+        assert (found, blocks) == (count, count > 1)
+        assert len(np.unique(cluster)) == count
+    cluster, found, blocks = noise.clusters(np.array([4, 4, 9]))
+    assert (cluster.tolist(), found, blocks) == ([0, 0, 1], 2, False)
+
+
+def test_without_rewards_nothing_is_known_of_noise():
+    problem = problem_of(log_of()._replace(reward=np.zeros(len(log_of().now))))
+    assert supported_gap(problem, np.ones(3)) == hoped_gap(problem) == 0
+
+
+def test_however_short_the_log_a_gap_is_asked_for():
+    problem = vf.Problem.from_rows(np.eye(2), [0, 1], [-1, -1], [1.0, -1.0], 0.9)
+    assert supported_gap(problem, np.full(2, 100.0)) == LOOSEST
+    assert hoped_gap(problem) == LOOSEST
+
+
+def test_features_that_are_all_zero_have_no_noise():
+    problem = vf.Problem.from_rows(np.zeros((2, 2)), [0, 1], [-1, -1], [1.0, -1.0], 0.9)
+    assert supported_gap(problem, np.zeros(2)) == 0
+
+
+@pytest.mark.parametrize("variant", [{}, {"trace": 0.7}, {"off_policy": True}], ids=named)
+def test_what_is_hoped_for_is_not_below_what_is_supported(variant):
+    log = log_of(**variant)
+    assert hoped_gap(problem_of(log)) >= supported_gap(problem_of(log), naive.minimiser(log)[0])

@@ -1,0 +1,326 @@
+"""`evaluate`: values against the truth, words, warnings, and plain data."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.problems import wide_log
+from helpers.small_mdp import SmallMDP
+from valuefit.datasets import mountain_car
+from valuefit.datasets.random_mdp import random_mdp
+from valuefit.evaluation.evaluation import PolicyValue
+from valuefit.features import Tiles
+
+
+def within(evaluation, truth, own_error=0.0, errors=4.0):
+    value = evaluation.policy_value
+    return abs(value.estimate - truth) <= errors * np.hypot(value.standard_error, own_error)
+
+
+# ---- the truth -----------------------------------------------------------------------------------------------
+
+
+def discounted_returns(mdp, episodes, seed):
+    """Returns of roll-outs of the policy, and their mean's standard error; the cut leaves at most 0.9^25 behind."""
+    log = mdp.log(episodes, seed=seed, policy=mdp.policy)
+    first = np.diff(log.episode, prepend=-1) != 0
+    place = np.arange(len(log)) - np.maximum.accumulate(np.where(first, np.arange(len(log)), 0))
+    returns = np.bincount(log.episode, weights=log.reward * mdp.discount**place)
+    return returns.mean(), returns.std() / np.sqrt(episodes)
+
+
+def test_a_known_mdp_agrees_with_its_value_and_with_roll_outs():
+    mdp = SmallMDP(off_policy=True, discount=0.8)
+    truth = mdp.start @ mdp.value
+    mean, error = discounted_returns(mdp, 20_000, seed=9)
+    assert abs(mean - truth) <= 4 * error
+    log = mdp.log(4000, seed=1, propensities=True)
+    by_ratio = vf.evaluate(log, discount=0.8, policy=mdp.policy)
+    by_pairs = vf.evaluate(log, discount=0.8, policy=mdp.policy, values="state-action")
+    for evaluation in (by_ratio, by_pairs):
+        assert within(evaluation, mean, error)
+        assert evaluation.policy_value.standard_error < 0.1
+        np.testing.assert_allclose(evaluation.value(np.arange(5)), mdp.value, atol=0.3)
+    acting, _ = mdp.chain(mdp.behaviour)
+    logged = np.linalg.solve(np.eye(5) - 0.8 * acting, np.sum(mdp.behaviour * mdp.reward, axis=1))
+    assert within(vf.evaluate(log, discount=0.8), mdp.start @ logged)
+    assert abs(mdp.start @ logged - truth) > 0.3  # the two policies differ, so the above tells them apart
+
+
+@pytest.mark.parametrize("values", ["state", "state-action"])
+def test_intervals_of_evaluate_cover_the_truth(values):
+    mdp = SmallMDP(off_policy=True)
+    truth, inside = mdp.start @ mdp.value, 0
+    for seed in range(150):
+        log = mdp.log(60, seed=seed + 1, propensities=True)
+        low, high = vf.evaluate(log, discount=mdp.discount, policy=mdp.policy, values=values).policy_value.interval
+        inside += low <= truth <= high
+    assert 0.88 <= inside / 150 <= 0.995
+
+
+def test_mountain_car_agrees_with_roll_outs():
+    policy = mountain_car.sarsa(episodes=300)
+    runs = mountain_car.rollouts(policy, 4000, 1000, np.random.default_rng(5))
+    returns = np.array([-(1 - 0.99 ** len(actions)) / 0.01 for _, actions, _ in runs])
+    log = policy.log(20_000, seed=2)
+    evaluation = vf.evaluate(log, features=Tiles(8, 9, low=mountain_car.LOW, high=mountain_car.HIGH))
+    assert within(evaluation, returns.mean(), returns.std() / np.sqrt(len(runs)), errors=2.5)
+    assert evaluation.policy_value.standard_error < 2
+
+
+def test_given_starts_have_no_error_of_their_own():
+    mdp = SmallMDP()
+    log = mdp.log(300)
+    own = vf.evaluate(log, discount=mdp.discount)
+    first = log.observations[log.now[np.diff(log.episode, prepend=-1) != 0]]
+    given = vf.evaluate(log, discount=mdp.discount, starts=first)
+    assert given.policy_value.estimate == pytest.approx(own.policy_value.estimate, rel=1e-12)
+    assert given.policy_value.standard_error < own.policy_value.standard_error
+    assert "the mean over 300 given starts" in given.notes[-1]
+    alone = vf.evaluate(log, discount=mdp.discount, starts=[2]).policy_value
+    assert alone.estimate == pytest.approx(given.value([2])[0])
+    assert alone.starts == 1
+
+
+def test_starts_of_a_sliced_log_are_first_steps_of_episodes_not_gaps():
+    log = SmallMDP().log(50)
+    gaps = log[np.arange(len(log)) % 5 != 3]
+    assert gaps.begins.sum() > 50
+    assert vf.evaluate(gaps, discount=0.9).policy_value.starts == len(np.unique(gaps.episode))
+
+
+def test_td_errors_are_those_of_the_values():
+    mdp = SmallMDP()
+    log = mdp.log(30)
+    evaluation = vf.evaluate(log, discount=0.9, trace=0.5, ridge=0.1)
+    after = np.where(log.terminated, 0, 0.9 * evaluation.value(log.observations[np.maximum(log.next, 0)]))
+    wanted = log.reward + after - evaluation.value(log.observations[log.now])
+    np.testing.assert_allclose(evaluation.td_errors(), wanted, atol=1e-12)
+
+
+def test_values_of_actions_average_to_values_of_states():
+    mdp = SmallMDP(off_policy=True)
+    evaluation = vf.evaluate(mdp.log(200), discount=0.9, policy=mdp.policy, values="state-action")
+    states = np.repeat(np.arange(5), 2)
+    pairs = evaluation.value(states, np.tile([0, 1], 5)).reshape(5, 2)
+    np.testing.assert_allclose(np.sum(pairs * mdp.policy, axis=1), evaluation.value(np.arange(5)), rtol=1e-12)
+    assert evaluation.problem.d == 10
+    assert evaluation.policy_value.effective_sample_size is None
+
+
+# ---- words ---------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_holds_what_matters():
+    mdp = SmallMDP(off_policy=True)
+    evaluation = vf.evaluate(mdp.log(100), discount=0.9, trace=0.25, ridge=0.01)
+    text = evaluation.summary()
+    value = evaluation.policy_value
+    for words in (
+        "Policy evaluation", "policy value", f"{value.estimate:.5g}", f"{value.standard_error:.5g}",
+        f"{value.interval[0]:.5g}", f"{value.interval[1]:.5g}", "[95%", "Effective sample:", "lstd", "converged",
+        "Steps:", str(len(evaluation.log)), "Episodes:", "100", "Features:", "Discount:", "0.9", "Trace:", "0.25",
+        "Ridge:", "0.01", "Passes:", "weight of 4", "covers the fixed point", "true value is not covered", "Notes:",
+    ):  # fmt: skip
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.isascii()
+    assert "\n" not in repr(evaluation)
+    assert repr(evaluation).startswith(f"Evaluation(PolicyValue({value.estimate:.5g}, standard error ")
+    many = vf.evaluate(wide_log(), features=Tiles(4, 3))
+    assert "weight of" not in many.summary()
+    assert many.to_dict()["weights"] is None
+
+
+def test_weights_have_the_errors_of_the_sandwich():
+    log = wide_log()
+    evaluation = vf.evaluate(log, features="identity")
+    given = vf.evaluate(log, features="identity", starts=np.array([[0.0, 1.0]])).policy_value
+    assert evaluation.weights[1]["estimate"] == pytest.approx(given.estimate)
+    assert evaluation.weights[1]["standard_error"] == pytest.approx(given.standard_error)
+
+
+def test_facts_are_json_without_nan():
+    evaluation = vf.evaluate(wide_log(), discount=0.9)
+    facts = evaluation.to_dict()
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert facts["policy_value"]["interval"] == list(evaluation.policy_value.interval)
+    odd = replace(evaluation, policy_value=PolicyValue(np.float64(1.0), float("nan"), None, 0.95, 3, np.inf))
+    assert odd.to_dict()["policy_value"] == {
+        "estimate": 1.0, "standard_error": None, "interval": None, "level": 0.95, "starts": 3,
+        "effective_sample_size": None, "solver_error": None,
+    }  # fmt: skip
+    assert "unknown" in odd.summary()
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "words"),
+    [
+        ({}, {}, "On-policy: this is the value of the policy that acted."),
+        ({"behaviour_prob": np.full(400, 0.5)}, {}, "no target policy was named: it was taken as on-policy"),
+        ({"ratio": np.linspace(0.5, 1.5, 400)}, {}, "Off-policy: steps are weighed by the ratios of the log."),
+        (
+            {"behaviour_prob": np.full(400, 0.5), "action": np.arange(400) % 2},
+            {"policy": np.linspace(0.4, 0.6, 400)},
+            "under the policy / behaviour_prob",
+        ),
+        (
+            {"action": np.arange(400) % 2},
+            {"policy": lambda states: np.full((len(states), 2), 0.5), "values": "state-action"},
+            "Off-policy by state-action values",
+        ),
+    ],
+)
+def test_how_the_policy_enters_is_told(columns, settings, words):
+    assert any(words in note for note in vf.evaluate(wide_log(**columns), features="identity", **settings).notes)
+
+
+def test_notes_tell_what_was_chosen():
+    evaluation = vf.evaluate(wide_log(), features=Tiles(2, 3))
+    assert any("2 tilings of 3 x 3 tiles" in note for note in evaluation.notes)
+    assert any("Solved with lstd" in note for note in evaluation.notes)
+    assert any("sandwich over 20 episodes, with the factor 20/19 and Student's t" in note for note in evaluation.notes)
+
+
+# ---- warnings ------------------------------------------------------------------------------------------------
+
+
+def warned(log, **settings):
+    return " ".join(vf.evaluate(log, features=settings.pop("features", "identity"), **settings).warnings)
+
+
+def test_a_sound_evaluation_has_no_warnings():
+    assert vf.evaluate(SmallMDP(off_policy=True).log(300), discount=0.9).warnings == []
+
+
+def test_few_episodes_are_doubted():
+    assert "There are only 4 episodes, so the interval is rough" in warned(wide_log(episodes=4))
+
+
+def test_a_single_episode_is_doubted():
+    log = random_mdp(20, 3, 5).log(2000)
+    evaluation = vf.evaluate(log, discount=0.9)
+    assert "The log is one episode, so its standard error comes from 44 consecutive blocks" in evaluation.warnings[0]
+    assert evaluation.policy_value.standard_error > 0
+    assert "over 44 blocks of steps" in evaluation.notes[-1]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_log_too_short_for_errors_says_so(steps):
+    log = vf.Transitions.from_arrays(np.ones((steps, 1)), np.ones(steps), terminated=np.arange(steps) == steps - 1)
+    evaluation = vf.evaluate(log, features="identity")
+    assert evaluation.policy_value.standard_error is None
+    assert evaluation.policy_value.interval is None
+    assert f"There is no standard error. One episode of {steps} steps is too short" in " ".join(evaluation.warnings)
+    assert "standard error unknown" in repr(evaluation)
+    assert "unknown" in evaluation.summary()
+
+
+def test_ratios_that_leave_little_are_doubted():
+    ratio = np.full(400, 1e-3)
+    ratio[::100] = 100.0
+    text = warned(wide_log(ratio=ratio))
+    assert "an effective sample of 4 of 400 steps" in text
+    assert "The ratios have a heavy tail: the largest is 100" in text
+
+
+def test_ratios_that_do_not_average_one_are_doubted():
+    text = warned(wide_log(ratio=np.random.default_rng(0).uniform(0.1, 0.5, 400)))
+    assert "The ratios average 0.3" in text
+    assert "Check that behaviour_prob is that of the policy that acted" in text
+
+
+def test_a_solver_that_did_not_converge_is_doubted():
+    assert "The solver did not converge (budget)." in warned(wide_log(), solver="gtd2", max_passes=2)
+
+
+def test_features_without_data_are_doubted():
+    tiles = Tiles(2, 10, low=-50, high=50)
+    assert "features have no data and weight 0" in warned(wide_log(), features=tiles)
+
+
+def test_starts_that_the_data_do_not_determine_are_doubted():
+    def twice(x):
+        return np.column_stack([x, 2 * x[:, :1]])
+
+    log = wide_log()
+    assert "not determined" not in warned(log, features=twice)
+    flat = wide_log(episodes=20)
+    flat = replace(flat, observations=flat.observations * [1.0, 0.0])
+    assert "The value at the starts is not determined by the data" in warned(flat, starts=np.array([[1.0, 1.0]]))
+    assert "not determined" not in warned(flat, starts=np.array([[1.0, 0.0]]))
+    assert "not determined" not in warned(flat, starts=np.array([[1.0, 1.0]]), ridge=0.1)
+
+
+def test_pairs_that_the_log_lacks_are_doubted():
+    state = np.arange(400) % 4
+    log = vf.Transitions.from_arrays(
+        state,
+        np.ones(400),
+        terminated=np.arange(400) % 20 == 19,
+        action=np.where(state == 0, np.arange(400) // 4 % 2, 0),
+    )
+    even, first = np.full((4, 2), 0.5), np.tile([1.0, 0.0], (4, 1))
+    assert "rests on features of states and actions that no logged step has" in warned(
+        log, features="one-hot", policy=even, values="state-action"
+    )
+    assert "no logged step has" not in warned(log, features="one-hot", policy=first, values="state-action")
+
+
+def test_a_log_without_randomness_is_doubted():
+    text = warned(wide_log(reward=np.zeros(400)))
+    assert "The standard error is 0 because no TD error differs from 0" in text
+
+
+def test_horizons_beyond_the_data_are_doubted():
+    n = 400
+    cut = np.arange(n) % 10 == 9
+    log = wide_log(terminated=np.zeros(n), truncated=cut, next_observation=np.random.default_rng(1).normal(size=(n, 2)))
+    assert "100% of the episodes were cut before they ended, after 10 steps on average" in warned(log, discount=0.99)
+    assert "cut before they ended" not in warned(log, discount=0.5)
+    assert "With discount 1 values exist only if every episode of the policy ends" in warned(wide_log(), discount=1)
+
+
+# ---- wrong input ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"values": "action"}, 'values is \'action\'; it must be "state" or "state-action"'),
+        ({"starts": np.zeros((0, 2))}, "starts is empty"),
+        ({"starts": np.zeros((3, 5))}, "fitted on observations of shape"),
+        ({"starts": [[np.nan, 0.0]]}, "NaN or infinite"),
+        ({"values": "state-action"}, "The log has no actions|need a target policy"),
+        ({"policy": np.full(400, 0.5)}, 'Either give behaviour_prob, or use values="state-action"'),
+        ({"features": "tyles"}, "did you mean 'tiles'"),
+        ({"solver": "sgaa"}, "Did you mean 'saga'"),
+        ({"columns": {"reward": "r"}}, "columns names the columns of a file"),
+        ({"discount": 1.5}, "discount is 1.5; it must lie between 0 and 1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        vf.evaluate(wide_log(), **settings)
+
+
+def test_values_of_actions_need_state_action_values():
+    with pytest.raises(ValueError, match="These are values of states; actions have none"):
+        vf.evaluate(wide_log()).value(np.zeros((1, 2)), [0])
+
+
+def test_a_dict_or_a_file_does_as_a_log(tmp_path):
+    log = SmallMDP().log(40)
+    wanted = vf.evaluate(log, discount=0.9).policy_value
+    path = vf.save(log, tmp_path / "log.npz")
+    assert vf.evaluate(str(path), discount=0.9).policy_value == wanted
+
+
+def test_import_of_valuefit_stays_light():
+    code = "import valuefit, sys; assert not {'numpy', 'sklearn', 'scipy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,347 @@
+"""Standard errors: influences against finite differences, and intervals against the fixed point of endless data."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+import naive
+import valuefit as vf
+from helpers.problems import problem_of
+from helpers.small_mdp import SmallMDP
+from valuefit.evaluation import sandwich as intervals
+from valuefit.evaluation.sandwich import Sandwich, Spread
+
+
+def small_log(*, trace=0.0, ridge=0.0, off_policy=False, dual=False, identity=False, seed=0):
+    """A naive log of nine episodes."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 9, 9)
+    n = int(lengths.sum())
+    last = np.cumsum(lengths) - 1
+    next = np.arange(1, n + 1)
+    next[last] = -1
+    next[last[::2]] = last[::2]  # some are cut and bootstrap
+    Phi = rng.normal(size=(n, 3)) + 1
+    return naive.Log(
+        Phi, np.column_stack([Phi, rng.normal(size=(n, 2))]) if dual else Phi, np.arange(n), next, rng.normal(size=n),
+        np.where(next < 0, 0.0, 0.8), rng.uniform(0.3, 2, n) if off_policy else np.ones(n),
+        np.repeat(np.arange(9), lengths), trace, ridge, identity,
+    )  # fmt: skip
+
+
+def weighted_theta(log, weights):
+    """The minimiser where step t counts weights[t] times."""
+    k, d = log.Psi.shape[1], log.Phi.shape[1]
+    A, b, C = np.zeros((k, d)), np.zeros(k), np.zeros((k, k))
+    for weight, step in zip(weights, naive.steps(log), strict=True):
+        A_t, b_t, C_t = naive.matrices(log, step)
+        A, b, C = A + weight * A_t, b + weight * b_t, C + weight * C_t
+    A, b, C = A / weights.sum(), b / weights.sum(), C / weights.sum()
+    inverse = np.linalg.inv(C)
+    return np.linalg.solve(A.T @ inverse @ A + log.ridge * np.eye(d), A.T @ inverse @ b)
+
+
+def error_by_differences(log, c, cluster):
+    """The clustered standard error from how c'theta moves when one cluster counts a little more."""
+    sums = []
+    for name in np.unique(cluster):
+        step = 1e-5 * (cluster == name)
+        sums.append((weighted_theta(log, 1 + step) - weighted_theta(log, 1 - step)) @ c / 2e-5)
+    count = len(sums)
+    return np.sqrt(count / (count - 1) * np.sum(np.square(sums)))
+
+
+def never_dense(monkeypatch):
+    monkeypatch.setattr(intervals, "DENSE", 0)
+    monkeypatch.setattr(intervals, "DENSE_PASSES", 0)
+
+
+VARIANTS = [
+    {},
+    {"trace": 0.7},
+    {"ridge": 0.3},
+    {"off_policy": True},
+    {"dual": True},
+    {"identity": True, "ridge": 0.2},
+    {"dual": True, "identity": True, "trace": 0.4},
+    {"trace": 0.5, "ridge": 0.1, "off_policy": True, "dual": True},
+]
+
+
+@pytest.mark.parametrize("storage", ["dense", "csr"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_errors_are_those_of_finite_differences(variant, storage):
+    log, c = small_log(**variant), np.array([1.0, -0.5, 0.3])
+    problem = problem_of(log, storage)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
+    found = sandwich.error(c)
+    assert found.standard_error == pytest.approx(error_by_differences(log, c, log.episode), rel=1e-6)
+    assert found.degrees == 8
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+@pytest.mark.parametrize("way", ["spectrum", "iteration"])
+def test_all_ways_to_the_adjoint_agree(variant, way, monkeypatch):
+    log, c = small_log(**variant), np.array([1.0, -0.5, 0.3])
+    problem = problem_of(log)
+    theta = vf.solve(problem, "lstd").theta
+    wanted = Sandwich(problem, theta, log.episode)
+    assert wanted.way == intervals.LU
+    if way == "spectrum":
+        monkeypatch.setattr(intervals, "TRUST", 2.0)
+    else:
+        never_dense(monkeypatch)
+    fresh = problem_of(log)
+    found = Sandwich(fresh, theta, log.episode)
+    assert found.error(c).standard_error == pytest.approx(wanted.error(c).standard_error, rel=1e-3)
+    assert found.way == (intervals.SPECTRUM if way == "spectrum" else intervals.ITERATION)
+    assert ("A" in vars(fresh)) == (way == "spectrum")
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.05])
+def test_dependent_features_change_nothing_where_the_value_is_determined(ridge):
+    log = small_log(trace=0.3, ridge=ridge, off_policy=True)
+    c = np.array([1.0, -0.5, 0.3])
+    plain = problem_of(log)
+    wanted = Sandwich(plain, vf.solve(plain, "lstd").theta, log.episode).error(c)
+    # an orthogonal rotation into a larger space keeps norms, hence the ridge too
+    rotation = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0][:3]
+    wide = problem_of(log._replace(Phi=log.Phi @ rotation, Psi=log.Phi @ rotation))
+    sandwich = Sandwich(wide, vf.solve(wide, "lstd").theta, log.episode)
+    found = sandwich.error(c @ rotation)
+    assert sandwich.way == intervals.SPECTRUM
+    assert found.determined
+    assert found.standard_error == pytest.approx(wanted.standard_error, rel=1e-8)
+    outside = np.random.default_rng(4).normal(size=6)
+    assert sandwich.error(outside).determined == (ridge > 0)
+    if ridge == 0:
+        assert sandwich.error(outside).standard_error is None
+
+
+def test_a_feature_without_data_leaves_the_value_open():
+    log = small_log()
+    wide = log._replace(Phi=np.column_stack([log.Phi, np.zeros(len(log.Phi))]))
+    problem = problem_of(wide._replace(Psi=wide.Phi))
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
+    assert not sandwich.error(np.array([1.0, 0, 0, 1])).determined
+    assert sandwich.error(np.array([1.0, 0, 0, 0])).determined
+
+
+def test_many_sparse_features_take_no_moments():
+    rng = np.random.default_rng(0)
+    n, d = 20_000, 2_000
+    rows = sparse.csr_array((np.ones(2 * (n + 1)), rng.integers(0, d, 2 * (n + 1)), np.arange(0, 2 * n + 3, 2)),
+                            shape=(n + 1, d))  # fmt: skip
+    episode = np.arange(n) // 50
+    now = np.arange(n)
+    next = np.where(now % 50 == 49, -1, now + 1)
+    problem = vf.Problem.from_rows(rows, now, next, rng.normal(size=n), 0.9, None, episode)
+    c = rows[:1].toarray()[0]
+    exact = vf.Problem.from_rows(rows, now, next, problem.reward, 0.9, None, episode)
+    theta = vf.solve(exact, "lstd").theta
+    sandwich = Sandwich(problem, theta, episode)
+    found = sandwich.error(c)
+    assert sandwich.way == intervals.ITERATION
+    assert "A" not in vars(problem)
+    assert "C" not in vars(problem)
+    assert found.standard_error == pytest.approx(Sandwich(exact, theta, episode).error(c).standard_error, rel=1e-3)
+
+
+def test_an_adjoint_that_is_not_reached_gives_no_number(monkeypatch):
+    log = small_log(ridge=1e-6, dual=True)
+    never_dense(monkeypatch)
+    monkeypatch.setattr(intervals, "PRODUCTS", 2)
+    problem = problem_of(log)
+    found = Sandwich(problem, naive.minimiser(log)[0], log.episode).error(np.ones(3))
+    assert found.standard_error is None
+    assert "its solution was not reached in 2 passes" in found.reason
+
+
+# ---- coverage ----------------------------------------------------------------------------------------------
+
+
+class Undiscounted(Sandwich):
+    """A planted fault: TD errors that forget the discount."""
+
+    def _influence(self, g_theta, g_w):
+        self.problem.discount = np.where(self.problem.discount > 0, 1.0, 0.0)
+        return super()._influence(g_theta, g_w)
+
+
+def coverage(mdp, *, logs, episodes=60, trace=0.0, ridge=0.0, fault="", fixed_starts=False):
+    """The share of logs whose 95% interval holds the value of the start under the endless-data weights."""
+    truth = mdp.start @ mdp.features @ mdp.fixed_point(trace, ridge)
+    inside = 0
+    for seed in range(logs):
+        log = mdp.log(episodes, seed=seed + 1)
+        problem = vf.Problem(log, mdp.rows, discount=mdp.discount, trace=trace, ridge=ridge)
+        theta = vf.solve(problem, "lstd").theta
+        first = np.flatnonzero(np.diff(log.episode, prepend=-1))
+        rows = mdp.rows(log.observations[log.now[first]])
+        c = mdp.start @ mdp.features if fixed_starts else rows.mean(axis=0)
+        share = np.zeros(len(log))
+        share[first] = 0 if fixed_starts else (rows @ theta - c @ theta) / len(first)
+        kind = Undiscounted if fault == "no discount" else Sandwich
+        cluster = np.arange(len(log)) if fault == "steps as clusters" else log.episode
+        found = kind(problem, theta, cluster).error(c, None if fault == "starts known" else share)
+        low, high = found.interval(c @ theta, 0.95)
+        inside += low <= truth <= high
+    return inside / logs
+
+
+CASES = {
+    "on-policy": ({}, {}),
+    "ratios": ({"off_policy": True}, {}),
+    "trace": ({}, {"trace": 0.7}),
+    "ridge": ({}, {"ridge": 0.5}),
+    "all": ({"off_policy": True}, {"trace": 0.5, "ridge": 0.2}),
+    "given starts": ({}, {"fixed_starts": True}),
+    "episodes with a mood": ({"mood": 1.0}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_cover_the_fixed_point(case):
+    world, settings = CASES[case]
+    covered = coverage(SmallMDP(**world), logs=300, **settings)
+    # binomial error of 300 logs is 1.3%; three of them, and one for what 60 episodes are short of endless
+    assert 0.90 <= covered <= 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_cover_the_fixed_point_over_many_logs(case):
+    world, settings = CASES[case]
+    covered = coverage(SmallMDP(**world), logs=4000, episodes=200, **settings)
+    assert 0.937 <= covered <= 0.963
+
+
+@pytest.mark.parametrize("fault", ["steps as clusters", "starts known", "no discount"])
+def test_a_planted_fault_breaks_coverage(fault):
+    mdp = {
+        "steps as clusters": SmallMDP(mood=1.0),
+        "no discount": SmallMDP(mood=1.0, gain=5.0),
+        "starts known": SmallMDP(discount=0.2),  # most of the noise is where one starts
+    }[fault]
+    assert 0.90 <= coverage(mdp, logs=200) <= 0.99
+    broken = coverage(mdp, logs=200, fault=fault)
+    assert not 0.88 <= broken <= 0.995
+
+
+# ---- one episode -------------------------------------------------------------------------------------------
+
+
+def test_a_single_episode_is_cut_into_blocks():
+    log = small_log()
+    problem = problem_of(log._replace(episode=np.zeros(len(log.now), int)))
+    theta = vf.solve(problem, "lstd").theta
+    sandwich = Sandwich(problem, theta, np.zeros(problem.n))
+    assert sandwich.blocks
+    assert sandwich.clusters == int(np.sqrt(problem.n))
+    sizes = np.bincount(sandwich.cluster)
+    assert sizes.max() - sizes.min() <= 1
+    found = sandwich.error(np.ones(3))
+    wanted = error_by_differences(log, np.ones(3), sandwich.cluster)
+    assert found.standard_error == pytest.approx(wanted, rel=1e-6)
+
+
+def test_blocks_cover_the_fixed_point_of_an_unending_episode():
+    from valuefit.datasets.random_mdp import random_mdp
+
+    mdp = random_mdp(20, 3, 5)
+    A, b, _ = mdp.moments(0.9)
+    truth, c = np.linalg.solve(A, b), mdp.features.mean(axis=0)
+    inside = 0
+    for seed in range(200):
+        problem = vf.Problem(mdp.log(2000, seed=seed), mdp.rows, discount=0.9)
+        theta = vf.solve(problem, "lstd").theta
+        low, high = Sandwich(problem, theta, np.zeros(2000)).error(c).interval(c @ theta, 0.95)
+        inside += low <= c @ truth <= high
+    assert 0.89 <= inside / 200 <= 0.99
+
+
+@pytest.mark.parametrize("steps", [1, 2, 24])
+def test_a_single_short_episode_has_no_standard_error(steps):
+    problem = vf.Problem.from_rows(np.ones((steps, 1)), np.arange(steps), np.full(steps, -1), np.ones(steps), 0.9)
+    found = Sandwich(problem, np.ones(1), np.zeros(steps)).error(np.ones(1))
+    assert found.standard_error is None
+    assert found.interval(1.0, 0.95) is None
+    assert f"One episode of {steps} steps is too short" in found.reason
+
+
+# ---- what the solver left undone ---------------------------------------------------------------------------
+
+
+def started(problem, theta, episode):
+    """Two sandwiches of the same problem, made at other weights: one anew, one moved there."""
+    return Sandwich(problem, theta, episode), Sandwich(problem, np.zeros_like(theta), episode).at(theta)
+
+
+@pytest.mark.parametrize("way", ["factorised", "spectrum", "iteration"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_the_solver_error_is_the_distance_to_the_minimiser(variant, way, monkeypatch):
+    log = small_log(**variant)
+    best, c = naive.minimiser(log)[0], np.array([1.0, -0.5, 0.3])
+    if way == "spectrum":
+        monkeypatch.setattr(intervals, "TRUST", 2.0)
+    elif way == "iteration":
+        never_dense(monkeypatch)
+    for size in (1e-6, 0.1, 10.0):
+        theta = best + size * np.array([0.3, 0.2, -1.0])
+        wanted = abs(c @ (theta - best))
+        for sandwich in started(problem_of(log), theta, log.episode):
+            found = sandwich.error(c)
+            assert found.solver_error == pytest.approx(wanted, rel=1e-3 if way == "iteration" else 1e-7)
+            assert found.unfinished == pytest.approx(10 * found.solver_error / found.standard_error)
+            assert sandwich.error(np.zeros(3)).solver_error == 0
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.05])
+def test_the_solver_error_of_dependent_features_counts_what_the_data_determine(ridge):
+    log = small_log(trace=0.3, ridge=ridge, off_policy=True)
+    rotation = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0][:3]
+    wide = problem_of(log._replace(Phi=log.Phi @ rotation, Psi=log.Phi @ rotation))
+    best = vf.solve(wide, "lstd").theta
+    off = np.random.default_rng(4).normal(size=6)
+    c = np.array([1.0, -0.5, 0.3]) @ rotation
+    for sandwich in started(wide, best + off, log.episode):
+        assert sandwich.way == intervals.SPECTRUM
+        assert sandwich.error(c).solver_error == pytest.approx(abs(c @ off), rel=1e-7)
+        assert sandwich.error(off).solver_error == (pytest.approx(off @ off) if ridge else None)
+
+
+def test_moving_costs_no_second_adjoint(monkeypatch):
+    log = small_log(ridge=0.1)
+    problem = problem_of(log)
+    sandwich, c = Sandwich(problem, np.zeros(3), log.episode), np.ones(3)
+    sandwich.error(c)
+    monkeypatch.setattr(Sandwich, "_adjoint", None)
+    moved = sandwich.at(naive.minimiser(log)[0])
+    assert moved.error(c).solver_error < 1e-12 < sandwich.error(c).solver_error
+
+
+def test_the_interval_is_as_much_wider_as_the_solver_is_off():
+    plain, unfinished = Spread(2.0, 8), Spread(2.0, 8, solver_error=0.5)
+    low, high = plain.interval(1.0, 0.95)
+    assert unfinished.interval(1.0, 0.95) == (low - 0.5, high + 0.5)
+    assert unfinished.unfinished == 2.5
+    assert plain.unfinished == 0
+    assert Spread(0.0, 8, solver_error=0.1).unfinished == np.inf
+    assert Spread(None, 8, solver_error=0.1).unfinished == 0
+
+
+class OneEquation(Sandwich):
+    """A planted fault: only what is left of the second equation is looked at."""
+
+    @property
+    def _left(self):
+        above, below = self.problem.B(self.theta, self.w)
+        return np.zeros_like(above), below
+
+
+def test_a_planted_fault_makes_the_solver_error_wrong():
+    log = small_log(ridge=0.3)
+    theta, c = naive.minimiser(log)[0] + 1.0, np.array([1.0, -0.5, 0.3])
+    problem = problem_of(log)
+    assert Sandwich(problem, theta, log.episode).error(c).solver_error == pytest.approx(0.8)
+    assert OneEquation(problem, theta, log.episode).error(c).solver_error != pytest.approx(0.8, rel=0.01)

@@ -1,0 +1,155 @@
+"""Saved evaluations: the same when loaded, own code given again and checked, broken files refused."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.preprocessing import StandardScaler
+
+import valuefit as vf
+from helpers.problems import wide_log
+from helpers.small_mdp import SmallMDP
+from valuefit.features import Tiles
+
+
+def own_features(x):
+    return np.column_stack([np.ones(len(x)), x, x[:, 0] ** 2])
+
+
+def own_policy(states):
+    return np.full((len(states), 2), 0.5)
+
+
+CASES = {
+    "by name": (wide_log(), {"features": "fourier:order=2", "ridge": 0.1}, {}),
+    "tiles": (wide_log(), {"features": Tiles(3, 3)}, {}),
+    "states": (SmallMDP(off_policy=True).log(40), {"discount": 0.9, "trace": 0.5}, {}),
+    "own features": (wide_log(), {"features": own_features}, {"features": own_features}),
+    "own transformer": (wide_log(), {"features": StandardScaler()}, {"features": StandardScaler()}),
+    "table": (
+        SmallMDP(off_policy=True).log(40),
+        {"discount": 0.9, "policy": SmallMDP(off_policy=True).policy, "values": "state-action"},
+        {},
+    ),
+    "own policy": (
+        wide_log(action=np.arange(400) % 2),
+        {"policy": own_policy, "values": "state-action", "features": "identity"},
+        {"policy": own_policy},
+    ),
+    "policy by ratios": (
+        wide_log(action=np.arange(400) % 2, behaviour_prob=np.linspace(0.4, 0.6, 400)),
+        {"policy": own_policy, "features": "identity"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_loaded_is_what_was_saved(case, tmp_path):
+    log, settings, again = CASES[case]
+    before = vf.evaluate(log, **settings)
+    after = vf.Evaluation.load(before.save(tmp_path / "evaluation.npz"), **again)
+    assert after.to_dict() == before.to_dict()
+    assert after.summary() == before.summary()
+    assert repr(after) == repr(before)
+    np.testing.assert_array_equal(after.td_errors(), before.td_errors())
+    np.testing.assert_array_equal(after.value(log.observations[:7]), before.value(log.observations[:7]))
+    assert after.result.history.dtype == before.result.history.dtype
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return vf.evaluate(wide_log(), features=own_features).save(tmp_path / "evaluation.npz")
+
+
+def test_features_of_ones_own_are_asked_for_and_checked(saved):
+    with pytest.raises(ValueError, match="made with features of your own, which a file cannot hold"):
+        vf.Evaluation.load(saved)
+    with pytest.raises(ValueError, match=r"are not those that .* was made with"):
+        vf.Evaluation.load(saved, features=lambda x: own_features(2 * x))
+    with pytest.raises(ValueError, match="holds 4 weights, but these features are 2"):
+        vf.Evaluation.load(saved, features=lambda x: x)
+    # what another machine rounds otherwise is the same
+    assert vf.Evaluation.load(saved, features=lambda x: own_features(x) * (1 + 1e-12)).problem.d == 4
+
+
+def test_a_policy_that_is_code_is_asked_for_and_checked(tmp_path):
+    log, settings, _ = CASES["own policy"]
+    path = vf.evaluate(log, **settings).save(tmp_path / "evaluation.npz")
+    with pytest.raises(ValueError, match="made with the policy own_policy, which is code"):
+        vf.Evaluation.load(path)
+    with pytest.raises(ValueError, match=r"are not those that .* was made with"):
+        vf.Evaluation.load(path, policy=lambda states: np.tile([0.9, 0.1], (len(states), 1)))
+
+
+def test_nothing_is_overwritten_without_force(saved):
+    evaluation = vf.evaluate(wide_log())
+    before = saved.read_bytes()
+    with pytest.raises(ValueError, match=r"evaluation\.npz is there already"):
+        evaluation.save(saved)
+    assert saved.read_bytes() == before
+    evaluation.save(saved, force=True)
+    assert vf.Evaluation.load(saved).policy_value == evaluation.policy_value
+    assert [entry.name for entry in saved.parent.iterdir()] == ["evaluation.npz"]
+
+
+def rewrite(path, change):
+    """The same file with its arrays and facts changed."""
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    facts = json.loads(str(arrays["facts"]))
+    change(arrays, facts)
+    np.savez(path, **{**arrays, "facts": np.array(json.dumps(facts))})
+
+
+def shorten(name):
+    return lambda arrays, facts: arrays.update({name: arrays[name][:-1]})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (shorten("log_reward"), "the column reward of its log has dtype float64 and shape"),
+        (lambda a, f: a.update(log_now=a["log_now"] + 1000), "point outside its observations"),
+        (lambda a, f: a.update(log_now=a["log_now"] - 1), "point outside its observations"),
+        (lambda a, f: a.update(log_next=a["log_next"].astype(float)), "the column next of its log has dtype float64"),
+        (lambda a, f: a.update(log_ratio=a["log_ratio"] * np.nan), "the column ratio of its log is not finite"),
+        (lambda a, f: a.update(log_action=np.array(3)), "the column action of its log"),
+        (lambda a, f: a.pop("log_episode"), "is not a valuefit evaluation"),
+        (lambda a, f: a.update(theta=a["theta"] * np.nan), "weights"),
+        (lambda a, f: a.pop("theta"), "is not a valuefit evaluation"),
+        (lambda a, f: f.pop("notes"), "is not a valuefit evaluation"),
+        (lambda a, f: f.update(format=7), "has evaluation format 7; this version of valuefit reads format 1"),
+        (lambda a, f: f["result"].update(colour="red"), "is not a valuefit evaluation"),
+        (lambda a, f: f["policy_value"].pop("level"), "is not a valuefit evaluation"),
+        (lambda a, f: f.update(fingerprint=[1.0]), "are not those that"),
+        (lambda a, f: a.update(theta=np.array([{}], object)), "is not a valuefit evaluation"),
+    ],
+)
+def test_a_file_that_was_tampered_with_is_refused(saved, change, words):
+    rewrite(saved, change)
+    with pytest.raises(ValueError, match=words):
+        vf.Evaluation.load(saved, features=own_features)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.99])
+def test_a_file_that_was_cut_short_is_refused(saved, part):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(ValueError, match="is not a valuefit evaluation, or was cut short"):
+        vf.Evaluation.load(saved, features=own_features)
+
+
+def test_a_file_that_unfolds_beyond_memory_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "bomb.npz"
+    header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("theta.npy", header.ljust(127) + b"\n")
+    with pytest.raises(ValueError, match="it declares more than it holds"):
+        vf.Evaluation.load(path)
+
+
+def test_a_file_that_is_not_there_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        vf.Evaluation.load(tmp_path / "nowhere.npz")

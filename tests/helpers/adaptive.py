@@ -1,0 +1,38 @@
+"""Solvers with adapted steps, epoch by epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import valuefit as vf
+from valuefit.problem.diagonal_preconditioner import Balanced
+from valuefit.solvers.adaptive_steps import Course
+from valuefit.solvers.solver import State
+
+STEERED = ["pdbg", "svrg", "saga"]
+
+
+SOLVERS = {name: vf.solvers.find(name) for name in STEERED}
+
+
+def course_of(state: State) -> Course:
+    course = state.memory[-1] if isinstance(state.memory, tuple) else state.memory
+    assert isinstance(course, Course)
+    return course
+
+
+def zeros(problem: vf.Problem) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(problem.d), np.zeros(problem.k)
+
+
+def run(name: str, problem: vf.Problem, state: State, epochs: int) -> tuple[State, list[float]]:
+    rng, costs = np.random.default_rng(0), []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(epochs):
+            state, cost = SOLVERS[name].epoch(problem, state, rng)
+            costs.append(cost)
+    return state, costs
+
+
+def matrix_of(balanced: Balanced) -> np.ndarray:
+    return np.diag(balanced.scale) + balanced.sides @ balanced.core @ balanced.sides.T

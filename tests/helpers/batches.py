@@ -1,0 +1,137 @@
+"""Batched updates of SVRG and SAGA set up for comparison with their naive twins."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+
+import naive
+from helpers.problems import problem_of
+from helpers.twins import Case, apart, start_of
+from valuefit.problem.preconditioner import mixed_metric
+from valuefit.solvers import saga, svrg
+
+CASES = {
+    "on-policy": Case(),
+    "ratios": Case(ratio=True),
+    "traces": Case(trace=0.7),
+    "ridge": Case(ridge=0.1),
+    "identity": Case(identity=True),
+    "dual features": Case(more=True),
+    "float32": Case("float32"),
+    "all but identity": Case("float32", ratio=True, trace=0.7, ridge=0.1, more=True),
+    "all": Case(ratio=True, trace=0.7, ridge=0.1, more=True, identity=True),
+}
+
+
+STEPS = 0.02, 0.05
+
+
+class Setting:
+    """A problem with its twin, draws with repeats, and the weights and matrices of a metric."""
+
+    def __init__(self, case: Case, *, plain: bool = False, count: int | None = None) -> None:
+        self.log = case.log()
+        self.problem = problem_of(self.log, case.storage)
+        self.start = start_of(self.log)
+        n = self.problem.n
+        self.draws = np.random.default_rng(5).integers(
+            0, n, 2 * n + 2
+        )  # no multiple of 3, so that the last batch is shorter
+        self.draws[1] = self.draws[0]  # a row twice in its batch
+        metric = mixed_metric(self.problem, count or n)
+        self.weight = np.ones(n) if plain else metric.weight
+        self.theta = np.eye(self.problem.d) if plain else metric.theta
+        self.w = np.eye(self.problem.k) if plain else metric.w
+
+    def twin(self, name: str, batch: int) -> list[tuple[np.ndarray, ...]]:
+        naive_batches = {"svrg": naive.svrg_batches, "saga": naive.saga_batches}[name]
+        return naive_batches(
+            self.log, *self.start, [self.draws], batch, self.weight, self.theta, self.w, *STEPS
+        )  # fmt: skip
+
+    def rows(self, draws: np.ndarray) -> tuple:
+        p = self.problem
+        return p.phi.kernel, p.psi.kernel, p.u.kernel, *p.steps(draws)
+
+    def fast(self, name: str, count: int, batch: int | None, kernel: object = None) -> tuple[np.ndarray, ...]:
+        """What the kernel makes of the first `count` draws; batch None: the kernel for single rows, unweighted."""
+        return (self._svrg if name == "svrg" else self._saga)(self.draws[:count], batch, kernel)
+
+    def _svrg(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
+        p, (theta, w) = self.problem, self.start
+        d_theta, d_w = np.zeros(p.d), np.zeros(p.k)
+        rows, gradient = self.rows(draws), p.B(theta, w)
+        if batch is None:
+            svrg.inner_loop(*rows, p.trace > 0, *gradient, d_theta, d_w, *STEPS, p.ridge, p.identity)
+        else:
+            (kernel or svrg.batches)(
+                *rows, self.weight[draws], p.trace > 0, *gradient, self.theta, self.w, d_theta, d_w, batch, *STEPS,
+                p.ridge, p.identity,
+            )  # fmt: skip
+        return theta + d_theta, w + d_w
+
+    def _saga(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
+        p = self.problem
+        state, _ = saga.SAGA(step_theta=STEPS[0], step_w=STEPS[1]).init(p, *self.start)
+        table, B_theta, B_w = state.memory
+        theta, w = state.theta.copy(), state.w.copy()
+        mean_theta, mean_w = np.zeros(p.d), np.zeros(p.k)
+        phi, psi, u, *rest = self.rows(draws)
+        if batch is None:
+            saga.updates(
+                phi, psi, u, draws, *rest, p.trace > 0, table, B_theta, B_w, theta, w, *STEPS, p.ridge, p.identity
+            )
+            return theta, w, B_theta, B_w
+        else:
+            (kernel or saga.batches)(
+                phi, psi, u, draws, *rest, self.weight[draws], p.trace > 0, table, B_theta, B_w, self.theta, self.w,
+                theta, w, mean_theta, mean_w, batch, *STEPS, p.ridge, p.identity,
+            )  # fmt: skip
+        return theta, w, B_theta, B_w, mean_theta, mean_w
+
+    def apart(self, name: str, batch: int, kernel: object = None) -> float:
+        """How far kernel and twin are apart after any of the updates."""
+        ends = [min(len(self.draws), start + batch) for start in range(0, len(self.draws), batch)]
+        expected = self.twin(name, batch)
+        found = [self.fast(name, end, batch, kernel) for end in ends]
+        assert apart(expected[-1][:1], self.start[:1]) > 1e-3, "the twin stood still, so this compares nothing"
+        return max(apart(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def axpy(rows: np.ndarray, i: int, a: float, x: np.ndarray) -> None:
+    x += a * rows[i]
+
+
+def axpyv(rows: np.ndarray, i: int, j: int, discount: float, a: float, x: np.ndarray) -> None:
+    x += a * (rows[i] - discount * rows[j])
+
+
+def axpy2(rows: np.ndarray, i: int, a: float, x: np.ndarray, b: float, y: np.ndarray) -> None:
+    axpy(rows, i, a, x)
+    axpy(rows, i, b, y)
+
+
+def axpy2v(rows: np.ndarray, i: int, j: int, discount: float, a: float, x: np.ndarray, b: float, y: np.ndarray) -> None:
+    axpyv(rows, i, j, discount, a, x)
+    axpyv(rows, i, j, discount, b, y)
+
+
+def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
+    """The kernel's own source with one thing changed, run in plain Python, which needs no compilation."""
+    source = inspect.getsource({"svrg": svrg.batches, "saga": saga.batches}[name].py_func)
+    source = source.replace("@compiled\n", "")
+    assert right in source
+    space = IN_PLAIN_PYTHON | {"axpy": axpy, "axpyv": axpyv, "axpy2": axpy2, "axpy2v": axpy2v}
+    exec(source.replace(right, wrong) if right else source, space)
+    return space["batches"]
+
+
+IN_PLAIN_PYTHON = {
+    "np": np,
+    "fetch": lambda rows, i: None,
+    "times": lambda metric, x: metric @ x,
+    "dot": lambda rows, i, x: rows[i] @ x,
+    "dotv": lambda rows, i, j, discount, x: (rows[i] - discount * rows[j]) @ x,
+}

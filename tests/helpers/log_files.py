@@ -1,0 +1,149 @@
+"""One log written the way each of its sources would write it, by the libraries that define the formats."""
+
+import dataclasses
+import os
+import warnings
+from unittest import mock
+
+import gymnasium
+import h5py
+import minari
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from minari.data_collector import EpisodeBuffer
+
+import valuefit as vf
+
+
+def steps(lengths=(5, 1, 3, 7, 1, 2, 2, 2, 2, 2, 4, 3), width=3, seed=0):
+    """Columns of ragged episodes (more than ten, which sort differently as text), every other one cut off."""
+    rng = np.random.default_rng(seed)
+    table = {name: [] for name in ("episode", "obs", "next_obs", "action", "reward", "terminated", "truncated")}
+    for episode, length in enumerate(lengths):
+        path = rng.normal(size=(length + 1, width))
+        last = np.arange(length) == length - 1
+        table["episode"].append(np.full(length, episode))
+        table["obs"].append(path[:-1])
+        table["next_obs"].append(path[1:])
+        table["action"].append(rng.integers(0, 3, length))
+        table["reward"].append(rng.normal(size=length))
+        table["terminated"].append(last & (episode % 2 == 0))
+        table["truncated"].append(last & (episode % 2 == 1))
+    columns = {name: np.concatenate(parts) for name, parts in table.items()}
+    columns["behaviour_prob"] = rng.uniform(0.1, 1.0, len(columns["reward"]))
+    return columns
+
+
+def flat(columns):
+    """The same with obs_0, obs_1, ... in place of vectors."""
+    wide = {}
+    for name, values in columns.items():
+        if values.ndim == 1:
+            wide[name] = values
+        else:
+            wide.update({f"{name}_{i}": values[:, i] for i in range(values.shape[1])})
+    return wide
+
+
+def d4rl(columns, path, leave_out=()):
+    """HDF5 as D4RL lays it out; behaviour probabilities as logarithms."""
+    names = {
+        "observations": "obs", "next_observations": "next_obs", "actions": "action", "rewards": "reward",
+        "terminals": "terminated", "timeouts": "truncated",
+    }  # fmt: skip
+    with h5py.File(path, "w") as file:
+        for theirs, ours in names.items():
+            if theirs not in leave_out and ours in columns:
+                file.create_dataset(theirs, data=columns[ours], compression="gzip")
+        if "behaviour_prob" in columns:
+            file.create_group("infos")["action_log_probs"] = np.log(columns["behaviour_prob"])
+        file.create_group("metadata")["algorithm"] = "text that nobody asks for"
+    return path
+
+
+def buffers(columns):
+    """Minari's own episode buffers."""
+    for episode in np.unique(columns["episode"]):
+        here = columns["episode"] == episode
+        yield EpisodeBuffer(
+            id=int(episode),
+            observations=np.concatenate([columns["obs"][here], columns["next_obs"][here][-1:]]),
+            actions=columns["action"][here],
+            rewards=list(columns["reward"][here]),
+            terminations=list(columns["terminated"][here]),
+            truncations=list(columns["truncated"][here]),
+            infos={"prob": columns["behaviour_prob"][here]},
+        )
+
+
+def minari_dataset(columns, root, name="lab/walk-v0", space=None, made=None, **settings):
+    """A dataset made on the spot by Minari, under `root`."""
+    width = columns["obs"].shape[1:]
+    with warnings.catch_warnings(), mock.patch.dict(os.environ, MINARI_DATASETS_PATH=str(root)):
+        warnings.simplefilter("ignore")  # Minari asks for an author, a description, ...
+        minari.create_dataset_from_buffers(
+            name,
+            list(buffers(columns)) if made is None else made,
+            observation_space=space or gymnasium.spaces.Box(-np.inf, np.inf, width, np.float64),
+            action_space=gymnasium.spaces.Discrete(3),
+            **settings,
+        )
+    return root / name
+
+
+def arrow_list(values):
+    return pa.FixedSizeListArray.from_arrays(values.reshape(-1), values.shape[1])
+
+
+WRITERS = {
+    "dict": lambda columns, folder: columns,
+    "pandas": lambda columns, folder: pd.DataFrame(flat(columns)),
+    "arrow": lambda columns, folder: pa.table(flat(columns)),
+    "csv": lambda columns, folder: (
+        pd.DataFrame(flat(columns)).to_csv(folder / "log.csv", index=False) or folder / "log.csv"
+    ),
+    "parquet": lambda columns, folder: (
+        pq.write_table(pa.table(flat(columns)), folder / "log.parquet", row_group_size=7) or folder / "log.parquet"
+    ),
+    "parquet with lists": lambda columns, folder: (
+        pq.write_table(
+            pa.table({name: arrow_list(v) if v.ndim == 2 else v for name, v in columns.items()}),
+            folder / "list.parquet",
+        )
+        or folder / "list.parquet"
+    ),
+    "npz": lambda columns, folder: (
+        np.savez(
+            folder / "log.npz",
+            **{
+                {"obs": "observation", "next_obs": "next_observation"}.get(name, name): v for name, v in columns.items()
+            },
+        )
+        or folder / "log.npz"
+    ),
+    "d4rl": lambda columns, folder: d4rl(columns, folder / "log.hdf5"),
+    "minari": minari_dataset,
+}
+
+
+def assert_same_log(log, other, *, rows=True):
+    """Equal to the last bit, rows and all; or only telling the same story."""
+    for field in dataclasses.fields(vf.Transitions):
+        mine, its = getattr(log, field.name), getattr(other, field.name)
+        if field.name in ("notes", "source", "names") or (not rows and field.name in ("observations", "now", "next")):
+            continue
+        np.testing.assert_array_equal(mine, its, err_msg=field.name)
+        assert mine is None or mine.dtype == its.dtype, field.name
+    np.testing.assert_array_equal(log.observations[log.now], other.observations[other.now])
+    on = log.next >= 0
+    np.testing.assert_array_equal(on, other.next >= 0)
+    np.testing.assert_array_equal(log.observations[log.next[on]], other.observations[other.next[on]])
+
+
+def expected(columns=None):
+    columns = dict(steps() if columns is None else columns)
+    return vf.Transitions.from_arrays(
+        columns.pop("obs"), columns.pop("reward"), next_observation=columns.pop("next_obs"), **columns
+    )

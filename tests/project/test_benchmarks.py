@@ -1,0 +1,246 @@
+"""The benchmark grid on shrunken cells: its cells, its gaps, its peers, its page."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.problems import ROOT
+
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import costs, peers, report, targets
+from benchmarks.cells import CELLS
+from benchmarks.engine import ORDERS, dense_problem, in_order
+from benchmarks.grid import Kept, main, slug, wanted_tasks
+from benchmarks.reference import dense_reference, moments, reference
+from benchmarks.tasks import engine_figures, fresh, own_solvers, tasks_of
+from valuefit.engine.choice import COSTS
+from valuefit.problem.exact import Exact
+from valuefit.problem.shuffled import Blocks
+from valuefit.solvers.adaptive_steps import Course
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell_makes_its_problem_and_a_held_out_one_with_the_same_features(name):
+    cell = CELLS[name].shrunk()
+    problem, other = cell.make(), cell.make(seed=1)
+    assert problem.phi.sparse == cell.sparse
+    assert problem.n == cell.n == other.n
+    assert problem.d == other.d
+    assert abs(problem.d - cell.d) <= 0.4 * cell.d
+    assert not np.array_equal(problem.reward, other.reward)
+
+
+def test_the_cells_of_the_issue_are_there():
+    sizes = {(cell.n, cell.d) for cell in CELLS.values()}
+    assert {(10**5, 200), (10**6, 200), (10**5, 1000), (5 * 10**4, 4000), (20_000, 201)} <= sizes
+    assert {(10**5, 10**4), (10**6, 10**5), (10**6, 10**6)} <= sizes
+    assert len({slug(name) for name in CELLS}) == len(CELLS)
+
+
+@pytest.mark.parametrize("name", [name for name, cell in CELLS.items() if not cell.sparse])
+def test_the_reference_agrees_with_the_exact_solution(name, tmp_path):
+    problem = CELLS[name].shrunk().make()
+    for ours, theirs in zip(moments(problem), problem.moments(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12 * max(np.abs(theirs).max(), 1))
+    exact = Exact(problem)
+    first, again = (dense_reference(problem, tmp_path / "kept.npz") for _ in range(2))
+    rng = np.random.default_rng(0)
+    for theta in (np.zeros(problem.d), exact.theta + 1e-3 * rng.standard_normal(problem.d)):
+        assert first.gap(theta) == pytest.approx(exact.gap(theta), rel=1e-5)
+        assert again.gap(theta) == pytest.approx(first.gap(theta), rel=1e-12)
+    assert first.gap(exact.theta) < 1e-10
+
+
+def test_the_gap_of_sparse_rows_agrees_with_the_exact_one():
+    problem = CELLS["tiles (1e5, 1e4)"].shrunk().make()
+    exact, truth = Exact(problem), reference(problem)
+    rng = np.random.default_rng(0)
+    for theta in (np.zeros(problem.d), exact.theta + 0.1 * rng.standard_normal(problem.d)):
+        assert truth.gap(theta) == pytest.approx(exact.gap(theta), rel=1e-2)
+    assert truth.gap(exact.theta) < 1e-10
+
+
+def run_once(work):
+    return 0.0, work()
+
+
+@pytest.mark.parametrize(
+    "name", ["random-mdp ridge=0", "random-mdp ridge=L", "lognormal ratios (1e5, 200)", "trace 0.8 (1e5, 200)"]
+)
+def test_textbook_and_gmres_find_the_minimiser(name):
+    problem = fresh(CELLS[name].shrunk().make())
+    truth = reference(problem)
+    assert truth.gap(peers.textbook(problem, run_once).theta) < 1e-12
+    found = peers.gmres(problem, truth, tol=1e-6, seconds=30)
+    assert found.status == "converged"
+    assert truth.gap(found.theta) <= 1e-6
+
+
+def test_td_svrg_takes_its_published_step_and_converges():
+    problem = CELLS["fourier well (1e5, 200)"].shrunk().make()
+    truth = reference(problem)
+    found = peers.td_svrg(problem, truth, tol=1e-6, seconds=30)
+    assert found.status == "converged"
+    assert truth.gap(found.theta) <= 1e-6
+    assert peers.td_svrg(CELLS["random-mdp ridge=L"].shrunk().make(), truth, tol=1e-6, seconds=1).status == "not run"
+
+
+def test_td_svrg_steps_are_those_of_plain_loops():
+    problem = CELLS["lognormal ratios (1e5, 200)"].shrunk().make()
+    rng = np.random.default_rng(3)
+    draws, snapshot, step = rng.integers(0, problem.n, 50), rng.standard_normal(problem.d), 0.01
+    rows, mean = problem.phi.matrix, problem.residual(snapshot)
+    theta = snapshot.copy()
+
+    def direction(t, theta):
+        delta = problem.reward[t] + (problem.discount[t] * rows[problem.next[t]] - rows[problem.now[t]]) @ theta
+        return problem.ratio[t] * delta * rows[problem.now[t]]
+
+    for t in draws:
+        theta = theta + step * (direction(t, theta) - direction(t, snapshot) + mean)
+    deviation = np.zeros(problem.d)
+    peers.td_updates(
+        problem.phi.kernel, problem.now[draws], problem.next[draws], problem.discount[draws], problem.ratio[draws],
+        mean, deviation, step,
+    )  # fmt: skip
+    np.testing.assert_allclose(snapshot + deviation, theta, rtol=1e-10, atol=1e-12)
+
+
+def test_sparse_lu_solves_tiles_and_refuses_dense_rows():
+    problem = CELLS["tiles (1e5, 1e4)"].shrunk().make()
+    assert reference(problem).gap(peers.sparse_lu(problem).theta) < 1e-8
+    assert peers.sparse_lu(CELLS["random-mdp ridge=0"].shrunk().make()).note == "rows are dense"
+
+
+def test_a_fresh_problem_remembers_nothing():
+    problem = CELLS["trace 0.8 (1e5, 200)"].shrunk().make()
+    vf.solve(problem, "lstd")
+    assert "A" in vars(problem)
+    again = fresh(problem)
+    assert "A" not in vars(again)
+    np.testing.assert_allclose(again.A, problem.A)
+
+
+def test_outcomes_of_other_sources_are_not_carried_on(tmp_path):
+    path = tmp_path / "cell.json"
+    Kept(path, "here").add("lstd", {"status": "converged"})
+    assert Kept(path, "here").tasks == {"lstd": {"status": "converged"}}
+    assert Kept(path, "elsewhere").tasks == {}
+    assert Kept(path, "here", again=True).tasks == {}
+
+
+def grid(*arguments):
+    command = [sys.executable, "-m", "benchmarks.grid", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+def test_the_quick_grid_writes_its_tables_data_and_figure(tmp_path):
+    cells = ["fourier well (1e5, 1000)", "tiles (1e5, 1e4)"]
+    chosen = [word for name in cells for word in ("--only", name)]
+    done = grid("--quick", *chosen, "--again", "--seconds", "1", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"results.md", "results.json", "results.png"}
+    page, data = (tmp_path / "results.md").read_text(), json.loads((tmp_path / "results.json").read_text())
+    assert "Shrunken cells" in page
+    assert list(data["cells"]) == cells
+    for name in cells:
+        tasks = data["cells"][name]["tasks"]
+        assert list(tasks) == tasks_of(CELLS[name])
+        assert tasks["lstd"]["status"] == "converged"
+        assert tasks["lstd"]["gap"] <= 1e-6
+        assert page.count(f"| {name} |") == 3
+    for title in targets.TARGETS:
+        assert f"### {title}" in page
+    for solver in own_solvers():
+        assert f"| {solver} |" in page
+    sparse = data["cells"]["tiles (1e5, 1e4)"]["tasks"]
+    assert sparse["textbook"]["status"] in ("failed", "inexact")
+    assert "textbook@2" in data["cells"]["fourier well (1e5, 1000)"]["tasks"]
+
+
+def test_a_wrong_name_ends_with_a_sentence():
+    with pytest.raises(SystemExit, match="No cell has 'chess' in its name"):
+        main(["--only", "chess"])
+    with pytest.raises(SystemExit, match="There is no 'adam' in the grid"):
+        main(["--solvers", "adam"])
+
+
+def test_solvers_can_be_chosen():
+    assert wanted_tasks("fourier well (1e5, 1000)", ["textbook"]) == ["reference", "textbook", "textbook@2"]
+
+
+def made_up(**tasks):
+    facts = {"kind": "random-mdp", "sparse": False, "n": 10, "d": 2, "tasks": tasks}
+    return {"cells": {"random-mdp ridge=0": facts}, "engine": None}
+
+
+def test_a_cell_that_nobody_solved_is_still_shown(tmp_path):
+    late = {"status": "budget", "gap": 0.1, "passes": 400.0, "seconds": 2.0, "worst": 1.0}
+    gone = {"status": "killed", "message": "no end after 60 s"}
+    results = made_up(svrg=late, lstd=gone, saga={**late, "seconds": 4.0})
+    results["cells"]["random-mdp ridge=0"]["about"] = "made up"
+    results["cells"]["none"] = {**results["cells"]["random-mdp ridge=0"], "tasks": {"lstd": gone}}
+    report.write({**results, "seconds": 1.0, "quick": False}, tmp_path)
+    page = (tmp_path / "results.md").read_text()
+    assert "| random-mdp ridge=0 | killed | (1: 1e-01) | (2: 1e-01) |" in page
+    assert "- random-mdp ridge=0, lstd: killed. no end after 60 s" in page
+    assert (tmp_path / "results.png").stat().st_size > 1000
+
+
+def test_targets_are_missed_where_they_should_be():
+    good = {"status": "converged", "gap": 1e-7, "passes": 20.0, "seconds": 1.0, "worst": 1.0, "message": ""}
+    bad = {**good, "status": "diverged", "gap": 3.0}
+    verdicts = [met for *_, met in targets.stochastic(made_up(svrg=good, saga=bad))]
+    assert verdicts == [True, True, True, False, False, False]
+    assert targets.krylov(made_up(krylov=good))[0][2]
+    assert not targets.krylov(made_up(krylov={**good, "passes": 31.0}))[0][2]
+    assert not targets.krylov(
+        made_up(krylov={**good, "message": "Krylov iterations stalled; this was solved directly, as by 'lstd'."})
+    )[0][2]
+    slow = {**good, "seconds": 1.2}
+    book = {**good, "seconds": 11.0}
+    assert [met for *_, met in targets.automatic(made_up(auto=slow, lstd=good, textbook=book))] == [False, True, False]
+    assert [met for *_, met in targets.automatic(made_up(auto=good, lstd=good, textbook=book))] == [True, True, True]
+    run = {"passes": 10.0, "best": 4.0, "full": 30.0}
+    statistical = {"statistical": {"status": "done", "solvers": {"svrg": run, "saga": {**run, "passes": 31.0}}}}
+    assert [met for *_, met in targets.statistical(made_up(**statistical))] == [False, False]
+    alone = {"statistical": {"status": "done", "solvers": {"svrg": run}}}
+    assert [met for *_, met in targets.statistical(made_up(**alone))] == [True, True]
+
+
+def test_rates_of_all_orders_are_measured_and_judged_by_blocks():
+    figures = engine_figures(400, 7)
+    assert all(figures[f"{name} {order} float32"]["over_floor"] > 0 for name in ("svrg", "saga") for order in ORDERS)
+    for name, order in product(("svrg", "saga"), ORDERS):
+        figures[f"{name} {order} float64"]["over_floor"] = 2.0 if order == "blocks" else 4.0
+        figures[f"{name} {order} speed-up"] = 1.5 if name == "svrg" else 1.7
+    lines = targets.engine({**made_up(), "engine": figures})
+    assert [met for *_, met in lines] == [True, False, True, True]
+    assert lines[0][1] == "2.00x (single rows 4.00x, mini-batches 4.00x)"
+    assert [met for *_, met in targets.engine(made_up())] == [None] * 4
+
+
+def test_orders_are_what_they_say():
+    problem = dense_problem(400, 7)
+    zero = np.zeros(7)
+    memory = {order: in_order("svrg", order).init(problem, zero, zero)[0].memory for order in ORDERS}
+    assert isinstance(memory["blocks"][1], Blocks)
+    assert memory["single rows"] == (400, None)
+    assert isinstance(memory["mini-batches"], Course)
+
+
+def test_costs_are_positive_and_a_line_is_found():
+    found = costs.measure(quick=True)
+    assert list(found) == list(COSTS)
+    assert all(0 <= value < 1 for value in found.values())
+    assert min(found[name] for name in ("gram_flop", "factor_flop", "fixed")) > 0  # a slope may come out as 0 by chance
+    assert costs.line([1.0, 2.0, 4.0], [3.0, 5.0, 9.0]) == pytest.approx((2.0, 1.0))
+    assert costs.line([1.0, 2.0], [1.0, 3.0])[1] == 0.0

@@ -1,0 +1,111 @@
+"""What others rely on: public names and signatures, the keys of the JSON output, files of earlier versions."""
+
+import inspect
+import json
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import valuefit as vf
+from helpers.problems import ROOT
+from valuefit.cli.main import main
+
+DATA = ROOT / "tests" / "fixtures"
+OLD = DATA / "version-0.1"
+EXPECTED = json.loads((OLD / "expected.json").read_text())
+# what solvers and the cost model ask of each other, and users do not
+INTERNAL = [
+    "A_passes", "C_passes", "auto_steps", "choose_step", "choose_steps", "correction", "epoch", "guarded", "init",
+    "meeting", "moment_passes", "order", "passes", "proximal", "reading", "run", "steps", "theorem_steps",
+]  # fmt: skip
+
+
+def members(kind):
+    """Public methods and properties of a class of ours, by name."""
+    for name, member in inspect.getmembers(kind):
+        if name in INTERNAL:
+            continue
+        if not name.startswith("_") and getattr(member, "__module__", "valuefit").startswith("valuefit"):
+            yield name, member
+
+
+def signature_of(thing):
+    """Names, kinds and defaults of the parameters; annotations may change."""
+    if not callable(thing):
+        return "value"
+    bare = inspect.Parameter.empty
+    parameters = [one.replace(annotation=bare) for one in inspect.signature(thing).parameters.values()]
+    return str(inspect.Signature(parameters))
+
+
+def signatures():
+    """Every public name, with its signature; of classes, those of their public members."""
+    found = {}
+    named = {f"vf.{name}": getattr(vf, name) for name in vf.__all__ if name not in ("features", "solvers", "datasets")}
+    named |= {f"vf.features.{name}": getattr(vf.features, name) for name in vf.features.__all__}
+    named |= {f"vf.solvers.{kind.__name__}": kind for kind in vf.solvers.registry().values()}
+    for title, thing in named.items():
+        found[title] = signature_of(thing)
+        if inspect.isclass(thing):
+            found |= {f"{title}.{name}": signature_of(member) for name, member in members(thing)}
+    for name, command in main.commands.items():
+        for parameter in command.params:
+            kind = "argument" if isinstance(parameter, click.Argument) else "option"
+            found[f"valuefit {name} {' '.join(parameter.opts)}"] = kind
+    return found
+
+
+def test_public_names_and_signatures_stay():
+    """Where a change is meant: `python -c "import test_compatibility as t; t.write_signatures()"` in this folder."""
+    wanted = json.loads((DATA / "signatures.json").read_text())
+    now = signatures()
+    assert {name: now.get(name) for name in wanted} == wanted
+
+
+def write_signatures():
+    (DATA / "signatures.json").write_text(json.dumps(signatures(), indent=1) + "\n")
+
+
+def keys_of(facts, path=""):
+    """Paths of all keys in nested dicts."""
+    for key, value in facts.items():
+        yield path + key
+        if isinstance(value, dict):
+            yield from keys_of(value, f"{path}{key}.")
+
+
+def test_the_json_output_keeps_its_keys():
+    done = CliRunner().invoke(main, ["evaluate", "--json"])
+    assert done.exit_code == 0, done.output
+    assert set(json.loads((DATA / "json-keys.json").read_text())) <= set(keys_of(json.loads(done.stdout)))
+
+
+@pytest.mark.parametrize("name", ["log", "log.npz", "log.parquet"])
+def test_a_log_of_version_0_1_loads(name):
+    log = vf.load(OLD / name)
+    assert len(log) == 60
+    assert log.reward.sum() == pytest.approx(EXPECTED["reward_sum"])
+    assert log.ratio.sum() == pytest.approx(EXPECTED["ratio_sum"])
+    assert log.truncated.sum() == 3
+    assert log.terminated.sum() == 2
+
+
+def test_results_of_version_0_1_load():
+    result = vf.Result.load(OLD / "result.npz")
+    np.testing.assert_array_equal(result.theta, EXPECTED["theta"])
+    assert (result.status, result.solver) == ("converged", "lstd")
+    unfinished = vf.Result.load(OLD / "result-unfinished.npz")
+    assert unfinished.status == "budget"
+    assert unfinished.history.dtype.names == ("passes", "seconds", "residual")
+
+
+@pytest.mark.parametrize("name", ["evaluation", "evaluation-state-action"])
+def test_evaluations_of_version_0_1_load(name):
+    evaluation = vf.Evaluation.load(OLD / f"{name}.npz")
+    value = evaluation.policy_value
+    told = {"estimate": value.estimate, "standard_error": value.standard_error, "interval": list(value.interval)}
+    assert told == EXPECTED[name]
+    assert np.mean(evaluation.value(evaluation.log.observations)) < 10
+    assert "policy value" in evaluation.summary()

@@ -1,0 +1,141 @@
+"""What README and the pages of docs/ show is what happens: their Python runs and prints what stands below it."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+import valuefit as vf
+from helpers.problems import ROOT
+from valuefit.cli.main import main
+
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
+LINK = re.compile(r"\]\(([^)#\s]+\.(?:md|py|png))[^)]*\)")
+
+
+def blocks(page):
+    """(line, code, what it prints or None) of every Python block; a text block right below is what it prints."""
+    text = page.read_text()
+    found = list(FENCE.finditer(text))
+    for place, match in enumerate(found):
+        if match[1] != "python":
+            continue
+        after = found[place + 1] if place + 1 < len(found) else None
+        near = after is not None and after[1] == "text" and not text[match.end() : after.start()].strip()
+        yield text.count("\n", 0, match.start()) + 2, match[2], after[2] if near else None
+
+
+def run(page, line, code, world):
+    """What a block prints; a ValueError counts as printed, as the pages show it."""
+    out = io.StringIO()
+    padded = "\n" * (line - 1) + code  # so that a traceback names the line of the page
+    with contextlib.redirect_stdout(out):
+        try:
+            exec(compile(padded, str(page), "exec"), world)
+        except ValueError as error:
+            return f"ValueError: {error}"
+    return out.getvalue()
+
+
+def plain(text):
+    """One line, fractions to three digits, rounding errors as 0: the rest of the digits is the machine's."""
+
+    def shorten(match):
+        value = float(match[0])
+        return f"{value:.3g}" if abs(value) > 1e-12 else "0"
+
+    return re.sub(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e-\d+", shorten, " ".join(text.split()))
+
+
+def matches(said, expected):
+    """Whether the words are the same; "..." on the page stands for anything."""
+    words = [re.escape(plain(part)) for part in expected.split("...")]
+    return re.fullmatch(r"\s*.*?\s*".join(words), plain(said), re.S) is not None
+
+
+WITH_CODE = [page for page in [ROOT / "README.md", *PAGES] if "```python" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    world = {"__name__": "__main__"}
+    for line, code, expected in blocks(page):
+        said = run(page, line, code, world)
+        where = f"{page.relative_to(ROOT)}, line {line}"
+        if expected is None:
+            assert not said.startswith("ValueError"), f"{where}: {said}"
+        else:
+            assert matches(said, expected), f"{where} prints:\n{said}\nbut the page says:\n{expected}"
+
+
+def test_a_page_that_says_something_else_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1, 'is it')\n```\n\n```text\n3 is it\n```\n\n```python\nint('x')\n```\n")
+    (line, code, expected), (other, wrong, nothing) = blocks(page)
+    assert (line, other, nothing) == (2, 10, None)
+    assert not matches(run(page, line, code, {}), expected)
+    assert matches(run(page, line, code, {}), "2 ... it")
+    assert matches("gap 4.2e-28, value 0.71412", "gap 3e-29, value 0.71413")
+    assert not matches("gap 4.2e-8, value 0.71412", "gap 3e-8, value 0.71412")
+    assert run(page, other, wrong, {}).startswith("ValueError: invalid literal")
+
+
+def commands():
+    """(page, words) of every line of the pages that calls valuefit."""
+    for page in [ROOT / "README.md", *PAGES]:
+        for kind, text in FENCE.findall(page.read_text()):
+            if kind == "console":
+                for line in text.splitlines():
+                    assert line.startswith("$ valuefit "), f"{page.name}: {line}"
+                    yield page, shlex.split(line)[2:]
+
+
+def test_every_command_line_on_the_pages_has_options_that_exist():
+    seen = set()
+    for page, (name, *words) in commands():
+        seen.add(name)
+        assert name in main.commands, f"{page.name} calls valuefit {name}"
+        known = {option for parameter in main.commands[name].params for option in parameter.opts}
+        for word in words:
+            assert not word.startswith("--") or word in known, f"{page.name}: valuefit {name} has no {word}"
+    assert {"evaluate", "convert", "reproduce"} <= seen
+
+
+DATA = [page for page in WITH_CODE if page.parent.name == "data" and page.stem not in ("index", "tables")]
+
+
+@pytest.mark.parametrize("page", DATA, ids=lambda page: page.stem)
+def test_the_command_line_of_a_format_gives_the_number_of_its_python_call(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    world = {"__name__": "__main__"}
+    for line, code, _ in blocks(page):
+        run(page, line, code, world)
+    called = [words for where, words in commands() if where == page and words[0] == "evaluate"]
+    assert called
+    for words in called:
+        source, columns = words[1], [word for word in words[2:] if "=" in word]
+        done = CliRunner().invoke(main, [*words, "--json"])
+        assert done.exit_code == 0, done.output
+        asked = dict(word.split("=", 1) for word in columns) or None
+        expected = vf.evaluate(source, columns=asked, discount=0.9).policy_value.estimate
+        assert json.loads(done.stdout)["policy_value"]["estimate"] == pytest.approx(expected, abs=1e-8)
+
+
+def test_every_page_is_reached_and_every_link_leads_somewhere():
+    listed = {ROOT / "docs" / "index.md"}
+    for page in [ROOT / "README.md", *PAGES]:
+        text = page.read_text()
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", text, re.S):
+            names = [line.strip() for line in tree.splitlines() if line.strip() and not line.startswith(":")]
+            listed |= {(page.parent / f"{name}.md").resolve() for name in names}
+        for target in LINK.findall(text):
+            assert (page.parent / target).is_file(), f"{page.relative_to(ROOT)} links to {target}"
+    assert listed == set(PAGES)

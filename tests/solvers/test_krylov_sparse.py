@@ -1,0 +1,141 @@
+"""Tile coding with many features: krylov with a sparse C, its word about the gap, and what it does without room."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+import valuefit as vf
+from helpers.problems import hard
+from valuefit.datasets.ar1 import ar1_log
+from valuefit.engine import certificate
+from valuefit.engine.certificate import Certificate
+from valuefit.features import Tiles
+from valuefit.linalg.gauss_seidel import Relaxation
+from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.problem import factor as whitening
+from valuefit.problem.exact import Exact
+from valuefit.solvers.krylov import Krylov
+
+KINDS = {
+    "plain": {},
+    "hashed": {"hashed": 150},
+    "ratio": {"ratio": True},
+    "trace": {"trace": 0.6},
+    "ridge": {"ridge": 1e-4},
+    "large ridge": {"ridge": 0.5},
+    "identity": {"metric": "identity"},
+}
+
+
+def tiled(n=1500, bins=6, *, hashed=None, ratio=False, **settings):
+    """Four tilings of a slow process in two dimensions; C has a rank below its columns."""
+    log = ar1_log(n, dimensions=2, memory=0.9, seed=0)
+    rows = Tiles(4, bins, low=-3.0, high=3.0, hashed=hashed).fit_transform(log.observations)
+    ratios = np.random.default_rng(1).lognormal(0, 0.4, n) if ratio else None
+    reward = np.sin(log.observations[log.now, 0]) + np.random.default_rng(2).standard_normal(n)
+    return vf.Problem.from_rows(rows, log.now, log.next, reward, 0.95, ratios, **settings)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """No dense moments and factors: these small problems stand for wide ones."""
+    monkeypatch.setattr("valuefit.solvers.krylov.SPARSE_LIMIT", 0.0)
+    monkeypatch.setattr("valuefit.problem.factor.affordable", lambda problem, **limits: False)
+    monkeypatch.setattr(certificate, "EASY", -1.0)
+
+
+@pytest.mark.parametrize("way", ["factor", "sweeps"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gap_is_reached_and_the_word_is_true(monkeypatch, way, kind):
+    if way == "sweeps":
+        monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
+    problem = tiled(**KINDS[kind])
+    exact = Exact(problem)
+    assert kind == "identity" or len(problem.C_spectrum[0]) < problem.d - len(problem.dead)
+    result = vf.solve(problem, "krylov", tol=1e-6, max_passes=5000)
+    assert result.status == "converged", result.message
+    assert "directly" not in result.message
+    assert exact.gap(result.theta) <= 1e-6
+    assert result.gap >= 0.9 * exact.gap(result.theta)
+
+
+def test_how_C_is_used(monkeypatch):
+    problem = tiled()
+
+    def factor(problem):
+        state, _ = Krylov().init(problem, np.zeros(problem.d), np.zeros(problem.k))
+        return state.memory.system.whitening.factor
+
+    assert isinstance(factor(problem), SparseFactor)
+    assert isinstance(factor(tiled(ridge=0.1)), SparseFactor)
+    monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
+    assert isinstance(factor(problem), Relaxation)
+    assert isinstance(factor(tiled(ridge=0.1)), np.ndarray)
+    monkeypatch.setattr(whitening, "memory_limit", lambda: 1000)
+    assert isinstance(factor(problem), np.ndarray)
+
+
+def test_a_factor_takes_fewer_iterations_than_a_diagonal(monkeypatch):
+    problem = tiled(4000, 16)
+    counts = []
+    for limit in (1 << 34, 1000):
+        monkeypatch.setattr(whitening, "memory_limit", lambda limit=limit: limit)
+        counts.append(len(vf.solve(problem, "krylov", tol=1e-6, max_passes=5000).history))
+    assert 2 * counts[0] < counts[1]
+
+
+def test_without_room_for_a_sparse_C_the_diagonal_still_gets_there(monkeypatch):
+    monkeypatch.setattr(whitening, "memory_limit", lambda: 1000)
+    problem = tiled()
+    result = vf.solve(problem, "krylov", tol=1e-4, max_passes=5000)
+    assert Exact(problem).gap(result.theta) <= 1e-3
+
+
+def test_passes_count_the_factor_and_the_sweeps(monkeypatch):
+    problem = tiled()
+    start = np.zeros(problem.d), np.zeros(problem.k)
+    state, passes = Krylov().init(problem, *start)
+    moment = whitening.sparse_moment(problem, limit=np.inf)
+    assert passes >= 1 + problem.C_passes + problem.passes(moment.plan.flops)
+    size = state.memory.system.whitening.factor.size
+    assert state.memory.system.each == problem.reading(2 * size)
+    monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
+    state, passes = Krylov().init(problem, *start)
+    system = state.memory.system
+    assert passes > 1 + problem.C_passes
+    assert system.each >= problem.reading(system.inner * system.whitening.matrix.nnz)
+
+
+@pytest.mark.parametrize("limit", [whitening.SPARSE_FACTOR, 0.0], ids=["factor", "sweeps"])
+def test_the_certificate_with_a_sparse_C_is_close_to_the_truth(monkeypatch, limit):
+    monkeypatch.setattr(whitening, "SPARSE_FACTOR", limit)
+    problem = tiled()
+    exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
+    noise = np.random.default_rng(0).standard_normal(problem.d)
+    for size in (1e-1, 1e-2, 1e-3):
+        theta = exact.theta + size * noise
+        bound = evidence.gap(theta, np.zeros(problem.k), tol=10 * exact.gap(theta), allowance=1000)
+        assert 0.9 * exact.gap(theta) <= bound <= 2 * exact.gap(theta)
+
+
+@pytest.mark.parametrize("limit", [whitening.SPARSE_FACTOR, 0.0], ids=["factor", "sweeps"])
+def test_nearly_equal_features_do_not_extract_a_false_word(monkeypatch, limit):
+    monkeypatch.setattr(whitening, "SPARSE_FACTOR", limit)
+    problem = hard("nearly equal sparse pairs")
+    exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
+    for passes in (20, 60):
+        theta = vf.solve(problem, "saga", tol=0, max_passes=passes).theta
+        bound = evidence.gap(theta, np.zeros(problem.k), tol=1e-2, allowance=1000)
+        assert bound is None or bound >= 0.1 * exact.gap(theta)
+
+
+def test_a_rank_in_doubt_is_not_vouched_for():
+    rng = np.random.default_rng(0)
+    one = sparse.random_array((1001, 40), density=0.05, rng=rng, format="csr")
+    other = one + 2e-6 * sparse.random_array((1001, 40), density=0.05, rng=rng, format="csr")
+    rows = sparse.hstack([one, other]).tocsr()
+    problem = vf.Problem.from_rows(rows, np.arange(1000), np.arange(1, 1001), rng.standard_normal(1000), 0.9)
+    moment = whitening.sparse_moment(problem, limit=np.inf)
+    found = whitening.sparse_whitening(problem, moment)
+    assert not found.clear
+    assert found.excess == np.inf
