@@ -17,7 +17,7 @@ import scipy.signal as signal
 
 import valuefit as vf
 from valuefit.datasets.ar1 import ar1_log, fourier_features
-from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.mdp import random_mdp
 from valuefit.features import Tiles
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -14,7 +14,7 @@ import scipy.optimize as optimize
 
 import valuefit as vf
 from benchmarks.engine import dense_problem, median_seconds, sparse_problem, update_seconds
-from valuefit.engine.choice import COSTS
+from valuefit.machine import COSTS
 from valuefit.threads import limit_threads
 
 Costs = dict[str, float]

@@ -13,7 +13,7 @@ import scipy
 
 from benchmarks.targets import TARGETS, fastest, reached
 from benchmarks.tasks import OWN, PEERS
-from valuefit.engine.result import write_bytes
+from valuefit.atomic import write_bytes
 
 Record = dict[str, Any]
 WHY = Path(__file__).with_name("why.md")  # written by hand, after looking at a whole run

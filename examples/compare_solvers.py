@@ -1,9 +1,8 @@
 """Every solver on one problem: same minimum, different cost."""
 
 import valuefit as vf
-from valuefit.datasets.random_mdp import random_mdp
 
-mdp = random_mdp(100, features=40, seed=0)
+mdp = vf.datasets.random_mdp(100, features=40, seed=0)
 problem = vf.Problem(mdp.log(5_000, seed=0), mdp.rows, discount=0.95)
 exact = vf.solve(problem, "lstd")
 

@@ -3,9 +3,8 @@
 from sklearn.model_selection import GridSearchCV, GroupKFold
 
 import valuefit as vf
-from valuefit.datasets import mountain_car
 
-log = mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
+log = vf.datasets.mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
 search = GridSearchCV(
     vf.PolicyEvaluator(features="fourier:order=5", discount=0.99),
     {"ridge": [0.0, 1e-6, 1e-5, 1e-4, 1e-3]},

@@ -3,7 +3,6 @@
 import numpy as np
 
 import valuefit as vf
-from valuefit.datasets.random_walk import random_walk_value
 
 SLIP = 0.2  # a step goes the other way this often
 
@@ -27,7 +26,7 @@ def mostly_right(states):
 
 by_ratios = vf.evaluate(log, policy=mostly_right, discount=0.95)
 by_actions = vf.evaluate(log, policy=mostly_right, values="state-action", discount=0.95)
-truth = random_walk_value(target=0.7 * (1 - SLIP) + 0.3 * SLIP, discount=0.95)[2]
+truth = vf.datasets.random_walk_value(target=0.7 * (1 - SLIP) + 0.3 * SLIP, discount=0.95)[2]
 print("by ratios:             ", by_ratios.policy_value)
 print("by state-action values:", by_actions.policy_value)
 print(f"truth:                  {truth:.5g}")

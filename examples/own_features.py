@@ -6,9 +6,8 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import valuefit as vf
-from valuefit.datasets import mountain_car
 
-log = mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
+log = vf.datasets.mountain_car.sarsa(episodes=1000, seed=0).log(10_000, seed=1)
 constant = FunctionTransformer(lambda X: np.ones((len(X), 1)))
 sampler = RBFSampler(gamma=0.5, n_components=80, random_state=0)
 

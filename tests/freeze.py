@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
+import conftest  # noqa: F401  (one thread, before numpy loads)
 import naive
 import valuefit as vf
 from helpers.problems import Oracle, problem_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from valuefit import features, solvers
+    from valuefit import datasets, features, solvers
     from valuefit.data.load import load, save
     from valuefit.data.transitions import Transitions
     from valuefit.engine.loop import solve
@@ -26,6 +26,7 @@ _HOME = {
     "Result": "engine.result",
     "Theory": "problem.theory",
     "Transitions": "data.transitions",
+    "datasets": "datasets",
     "evaluate": "evaluation.evaluation",
     "features": "features",
     "load": "data.load",
@@ -35,8 +36,8 @@ _HOME = {
 }
 
 __all__ = [
-    "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions", "evaluate", "features", "load",
-    "save", "solve", "solvers",
+    "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions", "datasets", "evaluate", "features",
+    "load", "save", "solve", "solvers",
 ]  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"valuefit has no {name!r}; it has {', '.join(__all__)}.")
     module = importlib.import_module(f"valuefit.{_HOME[name]}")
-    found = module if name in ("features", "solvers") else getattr(module, name)
+    found = module if name in ("datasets", "features", "solvers") else getattr(module, name)
     globals()[name] = found
     return found
 

@@ -1,10 +1,8 @@
-"""How much may be read, and the packages that read it: both are asked before anything is."""
+"""How much memory arrays and files may take, decided before anything is allocated."""
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import Any
 
 
 def memory_limit() -> int:
@@ -29,16 +27,14 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def need(module: str, extra: str, what: str) -> Any:
-    """An optional package, or the sentence that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise ValueError(f"{what} needs {package}. Install it with: pip install 'valuefit[{extra}]'") from error
+def fits(count: int) -> bool:
+    """Whether `count` float64 find room."""
+    return 8 * count <= memory_limit()
 
 
-def said(error: BaseException) -> str:
-    """What a library said, short and in printable characters: its message may quote an untrusted file."""
-    text = " ".join(str(error).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")
+def require_memory(count: int, what: str, instead: str) -> None:
+    """Refuse an array of `count` float64 that would not fit."""
+    if not fits(count):
+        raise MemoryError(
+            f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"
+        )

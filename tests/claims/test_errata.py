@@ -202,7 +202,7 @@ def test_erratum_07_with_a_ridge_the_fixed_point_of_td_is_not_the_minimiser() ->
 
 def test_erratum_08_the_random_mdp_has_201_features_the_last_of_them_constant() -> None:
     """The figure's caption says d = 200; section 8 says 200 uniform features and a constant one."""
-    from valuefit.datasets.random_mdp import random_mdp
+    from valuefit.datasets.mdp import random_mdp
 
     mdp = random_mdp(states=30, actions=2)
     problem = vf.Problem(mdp.log(50), mdp.rows, discount=0.95)

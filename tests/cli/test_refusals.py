@@ -98,9 +98,9 @@ WRONG = [
     ("log.csv --seed -1", "seed is -1; it must be a whole number, 0 or more."),
     ("log.csv --solver ilstd --ridge 1", "ilstd cannot take a problem with ridge"),
     # what is written
-    ("log.csv --report there.html", "'there.html' is there already. Choose another name, or overwrite it with --force"),
-    ("log.csv --save there.npz", "'there.npz' is there already. Choose another name, or overwrite it with --force."),
-    ("log.csv --write-config there.toml", "'there.toml' is there already."),
+    ("log.csv --report there.html", "there.html is there already. Choose another name, or overwrite it with --force"),
+    ("log.csv --save there.npz", "there.npz is there already. Choose another name, or overwrite it with --force."),
+    ("log.csv --write-config there.toml", "there.toml is there already."),
     ("log.csv --report page.pdf", "The report is an HTML page, so 'page.pdf' should end in .html."),
     ("log.csv --save none/x.npz", "There is no folder 'none' to write into. Make it first."),
     ("log.csv --save sub --force", "'sub' is a folder; --save needs the name of a file."),

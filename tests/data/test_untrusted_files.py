@@ -73,7 +73,7 @@ def test_a_small_npz_that_unfolds_to_much_is_refused_unread(tmp_path, monkeypatc
     n = 20 * MEGABYTE
     path = npz(tmp_path / "bomb.npz", observation=np.zeros(n), reward=np.zeros(1), done=np.ones(1))
     assert path.stat().st_size < 200_000
-    monkeypatch.setattr("valuefit.data.readers.npz._read", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("valuefit.data.readers.npz.read_entry", lambda *_: pytest.fail("it was read"))
     refused(
         r"bomb.npz unfolds to 160.0 MiB, more than the limit of 100.0 MiB.*larger limit", path, limit=100 * MEGABYTE
     )

@@ -8,7 +8,7 @@ import valuefit as vf
 from valuefit.datasets import mountain_car
 from valuefit.datasets.baird import baird_features, baird_log
 from valuefit.datasets.boyan import EXACT_WEIGHTS, boyan_features, boyan_log
-from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.mdp import random_mdp
 from valuefit.datasets.random_walk import random_walk_log, random_walk_value
 
 

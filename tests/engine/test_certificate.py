@@ -144,7 +144,7 @@ def test_a_diagonal_preconditioner_is_trusted_less(monkeypatch):
     monkeypatch.setattr(certificate, "EASY", -1.0)
     problem = hard("nearly equal sparse pairs")
     evidence = Certificate(problem, np.zeros(problem.d))
-    monkeypatch.setattr(problem, "passes", lambda flops: 1e9)
+    monkeypatch.setattr(type(problem.cost), "flops", lambda cost, count: 1e9)
     for passes in (20, 60):
         theta = vf.solve(problem, "saga", tol=0, max_passes=passes).theta
         bound = evidence.gap(theta, np.zeros(problem.k), tol=1e-2, allowance=100)

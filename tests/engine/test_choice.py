@@ -6,7 +6,7 @@ import scipy.sparse as sparse
 
 import valuefit as vf
 from helpers.problems import Oracle
-from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.mdp import random_mdp
 from valuefit.engine import choice
 from valuefit.engine.choice import rank
 from valuefit.engine.loop import FINEST

@@ -10,7 +10,7 @@ import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.loop import FINEST, LOOKS
-from valuefit.evaluation.evaluation import Reported, Starts
+from valuefit.evaluation.policy_value import Reported, Starts
 from valuefit.evaluation.sandwich import Sandwich
 
 FEATURES = fourier_features(40, spread=1.5)

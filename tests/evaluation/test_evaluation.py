@@ -12,8 +12,8 @@ import valuefit as vf
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets import mountain_car
-from valuefit.datasets.random_mdp import random_mdp
-from valuefit.evaluation.evaluation import PolicyValue
+from valuefit.datasets.mdp import random_mdp
+from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.features import Tiles
 
 

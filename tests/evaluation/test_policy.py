@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import valuefit as vf
-from valuefit.evaluation import target
-from valuefit.evaluation.policy import (
+from valuefit.evaluation import policy as target
+from valuefit.evaluation.importance import (
     action_probabilities,
     effective_sample_size,
-    find_policy,
     ratios,
     target_probabilities,
     with_ratios,
 )
+from valuefit.evaluation.policy import find_policy
 
 TABLE = np.array([[0.1, 0.2, 0.7], [1.0, 0.0, 0.0], [0.25, 0.25, 0.5], [0.0, 0.5, 0.5]])
 STATES = np.array([0, 1, 2, 3, 2, 0])

@@ -246,7 +246,7 @@ def test_a_single_episode_is_cut_into_blocks():
 
 
 def test_blocks_cover_the_fixed_point_of_an_unending_episode():
-    from valuefit.datasets.random_mdp import random_mdp
+    from valuefit.datasets.mdp import random_mdp
 
     mdp = random_mdp(20, 3, 5)
     A, b, _ = mdp.moments(0.9)

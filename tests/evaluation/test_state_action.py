@@ -9,13 +9,9 @@ import scipy.sparse as sparse
 import naive
 import valuefit as vf
 from helpers.problems import STORAGES
-from valuefit.datasets.random_mdp import RandomMDP, random_mdp
-from valuefit.evaluation.policy import (
-    effective_sample_size,
-    state_action_problem,
-    unseen_share,
-    with_ratios,
-)
+from valuefit.datasets.mdp import RandomMDP, random_mdp
+from valuefit.evaluation.importance import effective_sample_size, with_ratios
+from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.features import Fourier, StateAction, make
 
 STATES, CHOICES, DISCOUNT = 8, 3, 0.9

@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 import valuefit as vf
-from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.mdp import random_mdp
 from valuefit.features import Fitted, Fourier, Tiles, from_spec, make, names
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets import mountain_car
-from valuefit.evaluation.target import find_policy
+from valuefit.evaluation.policy import find_policy
 from valuefit.features import Tiles
 
 HOSTILE = ("<script>alert(1)</script>", "[/]")
@@ -103,7 +103,7 @@ def tiny():
 
 def long_stream():
     """Many states, one unending episode, an iterative solver."""
-    from valuefit.datasets.random_mdp import random_mdp
+    from valuefit.datasets.mdp import random_mdp
 
     return vf.evaluate(random_mdp(120, 3, 5).log(3000), discount=0.9, solver="saga")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import naive
 import valuefit as vf
 from valuefit import solvers
-from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.mdp import random_mdp
 from valuefit.features import Tiles
 from valuefit.solvers.solver import Solver, Steps
 

@@ -184,7 +184,7 @@ def test_products_with_the_metric_are_counted_on_sparse_rows() -> None:
     course = begin(problem, problem.B(*zeros(problem)))
     batches = int(np.ceil(problem.n / course.batch(problem.d)))
     assert course.products(problem.n, problem.d) == pytest.approx(
-        batches * problem.passes(10 * (problem.k + problem.d))
+        batches * problem.cost.flops(10 * (problem.k + problem.d))
     )
     state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
     _, costs = run("saga", problem, state, 1)

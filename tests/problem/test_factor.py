@@ -38,7 +38,7 @@ def test_it_is_the_sketch_of_float64_but_for_rounding():
 def test_half_the_passes_are_counted():
     problem = even(np.ones(12))
     single, double = both(problem, 60)
-    assert double.passes - single.passes == pytest.approx(problem.passes(60 * 12**2 / 2))
+    assert double.passes - single.passes == pytest.approx(problem.cost.flops(60 * 12**2 / 2))
 
 
 @pytest.mark.parametrize("spread", [3.0, 0.7])

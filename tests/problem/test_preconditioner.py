@@ -262,7 +262,7 @@ def test_the_first_sample_costs_a_few_passes_or_is_everything() -> None:
     dear = walk(np.random.default_rng(0).normal(size=(2001, 200)))
     count = first_count(dear)
     assert FEWEST * dear.k <= count < dear.n
-    each = dear.passes(2 * dear.k * dear.d + dear.k**2)
+    each = dear.cost.flops(2 * dear.k * dear.d + dear.k**2)
     assert count * each <= FIRST or count == FEWEST * dear.k
 
 
@@ -272,12 +272,12 @@ def test_a_larger_sample_costs_more(settings: dict) -> None:
     costs = [metric_cost(problem, count) for count in (10, 100, 1000, 1999)]
     assert (np.diff(costs) > 0).all()
     assert mixed_metric(problem, 100).cost == costs[1]
-    assert metric_cost(problem, problem.n) == metric_cost(problem, 10 * problem.n) > problem.moment_passes
+    assert metric_cost(problem, problem.n) == metric_cost(problem, 10 * problem.n) > problem.cost.moments
 
 
 def test_matrices_without_room_or_steps_to_tell_them_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Case().log()
     assert metric_fits(problem_of(log))
     assert not metric_fits(walk(np.random.default_rng(0).normal(size=(40, 20))))
-    monkeypatch.setattr("valuefit.rows.storage.memory_limit", lambda: 64 * 36 - 1)
+    monkeypatch.setattr("valuefit.memory.memory_limit", lambda: 64 * 36 - 1)
     assert not metric_fits(problem_of(log))

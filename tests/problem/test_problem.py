@@ -450,7 +450,7 @@ def wide():
 
 
 def limit_memory(monkeypatch, limit):
-    monkeypatch.setattr("valuefit.rows.storage.memory_limit", lambda: limit)
+    monkeypatch.setattr("valuefit.memory.memory_limit", lambda: limit)
     monkeypatch.setattr("valuefit.engine.certificate.memory_limit", lambda: limit)
 
 

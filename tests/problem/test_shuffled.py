@@ -218,7 +218,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(name: str, monkeypatch: pytes
         solver = BOTH[name](**LARGE_STEPS, block=8)
         problem.u  # noqa: B018, its own memory is asked for elsewhere
         stored = 2 * 600 * problem.d * problem.phi.dtype.itemsize
-        monkeypatch.setattr("valuefit.rows.storage.memory_limit", lambda stored=stored: stored - 1)
+        monkeypatch.setattr("valuefit.memory.memory_limit", lambda stored=stored: stored - 1)
         with pytest.raises(MemoryError, match=r"^A shuffled copy of the rows of 600 steps .* Leave block at 1"):
             solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
 

@@ -20,7 +20,7 @@ from benchmarks.engine import ORDERS, dense_problem, in_order
 from benchmarks.grid import Kept, main, slug, wanted_tasks
 from benchmarks.reference import dense_reference, moments, reference
 from benchmarks.tasks import engine_figures, fresh, own_solvers, tasks_of
-from valuefit.engine.choice import COSTS
+from valuefit.machine import COSTS
 from valuefit.problem.exact import Exact
 from valuefit.problem.shuffled import Blocks
 from valuefit.solvers.adaptive_steps import Course

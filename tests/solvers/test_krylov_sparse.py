@@ -96,14 +96,14 @@ def test_passes_count_the_factor_and_the_sweeps(monkeypatch):
     start = np.zeros(problem.d), np.zeros(problem.k)
     state, passes = Krylov().init(problem, *start)
     moment = whitening.sparse_moment(problem, limit=np.inf)
-    assert passes >= 1 + problem.C_passes + problem.passes(moment.plan.flops)
+    assert passes >= 1 + problem.cost.C + problem.cost.flops(moment.plan.flops)
     size = state.memory.system.whitening.factor.size
-    assert state.memory.system.each == problem.reading(2 * size)
+    assert state.memory.system.each == problem.cost.reads(2 * size)
     monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
     state, passes = Krylov().init(problem, *start)
     system = state.memory.system
-    assert passes > 1 + problem.C_passes
-    assert system.each >= problem.reading(system.inner * system.whitening.matrix.nnz)
+    assert passes > 1 + problem.cost.C
+    assert system.each >= problem.cost.reads(system.inner * system.whitening.matrix.nnz)
 
 
 @pytest.mark.parametrize("limit", [whitening.SPARSE_FACTOR, 0.0], ids=["factor", "sweeps"])

@@ -16,17 +16,17 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from valuefit.atomic import refuse_existing, write_bytes
 from valuefit.cli.config import Settings, config_text
 from valuefit.cli.console import cleaned, one_line, printable, sentence, show
 from valuefit.data.load import load, save
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as Standing
-from valuefit.engine.result import write_bytes
 from valuefit.evaluation.evaluation import Evaluation, evaluate
-from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.target import FILES, read_numbers
+from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
 from valuefit.evaluation.text import summary
+from valuefit.typing import Array
 
 DID_NOT_CONVERGE, INTERRUPTED = 3, 130
 
@@ -111,8 +111,7 @@ def check_outputs(settings: Settings, write_config: str | None) -> None:
             raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Make it first.")
         if path.is_dir():
             raise ValueError(f"{name!r} is a folder; {option} needs the name of a file.")
-        if os.path.lexists(path) and not settings.force:
-            raise ValueError(f"{name!r} is there already. Choose another name, or overwrite it with --force.")
+        refuse_existing(path, force=settings.force)
 
 
 def policy_of(name: str) -> Policy:

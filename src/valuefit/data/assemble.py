@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from valuefit.data.columns import VECTORS, Choice
-from valuefit.data.transitions import Array, Transitions, check_observations, flags, numbers
+from valuefit.data.transitions import Transitions
+from valuefit.data.validation import check_observations, flags, numbers
+from valuefit.typing import Array
 
 BLOCK = 4096  # rows that are put side by side at a time, so that writing them stays in cache
 
@@ -47,7 +49,7 @@ def build(chosen: Choice, read: Callable[[str], Array], where: str) -> Transitio
     )
     if lost.any():
         log = _without(log, lost, begins, notes)
-    if log.observations.ndim == 1 and log.observations.dtype.kind in "iu":
+    if log.has_numbered_states:
         notes.append(f"Whole numbers in {chosen['obs']!r} are taken as names of {len(log.observations)} states.")
     names = (chosen["obs"],) if isinstance(chosen["obs"], str) else chosen["obs"]
     if len(names) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.atomic import refuse_existing
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
@@ -19,8 +20,9 @@ from valuefit.data.readers.minari import folder_of, is_minari, read_minari
 from valuefit.data.readers.native import is_native, own_files, read_native, write_native
 from valuefit.data.readers.npz import read_npz, write_npz
 from valuefit.data.readers.parquet import read_parquet, write_parquet
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.memory import memory_limit
+from valuefit.typing import Array
 
 READERS: dict[str, Callable[..., Transitions]] = {
     ".csv": read_csv,
@@ -111,10 +113,9 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
 def _check_target(path: Path, force: bool, *, folder: bool) -> None:
     if not path.parent.is_dir():
         raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Make it first.")
+    refuse_existing(path, force=force)
     if not os.path.lexists(path):
         return
-    if not force:
-        raise ValueError(f"{path} is there already. Choose another name, or overwrite it with force.")
     if path.is_dir() != folder:
         kind = "folder" if path.is_dir() else "file"
         raise ValueError(f"{path} is a {kind}, and what is to be written is not. Choose another name.")

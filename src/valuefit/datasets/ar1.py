@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy.signal as signal
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
+from valuefit.typing import Array
 
 
 def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int = 0) -> Transitions:

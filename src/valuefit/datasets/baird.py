@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
+from valuefit.typing import Array
 
 # Where TD is classically started; the values it should learn are all zero.
 CLASSIC_WEIGHTS = np.array([1.0, 1, 1, 1, 1, 1, 10, 1])

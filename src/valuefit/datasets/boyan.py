@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
+from valuefit.typing import Array
 
 # With discount 1 the value of state s is -2 s, that is, these weights.
 EXACT_WEIGHTS = np.array([-24.0, -16.0, -8.0, 0.0])

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.features.tiles import Tiles
 from valuefit.rows.kernels import compiled
+from valuefit.typing import Array
 
 LOW, HIGH = np.array([-1.2, -0.07]), np.array([0.6, 0.07])
 GOAL, FORCE, GRAVITY = 0.5, 0.001, 0.0025

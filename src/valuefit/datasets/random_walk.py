@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
+from valuefit.typing import Array
 
 
 def random_walk_log(

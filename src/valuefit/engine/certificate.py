@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.transitions import Array
+from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.factor import Whitening, identity_whitening, whiten
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import memory_limit
+from valuefit.typing import Array
 
 PROBES = 8  # conjugate-gradient steps on a random vector that tell how far a diagonal preconditioner is off
 EASY = 5.0  # passes for which the moments are formed without asking
@@ -57,7 +57,7 @@ class Certificate:
         problem, k, d = self.problem, self.problem.k, self.problem.d
         if 16 * k * (k + d) > memory_limit():
             return np.inf
-        return (0.0 if self._moments_known else problem.moment_passes) + problem.passes(10 * k**3 + 20 * d**2 * k)
+        return (0.0 if self._moments_known else problem.cost.moments) + problem.cost.flops(10 * k**3 + 20 * d**2 * k)
 
     @property
     def cheap(self) -> bool:
@@ -198,7 +198,7 @@ class Certificate:
         if matrix is None:
             self.passes += 1
             return self.problem.C_dot(x)
-        self.passes += self.problem.meeting(matrix.nnz)
+        self.passes += self.problem.cost.sparse_product(matrix.nnz)
         out = np.zeros(self.problem.k)
         out[self._whitening.kept] = matrix @ x[self._whitening.kept]
         return out

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.engine.certificate import EASY, Certificate
 from valuefit.engine.choice import rank
 from valuefit.engine.result import Result
@@ -19,6 +18,7 @@ from valuefit.problem.problem import Problem
 from valuefit.solvers import find, refuse
 from valuefit.solvers.auto import Auto
 from valuefit.solvers.solver import FixedPoint, Solver, State, Steps, settings
+from valuefit.typing import Array
 
 BLOW_UP = 1e6  # a step-weighted squared gradient this much above the best one seen is divergence
 SHORTEN = 4.0  # by this much, then, where the steps are ours to change

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Array
+from valuefit.atomic import write_bytes
+from valuefit.typing import Array
 
 FORMAT = 1
 
@@ -85,15 +86,3 @@ class Result:
                 f"{path} is not a valuefit result: its facts differ in {odd}. Solve again and save it anew."
             )
         return cls(**arrays, **{**facts, "dead": tuple(facts["dead"])})
-
-
-def write_bytes(path: Path, data: bytes) -> Path:
-    """Write to a temporary name beside `path`, then rename it: a reader sees all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return path

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import trace_backward, trace_norms
 from valuefit.rows.storage import Rows
+from valuefit.rows.traces import trace_backward, trace_norms
+from valuefit.typing import Array
 
 DIRECTIONS = 3  # in which noise is measured
 ENOUGH = 32  # clusters from which the smallest noise among them is one, and not chance

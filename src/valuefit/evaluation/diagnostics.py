@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
-from valuefit.evaluation.policy import effective_sample_size
+from valuefit.evaluation.importance import effective_sample_size
 from valuefit.evaluation.sandwich import Sandwich, Spread
 from valuefit.problem.problem import Problem
+from valuefit.typing import Array
 
 FEW_EPISODES = 20
 FEW_STEPS = 50  # that ratios leave

@@ -11,11 +11,13 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Array, Transitions, flags, numbers, run_starts
+from valuefit.data.transitions import Transitions
+from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
 from valuefit.problem.problem import Problem
+from valuefit.typing import Array
 
 
 class PolicyEvaluator(BaseEstimator):
@@ -72,7 +74,7 @@ class PolicyEvaluator(BaseEstimator):
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
         features = clone(self.features) if isinstance(self.features, BaseEstimator) else self.features
         if features is None:
-            features = "one-hot" if log.observations.ndim == 1 and log.observations.dtype.kind in "iu" else "identity"
+            features = "one-hot" if log.has_numbered_states else "identity"
         fitted, _ = make(features, log)
         problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=self.ridge)
         result = solve(problem, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)

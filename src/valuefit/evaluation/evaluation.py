@@ -3,68 +3,37 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from valuefit.data.load import load
-from valuefit.data.transitions import Array, Transitions, check_observations
+from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
+from valuefit.evaluation import storage
 from valuefit.evaluation.diagnostics import doubts, of_unseen
-from valuefit.evaluation.policy import (
-    Policy,
-    action_probabilities,
-    effective_sample_size,
-    find_policy,
-    state_action_problem,
-    unseen_share,
-    with_ratios,
-)
-from valuefit.evaluation.sandwich import Sandwich, Spread
+from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.policy import Policy, find_policy
+from valuefit.evaluation.policy_value import LEVEL, SHOWN, PolicyValue, Reported, at_starts, starts_of, value_rows
+from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.state_action import state_action_problem, unseen_share
+from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
-from valuefit.features.registry import Fitted, make
+from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver
+from valuefit.typing import Array
 
-LEVEL = 0.95
-SHOWN = 20  # weights, at most, that are listed one by one
-CLEARLY = 1.2  # over what an earlier standard error allows, from where a new one would not make up for it
 VALUES = ("state", "state-action")
-
-
-@dataclass(frozen=True)
-class PolicyValue:
-    """The mean value over the starts, and how far chance may have moved it.
-
-    standard_error and interval are None where the log cannot tell them; a warning then says why.
-    starts: how many. effective_sample_size: steps that the ratios leave, None where there are no ratios.
-    solver_error: how far the solver stopped from where it would end, which the interval is wider by on both sides;
-    None where it cannot be told.
-    """
-
-    estimate: float
-    standard_error: float | None
-    interval: tuple[float, float] | None
-    level: float
-    starts: int
-    effective_sample_size: float | None = None
-    solver_error: float | None = None
-
-    def __repr__(self) -> str:
-        if self.standard_error is None or self.interval is None:
-            return f"PolicyValue({self.estimate:.5g}, standard error unknown, {self.starts} starts)"
-        low, high = self.interval
-        return (
-            f"PolicyValue({self.estimate:.5g}, standard error {self.standard_error:.2g}, "
-            f"{100 * self.level:g}% interval {low:.5g} to {high:.5g}, {self.starts} starts)"
-        )
+SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+PROBES = 32  # observations of the log on which features given again are checked
+CLOSE = 1e-6  # how near their rows must come: machines round differently
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,7 +128,18 @@ class Evaluation:
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write everything, the log included, to one .npz file; nothing is overwritten without `force`."""
-        return importlib.import_module("valuefit.evaluation.storage").write(self, Path(path), force=force)
+        facts = {
+            "policy_value": vars(self.policy_value),
+            **{name: getattr(self, name) for name in SETTINGS},
+            "notes": self.notes,
+            "warnings": self.warnings,
+            "spec": self.features.spec,
+            "fingerprint": self._fingerprint(),
+            "policy": None if self.policy is None else self.policy.name,
+        }
+        table = None if self.policy is None else self.policy.table
+        stored = storage.Stored(as_plain(facts), self.log, self.result, table)
+        return storage.write(stored, Path(path), force=force)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, features: Any = None, policy: Any = None) -> Evaluation:
@@ -168,7 +148,48 @@ class Evaluation:
         features: needed again where they were the user's own (built-in ones are in the file); they are checked
         on observations of the log. policy: likewise for state-action values of a policy that is a callable.
         """
-        return importlib.import_module("valuefit.evaluation.storage").read(Path(path), features=features, policy=policy)
+        path = Path(path)
+        stored = storage.read(path)
+        facts, log, result = stored.facts, stored.log, stored.result
+        try:
+            settings = {name: facts[name] for name in SETTINGS}
+            value = dict(facts["policy_value"])
+            value["interval"] = None if value["interval"] is None else tuple(value["interval"])
+            kept = PolicyValue(**value), list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
+            spec, wanted, named = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise storage.not_an_evaluation(path, error) from error
+        fitted = _stored_features(spec, features, log, path)
+        found = _stored_policy(named, policy, stored.policy_table, settings["values"], path)
+        problem = make_problem(
+            log, fitted, found, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
+        )
+        if result.theta.shape != (problem.d,) or not np.isfinite(result.theta).all():
+            raise ValueError(
+                f"{path} holds {result.theta.size} weights, but these features are {problem.d}. Give the features (and "
+                "the policy) that it was made with."
+            )
+        policy_value, notes, warnings = kept
+        loaded = cls(
+            log=log, problem=problem, result=result, features=fitted, policy=found, policy_value=policy_value,
+            notes=notes, warnings=warnings, **settings,
+        )  # fmt: skip
+        here = loaded._fingerprint()
+        if here.shape != wanted.shape or not np.allclose(here, wanted, rtol=CLOSE, atol=CLOSE * np.abs(wanted).max()):
+            raise ValueError(
+                f"The features (or the policy) given are not those that {path} was made with: on observations of its "
+                "log they give other rows."
+            )
+        return loaded
+
+    def _fingerprint(self) -> Array:
+        """Rows of some observations of the log times a fixed vector: numbers that other features would not give.
+
+        Numbers and not a hash, for the last digit of a cosine differs from machine to machine.
+        """
+        chosen = np.unique(np.linspace(0, len(self.log) - 1, PROBES).astype(int))
+        rows = self._rows(self.log.observations[self.log.now[chosen]])
+        return np.asarray(rows @ np.cos(1 + np.arange(rows.shape[1]) ** 1.5), dtype=np.float64).ravel()
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write one self-contained HTML page with figures (extra `plot`); overwrites nothing without `force`."""
@@ -218,7 +239,7 @@ def evaluate(
     fitted, sentence = make(features, log)
     notes.append(sentence)
     problem = make_problem(log, fitted, found, values, discount, trace, ridge)
-    over = _starts(log, problem, fitted, found, values, starts)
+    over = starts_of(log, problem, fitted, found, values, starts)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     result = solve(
         problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
@@ -257,132 +278,6 @@ def make_problem(
     return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
 
 
-def value_rows(
-    fitted: Fitted, values: str, policy: Policy | None, columns: int, observations: Any, actions: Any = None
-) -> Any:
-    """Rows whose product with theta is the value: of states, of pairs, or of states under the policy."""
-    observations = check_observations("observations", observations)
-    if values == "state":
-        if actions is not None:
-            raise ValueError(
-                'These are values of states; actions have none. Evaluate with values="state-action" for those.'
-            )
-        return fitted.transform(observations)
-    from valuefit.data.transitions import numbers
-    from valuefit.features.state_action import one_hot, spread
-
-    count = columns // fitted.columns
-    if actions is None:
-        weights = action_probabilities(policy, observations, count)
-    else:
-        weights = one_hot(numbers("actions", actions, length=len(observations), dtype=np.int64), count)
-    return spread(fitted.transform(observations), weights)
-
-
-class Starts(NamedTuple):
-    """What the policy value is averaged over: rows whose products with theta are the values there.
-
-    first: the steps of the log that these are the starts of, None where others were given.
-    """
-
-    rows: Any
-    c: Array  # their mean
-    first: Array | None
-
-
-def _starts(
-    log: Transitions, problem: Problem, fitted: Fitted, policy: Policy | None, values: str, starts: Any
-) -> Starts:
-    first = None
-    if starts is None:
-        first = np.sort(np.unique(log.episode, return_index=True)[1])  # not `begins`, which also marks gaps of a slice
-    given = np.asarray(starts) if first is None else log.observations[log.now[first]]
-    if given.shape[:1] == (0,):
-        raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
-    rows = value_rows(fitted, values, policy, problem.d, given)
-    return Starts(rows, np.asarray(rows.mean(axis=0), dtype=np.float64).ravel(), first)
-
-
-def _spread(sandwich: Sandwich, over: Starts) -> tuple[Array, Spread]:
-    """The values at the starts and the spread of their mean; if they are the log's own, how they vary counts too."""
-    each, share = _shares(sandwich, over)
-    return each, sandwich.error(over.c, share)
-
-
-def _shares(sandwich: Sandwich, over: Starts) -> tuple[Array, Array | None]:
-    """The values at the starts, and what every step adds to the spread of their mean where they are the log's own."""
-    each = np.asarray(over.rows @ sandwich.theta).ravel()
-    share = None
-    if over.first is not None:
-        share = np.zeros(sandwich.problem.n)
-        share[over.first] = (each - each.mean()) / len(each)
-    return each, share
-
-
-class Reported:
-    """How near what is reported is to where it would end: called with weights, as `solve` does.
-
-    Gives the largest solver error over a tenth of its standard error, and the passes of this look; infinite where the
-    policy value has no standard error to compare with. Standard errors hardly change any more once they were looked
-    at: where those of an earlier look say that it is not near enough yet, no new ones are taken.
-    """
-
-    def __init__(self, sandwich: Sandwich, over: Starts) -> None:
-        self.sandwich, self.over = sandwich, over
-        d = sandwich.problem.d
-        self.numbers: list[Array] = [over.c, *(np.eye(d) if d <= SHOWN else ())]
-        self.allowed: list[float | None] | None = None  # errors, as of the last look
-
-    def __call__(self, theta: Array) -> tuple[float, float]:
-        sandwich = self.sandwich.at(theta)
-        cheap, dear = sandwich.passes(len(self.numbers))
-        if self.allowed is not None:
-            off = self._over(sandwich.solver_errors(self.numbers))
-            if off > CLEARLY:
-                return off, cheap
-        share = _shares(sandwich, self.over)[1]
-        spreads = sandwich.errors([(c, share if c is self.over.c else None) for c in self.numbers])
-        if spreads[0].solver_error is None:
-            return np.inf, cheap + dear
-        self.allowed = [spread.allowed for spread in spreads]
-        return max(spread.unfinished for spread in spreads), cheap + dear
-
-    def _over(self, errors: list[float | None]) -> float:
-        assert self.allowed is not None
-        pairs = [(error, allowed) for error, allowed in zip(errors, self.allowed, strict=True) if error and allowed]
-        return max((error / allowed for error, allowed in pairs), default=0.0)
-
-
-def at_starts(log: Transitions, sandwich: Sandwich, over: Starts, values: str) -> tuple[PolicyValue, Spread]:
-    """The mean value over the starts."""
-    each, spread = _spread(sandwich, over)
-    estimate = float(each.mean())
-    ratios = values == "state" and bool((log.ratio != 1).any())
-    value = PolicyValue(
-        estimate=estimate,
-        standard_error=spread.standard_error,
-        interval=spread.interval(estimate, LEVEL),
-        level=LEVEL,
-        starts=len(each),
-        effective_sample_size=effective_sample_size(log.ratio) if ratios else None,
-        solver_error=spread.solver_error,
-    )
-    return value, spread
-
-
-def as_plain(value: Any) -> Any:
-    """Numbers, text, lists and dicts that JSON knows; None for what is not finite."""
-    if isinstance(value, dict):
-        return {str(key): as_plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(entry) for entry in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return as_plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
-
-
 def _how(log: Transitions, policy: Policy | None, values: str) -> str:
     """How the policy enters, in words."""
     if values == "state-action":
@@ -409,4 +304,30 @@ def _where(value: PolicyValue, starts: Any, sandwich: Sandwich) -> str:
     return (
         f"The policy value is the mean over {over}; its standard error is the sandwich over {sandwich.clusters} "
         f"{parts}, with the factor {sandwich.clusters}/{sandwich.clusters - 1} and Student's t."
+    )
+
+
+def _stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:
+    if given is not None:
+        return make(given, log)[0]
+    if spec is None:
+        raise ValueError(
+            f"{path} was made with features of your own, which a file cannot hold. Give them again: "
+            "Evaluation.load(path, features=...)."
+        )
+    return from_spec(spec)
+
+
+def _stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
+    if given is not None:
+        return find_policy(given, allow_code=True)
+    if name is None:
+        return None
+    if table is not None:
+        return replace(find_policy(table), name=str(name))
+    if values == "state":  # its ratios are in the log, and nothing else is asked of it
+        return Policy(str(name))
+    raise ValueError(
+        f"{path} was made with the policy {name}, which is code, and a file cannot hold that. Give it again: "
+        "Evaluation.load(path, policy=...)."
     )

@@ -1,271 +1,215 @@
-"""Target policies at work: probabilities of actions, ratios of the logged ones, the state-action problem (LSTD-Q)."""
+"""What a target policy may be given as: a callable, a table, a file, a name; read and checked."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import difflib
+import importlib
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array, Transitions, numbers
-from valuefit.evaluation.target import Policy, checked, find_policy, whole_rows
-from valuefit.features.registry import make
-from valuefit.problem.problem import Problem
-from valuefit.rows.storage import require_memory
+from valuefit.typing import Array
 
-__all__ = [
-    "Policy", "action_probabilities", "effective_sample_size", "find_policy", "ratios", "state_action_problem",
-    "target_probabilities", "unseen_share", "with_ratios",
-]  # fmt: skip
-
-UNSEEN_LIMIT = 0.01  # probability that a policy may give to actions the log never takes
+TOLERANCE = 1e-6  # of a probability, which often comes from float32
+ROW_TOLERANCE = 1e-3  # of the sum of a row, whose entries may have been rounded for a file
+FILE_LIMIT = 2 << 30  # bytes that a file of probabilities may hold
+FILES = (".npy", ".csv", ".txt")
 
 
-def target_probabilities(policy: Any, log: Transitions) -> Array:
-    """pi(logged action | observation) of every step, (n,): of the action that was taken, never of a drawn one."""
-    found = find_policy(policy)
-    if found.by_step is not None:
-        if len(found.by_step) != len(log):
-            raise ValueError(
-                f"{found.name} has {len(found.by_step)} probabilities but the log has {len(log)} steps. Give one a "
-                "step, or a table with one row a state and one column an action."
-            )
-        return checked(found.by_step, found.name, densities=log.action is not None and continuous(log.action))
-    if log.action is None:
-        raise ValueError(
-            "The log has no actions, so the probability of the logged one cannot be looked up. Give the action column, "
-            "or one target probability a step."
-        )
-    if found.takes_actions:
-        assert found.function is not None
-        values = np.asarray(found.function(log.observations[log.now], np.asarray(log.action)))
-        if values.shape != (len(log),):
-            raise ValueError(
-                f"The policy {found.name} gave an array of shape {values.shape} for {len(log)} observations and "
-                "actions. It must give one probability each."
-            )
-        return checked(values, f"The policy {found.name}", densities=continuous(log.action))
-    action = whole_actions(log)
-    used, place = np.unique(log.now, return_inverse=True)
-    table = action_probabilities(found, log.observations[used], None)
-    fit_actions(action, table.shape[1], found.name)
-    return table[place, action]
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A target policy: exactly one of a function of observations, a table over states, and numbers by step.
 
-
-def action_probabilities(policy: Any, observations: Any, actions: int | None) -> Array:
-    """pi(a | observation) for every observation and action, (m, actions).
-
-    actions: how many there are; None takes as many as the policy gives, which a policy
-    `f(observations, actions)` cannot say.
+    function: `f(observations) -> (m, actions)` probabilities, or, where `takes_actions`,
+    `f(observations, actions) -> (m,)` probabilities of these actions. table: (states, actions).
+    by_step: the probability of the logged action at each step. name: for sentences.
     """
-    found = find_policy(policy)
-    observations = np.asarray(observations)
-    if found.table is not None:
-        values = found.table[states_of(observations, len(found.table), found.name)]
-    elif found.function is None:
-        raise ValueError(
-            f"{found.name} gives the probability of the logged action only, but here those of all actions are needed. "
-            "Give a table (states x actions) or a callable."
-        )
-    elif found.takes_actions:
-        if actions is None:
-            raise ValueError(f"The policy {found.name} takes actions, so say how many there are.")
-        columns = [found.function(observations, np.full(len(observations), a)) for a in range(actions)]
-        values = np.stack([np.asarray(column) for column in columns], axis=-1)
-    else:
-        values = np.asarray(found.function(observations))
-    if values.ndim != 2 or len(values) != len(observations) or values.shape[1] == 0:
-        looks = " That looks like actions: give their probabilities instead." if values.ndim == 1 else ""
-        raise ValueError(
-            f"The policy {found.name} gave an array of shape {values.shape} for {len(observations)} observations. "
-            f"It must give one row an observation and one column an action.{looks}"
-        )
-    return whole_rows(checked(values, f"The policy {found.name}"), found.name, actions)
+
+    name: str
+    function: Callable[..., Any] | None = None
+    takes_actions: bool = False
+    table: Array | None = None
+    by_step: Array | None = None
 
 
-def ratios(policy: Any, log: Transitions) -> Array:
-    """Importance ratios pi(a | s) / behaviour_prob of the logged actions, (n,)."""
-    if log.behaviour_prob is None:
-        raise ValueError(
-            "The log does not say how probable the logged actions were, so ratios to the target policy are unknown. "
-            'Either give behaviour_prob, or use values="state-action", which needs none.'
-        )
-    target = target_probabilities(policy, log)
-    with np.errstate(over="ignore"):
-        values = target / log.behaviour_prob
-    if not np.isfinite(values).all():
-        where = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ValueError(f"behaviour_prob is {log.behaviour_prob[where]} at step {where}, too small to divide by.")
-    if not values.any():
-        raise ValueError(
-            "The target policy gives probability 0 to every logged action, so the log says nothing about it. Check "
-            "that its actions are numbered as in the log."
-        )
-    return values
+def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
+    """The policy that this names.
 
-
-def with_ratios(log: Transitions, policy: Any) -> Transitions:
-    """The log with the ratios of this policy in place of its own."""
-    return replace(log, ratio=ratios(policy, log))._frozen()
-
-
-def effective_sample_size(weights: Any) -> float:
-    """(sum w)^2 / sum w^2: as many equally weighted steps would say as much; 0 where all weights are 0."""
-    weights = numbers("weights", weights)
-    largest = np.abs(weights).max(initial=0.0)
-    if largest == 0:
-        return 0.0
-    weights = weights / largest  # squares of very large or small ratios would leave the range of floats
-    return float(weights.sum() ** 2 / (weights @ weights))
-
-
-# ---- state-action values ------------------------------------------------------------------------------------
-
-
-def state_action_problem(
-    log: Transitions,
-    state_features: Any,
-    *,
-    policy: Any,
-    discount: float = 0.99,
-    trace: float = 0.0,
-    ridge: float = 0.0,
-) -> Problem:
-    """LSTD-Q: Q(s, a) = theta_a' phi(s) of the target policy, from a log of any behaviour, without ratios.
-
-    The row of a step is phi(s_t, a_t), the one after it sum over a of pi(a | s_{t+1}) phi(s_{t+1}, a), none where the
-    episode terminated. The weights of action a are theta[a d : (a + 1) d]; `StateAction(...).expected` gives
-    rows whose product with theta is the value of a state under the policy. Ratios of the log are not used. A trace is
-    not corrected for the policy: with trace > 0 the answer is still Q where the features can express it, but
-    another projection of it where they cannot.
-
-    state_features: anything `features.make` takes. policy: anything `find_policy` takes but probabilities by step.
-    Actions are whole numbers from 0.
+    policy: a callable, `f(observations) -> (m, actions)` or `f(observations, actions) -> (m,)`, such as the
+    `predict_proba` of a classifier; "module:function", loaded only where `allow_code` says that the name comes from
+    the person at the keyboard and not from a file; a table of probabilities (states, actions); one probability of the
+    logged action a step; or a .npy, .csv or .txt file of either.
     """
-    pairs, after, now, next = _state_action_rows(log, state_features, policy)
-    shape = (pairs.shape[0] + after.shape[0], pairs.shape[1])
-    filled = sum(part.nnz if sparse.issparse(part) else part.size for part in (pairs, after))
-    # where the two halves are stored differently, what fills a third or more is better dense
-    if (sparse.issparse(pairs) and sparse.issparse(after)) or 3 * filled < shape[0] * shape[1]:
-        rows: Any = sparse.vstack([sparse.csr_array(pairs), sparse.csr_array(after)], format="csr")
-    else:
-        require_memory(shape[0] * shape[1], f"{shape[1]} state-action features", "Use fewer, or sparse ones.")
-        rows = np.vstack([part.toarray() if sparse.issparse(part) else part for part in (pairs, after)])
-    return Problem.from_rows(
-        rows,
-        now,
-        np.where(next < 0, -1, next + pairs.shape[0]),
-        log.reward,
-        discount,
-        episode=np.cumsum(log.begins),  # of a sliced log too, whose traces start afresh at gaps
-        trace=trace,
-        ridge=ridge,
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, str | Path):
+        text = str(policy)
+        if Path(text).suffix.lower() in FILES:
+            return from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
+        if ":" in text:
+            return from_function(import_function(text, allow_code), text)
+        raise ValueError(
+            f'The policy {text!r} is neither "module:function" nor a file of probabilities ({", ".join(FILES)}).'
+        )
+    if callable(policy):
+        return from_function(policy, getattr(policy, "__name__", type(policy).__name__))
+    if isinstance(policy, np.ndarray | list | tuple):
+        return from_array(np.asarray(policy), "the policy")
+    raise ValueError(
+        f"The policy is {type(policy).__name__}; give a callable, an array of probabilities (states x actions, or one "
+        f'a step), a file of them ({", ".join(FILES)}), or "module:function".'
     )
 
 
-def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float:
-    """The share of what the policy looks at next (sum of |entries|) in features that no logged step has.
-
-    Their weights stay 0 for want of data, so a share above a few per cent makes state-action values doubtful.
-    """
-    pairs, after, _, next = _state_action_rows(log, state_features, policy)
-    visits = np.bincount(next[next >= 0], minlength=after.shape[0]).astype(float)
-    size = np.asarray(visits @ abs(after)).ravel()
-    seen = np.asarray(abs(pairs).sum(axis=0)).ravel() > 0
-    return float(size[~seen].sum() / size.sum()) if size.any() else 0.0
-
-
-def _state_action_rows(log: Transitions, state_features: Any, policy: Any) -> tuple[Any, Any, Array, Array]:
-    """Rows of the logged pairs, expected rows, and for each step its place in both (-1: terminated)."""
-    from valuefit.features.state_action import one_hot, spread
-
-    if policy is None:
+def from_function(function: Callable[..., Any], name: str) -> Policy:
+    """A policy of a callable; two arguments that must be given say that it takes actions."""
+    try:
+        arguments = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return Policy(name, function)
+    needed = [
+        argument for argument in arguments
+        if argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
+        and argument.default is argument.empty
+    ]  # fmt: skip
+    if len(needed) > 2:
         raise ValueError(
-            'State-action values need a target policy. Give policy=, or use values="state" for the policy that acted.'
+            f"The policy {name} takes {len(needed)} arguments; it must be f(observations) or f(observations, actions)."
         )
-    found = find_policy(policy)
-    action = whole_actions(log)
-    goes_on = (log.next >= 0) & ~log.terminated
-    following, next = np.unique(log.next[goes_on], return_inverse=True)
-    logged = int(action.max()) + 1
-    known = None if found.table is None else found.table.shape[1]
-    if len(following):
-        told = action_probabilities(found, log.observations[following], logged if found.takes_actions else known)
-    else:  # every step terminates: the next rows are not there
-        told = np.zeros((0, known or logged))
-    actions = told.shape[1]
-    fit_actions(action, actions, found.name)
-    refuse_unseen(told, np.bincount(next, minlength=len(following)), action, found.name)
-    fitted, _ = make(state_features, log)
-    used = np.union1d(log.now, following)
-    rows = fitted.transform(log.observations[used])
-    pair, now = np.unique(log.now * actions + action, return_inverse=True)
-    pairs = spread(rows[np.searchsorted(used, pair // actions)], one_hot(pair % actions, actions))
-    after = spread(rows[np.searchsorted(used, following)], told)
-    places = np.full(len(log), -1)
-    places[goes_on] = next
-    return pairs, after, now, places
+    return Policy(name, function, takes_actions=len(needed) == 2)
 
 
-def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str) -> None:
-    """A sentence where the policy often takes actions that the log never does."""
-    never = np.setdiff1d(np.arange(probabilities.shape[1]), action)
-    if len(never) == 0 or not visits.any():
-        return
-    share = visits @ probabilities[:, never] / visits.sum()
-    if share.sum() > UNSEEN_LIMIT:
-        worst = int(never[np.argmax(share)])
-        who = "The policy" if name == "the policy" else f"The policy {name}"
+def from_array(values: Array, name: str) -> Policy:
+    """A table of two axes, or one number a step."""
+    if values.dtype.hasobject or values.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has dtype {values.dtype}, which is not numeric. Give probabilities.")
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim == 1 and len(values):
+        return Policy(name, by_step=np.array(values, np.float64))
+    if values.ndim == 2 and len(values):
+        return Policy(name, table=whole_rows(checked(values, name), name, None))
+    raise ValueError(f"{name} has shape {values.shape}; give states x actions, or one probability a step.")
+
+
+def read_numbers(path: Path, title: str) -> Array:
+    """The numbers of a .npy, .csv or .txt file (a line of column names is skipped); sentences call it `title`."""
+    if not path.is_file():
+        raise ValueError(f"There is no {title} {path}.")
+    try:
+        if path.suffix.lower() == ".npy":
+            mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # reads the header only
+            refuse_large(mapped.nbytes, path, title)
+            return np.array(mapped)
+        refuse_large(4 * path.stat().st_size, path, title)  # 8 bytes for two characters or more
+        with path.open(encoding="utf-8") as lines:
+            first = lines.readline()
+            comma = "," if "," in first else None
+            header = not all(is_number(word) for word in first.split(comma))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an empty file is only a warning to NumPy
+            return np.loadtxt(path, delimiter=comma, skiprows=int(header), ndmin=2, encoding="utf-8")
+    except (OSError, ValueError, EOFError, UserWarning) as error:
+        if str(error).startswith(f"The {title}"):
+            raise
+        raise ValueError(f"The {title} {path} cannot be read as numbers: {error}") from None
+
+
+def refuse_large(size: int, path: Path, title: str) -> None:
+    """A sentence where a file would take too much memory."""
+    if size > FILE_LIMIT:
         raise ValueError(
-            f"{who} takes action {worst} with probability {share.max():.3g} on average, but the log never "
-            "does, so nothing is known of its value. Use a log that tries it, or a policy that does not."
+            f"The {title} {path} may unfold to {size / 2**30:.1f} GiB; at most {FILE_LIMIT / 2**30:g} GiB are read."
         )
 
 
-# ---- states and actions by number -----------------------------------------------------------------------------
+def is_number(word: str) -> bool:
+    """Whether a word of a file reads as a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
-def states_of(observations: Array, states: int, name: str) -> Array:
-    """Observations as rows of a table."""
-    if observations.ndim == 2 and observations.shape[1] == 1:
-        observations = observations[:, 0]
-    if observations.ndim != 1 or (observations % 1 != 0).any():
+def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
+    """The callable that "module:function" names, looked for in the working directory last."""
+    module_name, _, name = text.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
+        raise ValueError(f'The policy {text!r} is not of the form "module:function".')
+    if not allow_code:
         raise ValueError(
-            f"{name} is a table over states by number, but the observations are not whole numbers. Give a callable."
+            f"The policy {text!r} would run code, and a file may not ask for that. Repeat it on the command line, or "
+            "pass the function itself in Python."
         )
-    if len(observations) and (observations.min() < 0 or observations.max() >= states):
-        worst = observations.min() if observations.min() < 0 else observations.max()
-        raise ValueError(f"State {worst:g} has no row in {name}, whose {states} rows are states 0 to {states - 1}.")
-    return observations.astype(np.int64)
+    with working_directory():
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
+                raise ValueError(
+                    f"There is no module {module_name!r} for the policy {text!r}, installed or in {Path.cwd()}."
+                ) from None
+            raise ValueError(f"Importing {module_name!r} for the policy failed: {error}.") from error
+        except Exception as error:
+            raise ValueError(f"Importing {module_name!r} for the policy failed: {error!r}.") from error
+    for part in name.split("."):
+        if part not in dir(found):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{module_name!r} has no {part!r}.{hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"{text!r} is {type(found).__name__}, not a function of observations.")
+    return found
 
 
-def whole_actions(log: Transitions) -> Array:
-    """Actions as whole numbers from 0."""
-    if log.action is None:
-        raise ValueError("The log has no actions. Give the action column.")
-    if continuous(log.action):
+@contextmanager
+def working_directory() -> Iterator[None]:
+    """The working directory at the end of the search path, so that it shadows nothing installed."""
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.reverse()
+        sys.path.remove(here)
+        sys.path.reverse()
+
+
+def checked(values: Array, name: str, *, densities: bool = False) -> Array:
+    """Probabilities in float64, in [0, 1] (densities of continuous actions: 0 or more), or a sentence."""
+    if values.dtype.hasobject or values.dtype.kind not in "biuf":
+        raise ValueError(f"{name} gives dtype {values.dtype}, which is not numeric. Give probabilities.")
+    values = values.astype(np.float64)
+    wrong = ~(values >= -TOLERANCE) | ~np.isfinite(values)
+    if not densities:
+        wrong |= values > 1 + TOLERANCE
+    if wrong.any():
+        where = tuple(int(place) for place in np.argwhere(wrong)[0])
+        value = values[where]
+        hint = " Are these log-probabilities? Take exp first." if value < 0 else ""
+        raise ValueError(f"{name} gives probability {value:g} at {', '.join(map(str, where))}.{hint}")
+    return np.clip(values, 0.0, None if densities else 1.0)
+
+
+def whole_rows(values: Array, name: str, actions: int | None) -> Array:
+    """Rows that sum to one, made to do so exactly, over as many actions as expected."""
+    if actions is not None and values.shape[1] != actions:
+        raise ValueError(f"{name} gives {values.shape[1]} actions where {actions} are expected.")
+    sums = values.sum(axis=1)
+    off = np.abs(sums - 1) > ROW_TOLERANCE
+    if off.any():
+        where = int(np.flatnonzero(off)[0])
         raise ValueError(
-            "The logged actions are not whole numbers. For continuous actions give a policy f(observations, actions) "
-            "of densities, or one target probability a step."
+            f"The probabilities of {name} sum to {sums[where]:g} in row {where}, not to 1. Give those of all "
+            "actions, also of those the log never takes."
         )
-    action = np.asarray(log.action).reshape(len(log)).astype(np.int64)
-    if action.min() < 0:
-        raise ValueError(f"The log has action {action.min()}; actions are numbered from 0.")
-    return action
-
-
-def continuous(action: Array) -> bool:
-    """Whether actions are vectors or fractions, so that policies have densities."""
-    if action.dtype.kind not in "biuf":
-        raise ValueError(f"The logged actions have dtype {action.dtype}, which is not numeric. Number them from 0.")
-    return action[0].size != 1 or bool((action % 1 != 0).any())
-
-
-def fit_actions(action: Array, actions: int, name: str) -> None:
-    """A sentence where a logged action has no column in the policy."""
-    if len(action) and action.max() >= actions:
-        where = int(np.argmax(action))
-        raise ValueError(
-            f"Step {where} took action {action[where]}, but {name} has {actions} actions, 0 to {actions - 1}."
-        )
+    return values / sums[:, None]

@@ -25,12 +25,13 @@ import scipy.linalg as linalg
 import scipy.sparse.linalg as iterative
 from scipy.stats import t as student
 
-from valuefit.data.transitions import Array
 from valuefit.engine.statistical_tolerance import ENOUGH_STEPS, PART, clusters
+from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import trace_norms
-from valuefit.rows.storage import Rows, memory_limit
+from valuefit.rows.storage import Rows
+from valuefit.rows.traces import trace_norms
+from valuefit.typing import Array
 
 DENSE = 1500  # features up to which the saddle matrix is always factorised
 DENSE_PASSES = 200  # beyond, where forming and factorising it is worth no more than this
@@ -144,7 +145,7 @@ class Sandwich:
         Adjoint systems are not counted: intervals need their solutions anyway, and the moments with them.
         """
         columns = 1 + numbers * (2 if self.w.any() else 1)
-        each = 0.25 if self.problem.phi.sparse else self.problem.passes(2.0 * self.problem.phi.stored)
+        each = 0.25 if self.problem.phi.sparse else self.problem.cost.flops(2.0 * self.problem.phi.stored)
         return (1.0 if self.way == ITERATION else 0.0), 0.5 + each * columns
 
     def _off(self, adjoint: tuple[Array, Array]) -> float:
@@ -198,7 +199,7 @@ class Sandwich:
         problem, size = self.problem, self.problem.d + self.problem.k
         if problem.k <= DENSE or {"A", "C"} <= vars(problem).keys():
             return True
-        cost = problem.moment_passes + problem.passes(2.0 * size**3)
+        cost = problem.cost.moments + problem.cost.flops(2.0 * size**3)
         return cost <= DENSE_PASSES and 24 * size**2 <= memory_limit()
 
     @cached_property

@@ -5,26 +5,22 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import zipfile
 import zlib
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 
-from valuefit.data.transitions import Array, Transitions
-from valuefit.engine.result import Result, write_bytes
-from valuefit.evaluation.evaluation import Evaluation, PolicyValue, as_plain, make_problem, value_rows
-from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.features.registry import Fitted, from_spec, make
-from valuefit.rows.storage import memory_limit
+from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.data.npy import declared_bytes, entries_of, read_entry
+from valuefit.data.transitions import Transitions
+from valuefit.engine.result import Result
+from valuefit.memory import memory_limit
+from valuefit.typing import Array
 
 FORMAT = 1
-PROBES = 32  # observations of the log on which features given again are checked
-CLOSE = 1e-6  # how near their rows must come: machines round differently
 RESULT_ARRAYS = ("theta", "w", "history")
 LOG_ARRAYS = (
     "observations", "now", "next", "reward", "terminated", "truncated", "episode", "ratio", "begins", "action",
@@ -32,37 +28,38 @@ LOG_ARRAYS = (
 )  # fmt: skip
 OPTIONAL = ("action", "behaviour_prob")
 KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0, (3, 0): npy.read_array_header_2_0}
 
 
-def write(evaluation: Evaluation, path: Path, *, force: bool) -> Path:
-    """Everything but code: the user's own features and policies are left out, and asked for when loading."""
-    if os.path.lexists(path) and not force:
-        raise ValueError(f"{path} is there already. Choose another name, or overwrite it with force=True.")
-    result, log, policy = evaluation.result, evaluation.log, evaluation.policy
+class Stored(NamedTuple):
+    """What a file holds: everything but code. facts: plain data for JSON."""
+
+    facts: dict[str, Any]
+    log: Transitions
+    result: Result
+    policy_table: Array | None
+
+
+def write(stored: Stored, path: Path, *, force: bool) -> Path:
+    """One .npz file of arrays and JSON."""
+    refuse_existing(path, force=force)
+    result, log = stored.result, stored.log
     facts = {
         "format": FORMAT,
+        **stored.facts,
         "result": {f.name: getattr(result, f.name) for f in fields(result) if f.name not in RESULT_ARRAYS},
-        "policy_value": vars(evaluation.policy_value),
-        **{name: getattr(evaluation, name) for name in ("discount", "trace", "ridge", "values", "seed")},
-        "notes": evaluation.notes,
-        "warnings": evaluation.warnings,
-        "spec": evaluation.features.spec,
-        "fingerprint": fingerprint(evaluation),
-        "policy": None if policy is None else policy.name,
         "log": {"notes": list(log.notes), "source": log.source, "names": list(log.names)},
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
     arrays |= {f"log_{name}": getattr(log, name) for name in LOG_ARRAYS if getattr(log, name) is not None}
-    if policy is not None and policy.table is not None:
-        arrays["policy_table"] = policy.table
+    if stored.policy_table is not None:
+        arrays["policy_table"] = stored.policy_table
     stream = io.BytesIO()
     np.savez(stream, facts=np.array(json.dumps(as_plain(facts), allow_nan=False)), **arrays)
     return write_bytes(path, stream.getvalue())
 
 
-def read(path: Path, *, features: Any, policy: Any) -> Evaluation:
-    """The evaluation, its problem made anew from the log; features and policy given again are checked."""
+def read(path: Path) -> Stored:
+    """What `write` wrote, the log and the result checked."""
     try:
         stored = _arrays(path)
         facts = dict(json.loads(str(stored.pop("facts"))))
@@ -80,93 +77,26 @@ def read(path: Path, *, features: Any, policy: Any) -> Evaluation:
             "version that wrote it, or evaluate again."
         )
     try:
-        log = _log(stored, facts["log"])
-        told: dict[str, Any] = {**facts["result"], **{name: stored[name] for name in RESULT_ARRAYS}}
+        log = _log(stored, facts.pop("log"))
+        told: dict[str, Any] = {**facts.pop("result"), **{name: stored[name] for name in RESULT_ARRAYS}}
         result = Result(**{**told, "dead": tuple(told["dead"])})
-        value = dict(facts["policy_value"])
-        value["interval"] = None if value["interval"] is None else tuple(value["interval"])
-        settings = {name: facts[name] for name in ("discount", "trace", "ridge", "values", "seed")}
-        kept = PolicyValue(**value), list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
-        spec, wanted, named = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is not a valuefit evaluation: {error}. Evaluate again and save it anew.") from error
-    fitted = _features(spec, features, log, path)
-    found = _policy(named, policy, stored.get("policy_table"), settings["values"], path)
-    problem = make_problem(
-        log, fitted, found, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
-    )
-    if result.theta.shape != (problem.d,) or not np.isfinite(result.theta).all():
-        raise ValueError(
-            f"{path} holds {result.theta.size} weights, but these features are {problem.d}. Give the features (and "
-            "the policy) that it was made with."
-        )
-    policy_value, notes, warnings = kept
-    loaded = Evaluation(
-        log=log, problem=problem, result=result, features=fitted, policy=found, policy_value=policy_value,
-        notes=notes, warnings=warnings, **settings,
-    )  # fmt: skip
-    here = fingerprint(loaded)
-    if here.shape != wanted.shape or not np.allclose(here, wanted, rtol=CLOSE, atol=CLOSE * np.abs(wanted).max()):
-        raise ValueError(
-            f"The features (or the policy) given are not those that {path} was made with: on observations of its log "
-            "they give other rows."
-        )
-    return loaded
+        raise not_an_evaluation(path, error) from error
+    return Stored(facts, log, result, stored.get("policy_table"))
 
 
-def fingerprint(evaluation: Evaluation) -> Array:
-    """Rows of some observations of the log times a fixed vector: numbers that other features would not give.
-
-    Numbers and not a hash, for the last digit of a cosine differs from machine to machine.
-    """
-    log, d = evaluation.log, evaluation.problem.d
-    chosen = np.unique(np.linspace(0, len(log) - 1, PROBES).astype(int))
-    rows = value_rows(evaluation.features, evaluation.values, evaluation.policy, d, log.observations[log.now[chosen]])
-    return np.asarray(rows @ np.cos(1 + np.arange(rows.shape[1]) ** 1.5), dtype=np.float64).ravel()
-
-
-def _features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:
-    if given is not None:
-        return make(given, log)[0]
-    if spec is None:
-        raise ValueError(
-            f"{path} was made with features of your own, which a file cannot hold. Give them again: "
-            "Evaluation.load(path, features=...)."
-        )
-    return from_spec(spec)
-
-
-def _policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
-    if given is not None:
-        return find_policy(given, allow_code=True)
-    if name is None:
-        return None
-    if table is not None:
-        return replace(find_policy(table), name=str(name))
-    if values == "state":  # its ratios are in the log, and nothing else is asked of it
-        return Policy(str(name))
-    raise ValueError(
-        f"{path} was made with the policy {name}, which is code, and a file cannot hold that. Give it again: "
-        "Evaluation.load(path, policy=...)."
-    )
+def not_an_evaluation(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} is not a valuefit evaluation: {error}. Evaluate again and save it anew.")
 
 
 def _arrays(path: Path) -> dict[str, Array]:
     """All arrays of the file, after a look at the sizes that it declares."""
-    found: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive:
-        total = 0
-        for info in archive.infolist():
-            with archive.open(info) as stream:
-                shape, _, dtype = HEADERS[npy.read_magic(stream)](stream)
-            size = math.prod(shape) * dtype.itemsize
-            total += info.file_size
-            if size > info.file_size or total > memory_limit():
-                raise ValueError("it declares more than it holds, or more than half of this machine's memory")
-        for info in archive.infolist():
-            with archive.open(info) as stream:
-                found[info.filename.removesuffix(".npy")] = np.asarray(npy.read_array(stream, allow_pickle=False))
-    return found
+        names = entries_of(archive)
+        total = sum(declared_bytes(archive, name, str(path), kinds="biufUV") for name in names)
+        if total > memory_limit():
+            raise ValueError("it declares more than half of this machine's memory")
+        return {name: read_entry(archive, name) for name in names}
 
 
 def _log(stored: dict[str, Array], told: dict[str, Any]) -> Transitions:
@@ -184,3 +114,16 @@ def _log(stored: dict[str, Array], told: dict[str, Any]) -> Transitions:
         raise ValueError("the steps of its log point outside its observations")
     notes, names = tuple(map(str, told["notes"])), tuple(map(str, told["names"]))
     return Transitions(**columns, notes=notes, names=names, source=str(told["source"]))._frozen()
+
+
+def as_plain(value: Any) -> Any:
+    """Numbers, text, lists and dicts that JSON knows; None for what is not finite."""
+    if isinstance(value, dict):
+        return {str(key): as_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(entry) for entry in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return as_plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

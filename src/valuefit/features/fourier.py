@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Array
 from valuefit.features.scaling import data_range, lowest_indices, range_in_words, row_blocks, to_unit, whole_number
+from valuefit.typing import Array
 
 
 class Fourier(TransformerMixin, BaseEstimator):

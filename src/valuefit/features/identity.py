@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Array
+from valuefit.typing import Array
 
 
 class Identity(TransformerMixin, BaseEstimator):

@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Array
+from valuefit.typing import Array
 
 
 class OneHot(TransformerMixin, BaseEstimator):

@@ -8,9 +8,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Array
 from valuefit.features.scaling import data_range, in_words, range_in_words, row_blocks, to_unit, whole_number
 from valuefit.threads import limit_threads
+from valuefit.typing import Array
 
 SAMPLE = 20_000  # observations that centres are looked for among
 NEAR = 0.1  # a grid point whose feature never exceeds this has no data around it

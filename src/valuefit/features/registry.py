@@ -16,7 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array, Transitions, check_observations
+from valuefit.data.transitions import Transitions
+from valuefit.data.validation import check_observations
+from valuefit.typing import Array
 
 # name in specs and on the command line -> (module, class)
 BUILT_IN = {

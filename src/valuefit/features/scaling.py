@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Array
+from valuefit.typing import Array
 
 BLOCK_BYTES = 4 << 20  # of a temporary: it should stay in cache
 

@@ -9,9 +9,10 @@ import scipy.sparse as sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from valuefit.data.transitions import Array, numbers
+from valuefit.data.validation import numbers
 from valuefit.features.registry import Fitted, make
 from valuefit.features.scaling import whole_number
+from valuefit.typing import Array
 
 DENSE_SHARE = 1 / 3  # an entry of CSR takes half as much again as a dense one, and BLAS does not like it
 

@@ -11,9 +11,9 @@ import scipy.sparse as sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Array
 from valuefit.features.scaling import data_range, range_in_words, whole_number
 from valuefit.rows.kernels import compiled
+from valuefit.typing import Array
 
 MOST_COLUMNS = 2**31 - 1  # indices of CSR rows have 32 bits
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.linalg.fronts import conjugate_sweeps, sweep_back, sweep_forth
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import numpy as np
 import scipy.linalg.blas as blas
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array
 from valuefit.linalg.fronts import gram
-from valuefit.rows.kernels import cross_sparse, mixed_rows, trace_block
+from valuefit.rows.kernels import cross_sparse, mixed_rows
 from valuefit.rows.storage import BLOCK_BYTES, Rows
+from valuefit.rows.traces import trace_block
+from valuefit.typing import Array
 
 PRODUCT_BYTES = 3 << 20  # of rows that are written and multiplied at once
 FACTORS = 512  # rows in a product at least, or reading and writing the result would outweigh them

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.rows.kernels import axpy, axpy_step, axpyv, compiled, fetch
 from valuefit.threads import PARTS, share_out
+from valuefit.typing import Array
 
 PIECE_BYTES = 96 << 10  # of consecutive rows, read one after the other
 CACHE_BYTES = 256 << 10  # of sums that are added to at a time: they stay in the second cache

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array
 from valuefit.linalg.fronts import back_fronts, dissect, half_fronts
+from valuefit.typing import Array
 
 LEAF = 48  # vertices that are not parted any further
 ZERO = 1e-13  # of a column of length 1, left over by the others: below, it depends on them but for rounding

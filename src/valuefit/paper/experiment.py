@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.atomic import write_bytes
 from valuefit.datasets.baird import CLASSIC_WEIGHTS, baird_features, baird_log
-from valuefit.datasets.random_mdp import random_mdp
+from valuefit.datasets.mdp import random_mdp
 from valuefit.engine.loop import solve
-from valuefit.engine.result import write_bytes
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Array
-from valuefit.engine.result import write_bytes
+from valuefit.atomic import write_bytes
 from valuefit.paper.experiment import Curves, Experiment
+from valuefit.typing import Array
 
 NAMES = {"pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC"}
 # A colour-blind safe palette, and dashes besides, so that curves differ in print too.

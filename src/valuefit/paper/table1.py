@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.atomic import write_bytes
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.loop import solve
-from valuefit.engine.result import Result, write_bytes
+from valuefit.engine.result import Result
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem, pieces
 from valuefit.rows.storage import Rows
+from valuefit.typing import Array
 
 COST = 3.0  # passes that all of this is worth: two for the columns, one for the rows
 FAINT = 1e-24  # part of the largest second moment below which a column is not scaled up further

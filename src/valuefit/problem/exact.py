@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import trace_backward
+from valuefit.rows.traces import trace_backward
+from valuefit.typing import Array
 
 
 class Exact:

@@ -9,14 +9,14 @@ import numpy as np
 import scipy.linalg as linalg
 from scipy.linalg import blas
 
-from valuefit.data.transitions import Array
 from valuefit.linalg import sparse_cholesky as dissection
 from valuefit.linalg.gauss_seidel import Relaxation, relax
 from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.sketch import mix, mix_rows, mix_steps
 from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.memory import memory_limit
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import memory_limit
+from valuefit.typing import Array
 
 FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
 FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
@@ -95,7 +95,7 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
     more where only C is sketched, which costs a third (measured on Fourier features of 200 and 1000 columns).
     """
     k, d = problem.k, problem.d
-    one, both = problem.passes(k**3), problem.passes(k**3 + 2 * k**2 * d)  # passes for one row more a column
+    one, both = problem.cost.flops(k**3), problem.cost.flops(k**3 + 2 * k**2 * d)  # passes for one row more a column
     of_C = plan_of_C(problem) / k
     of_both = float(np.clip(np.sqrt(72 / (SLOWER * both)), FEWEST, MOST))
     cross = problem.ridge > 0 or problem.psi is not problem.phi
@@ -105,7 +105,7 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
 
 def plan_of_C(problem: Problem) -> int:
     """Rows to sketch for C alone."""
-    return int(problem.k * np.clip((14 / problem.passes(problem.k**3)) ** (2 / 3), FEWEST_OF_C, MOST)) + 1
+    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), FEWEST_OF_C, MOST)) + 1
 
 
 def sketch(problem: Problem, *, size: int, cross: bool, allow_single: bool = True) -> Sketch:
@@ -120,9 +120,9 @@ def sketch(problem: Problem, *, size: int, cross: bool, allow_single: bool = Tru
     k, d, n = problem.k, problem.d, problem.n
     members = np.flatnonzero(problem.visits)
     if size >= len(members):
-        passes = problem.A_passes + problem.C_passes if cross else 1 + problem.C_passes
+        passes = problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
-    if not cross and allow_single and problem.passes(size * k**2) >= SINGLE:
+    if not cross and allow_single and problem.cost.flops(size * k**2) >= SINGLE:
         found = _single(problem, members, size)
         if found is not None:
             return found
@@ -149,7 +149,7 @@ def sketch(problem: Problem, *, size: int, cross: bool, allow_single: bool = Tru
             mix_rows(problem.psi.kernel, members, weight, mixing, group, stop, X)
         C = blas.dsyrk(1.0, X.T, beta=1.0, c=C, lower=True, overwrite_c=True)
     C += np.tril(C, -1).T
-    passes = 1 + problem.passes(size * (k**2 + (2 * k * d if cross else 0)))
+    passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
     if cross and problem.psi is problem.phi:
         shrink = 0.75 * np.sqrt(k / size)
         A = (1 - shrink) * A + shrink * C
@@ -174,7 +174,7 @@ def _single(problem: Problem, members: Array, size: int) -> Sketch | None:
     C += np.tril(C, -1).T
     C *= lengths
     C *= lengths[:, None]
-    likely, passes = likely_excess(k, size, mixing.most), 1 + problem.passes(size * k**2 / 2)
+    likely, passes = likely_excess(k, size, mixing.most), 1 + problem.cost.flops(size * k**2 / 2)
     return Sketch(C, None, float(mixing.most), likely, passes, X)
 
 
@@ -201,11 +201,11 @@ def factorise(problem: Problem, moments: Sketch) -> Whitening:
         return out.T  # the same, in the order that LAPACK works in without a copy
 
     factor, info = linalg.lapack.dpotrf(unit(), lower=True, clean=True, overwrite_a=True)
-    passes = moments.passes + problem.passes(problem.k**3 / 3)
+    passes = moments.passes + problem.cost.flops(problem.k**3 / 3)
     excess, likely = moments.excess, moments.likely
     if moments.rows is not None:
         off = rounding(factor, moments.rows) if info == 0 else np.inf
-        passes += problem.reading(CHECKS * (moments.rows.size + factor.size))
+        passes += problem.cost.reads(CHECKS * (moments.rows.size + factor.size))
         if not off <= CHECKED:
             again = sketch(problem, size=len(moments.rows), cross=False, allow_single=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
@@ -214,7 +214,7 @@ def factorise(problem: Problem, moments: Sketch) -> Whitening:
         factor, pivots, rank, _ = linalg.lapack.dpstrf(unit(), tol=PIVOT, lower=True)
         order = pivots[:rank] - 1
         factor, kept, scale = np.tril(factor[:rank, :rank]), kept[order], scale[order]
-        passes += problem.passes(problem.k**3 / 3)
+        passes += problem.cost.flops(problem.k**3 / 3)
     pivot = np.diag(factor) ** 2
     clear = bool(pivot.min() > GREY and (pivot * scale**2).min() > GREY * (lengths**2).max())
     factor = np.asfortranarray(factor * scale[:, None])
@@ -258,7 +258,7 @@ def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
 
     Features of which few meet in a row, such as tiles of two dimensions, have one that holds little more than C.
     """
-    forming = 1 + problem.C_passes if problem.psi.sparse else np.inf
+    forming = 1 + problem.cost.C if problem.psi.sparse else np.inf
     most = min(limit, SPARSE_FACTOR + forming)
     entries = min(float(problem.k) ** 2, problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
     if problem.identity or forming > most or 24 * entries > memory_limit():
@@ -266,8 +266,8 @@ def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
     C = sparse_second_moment(problem.psi, problem.visits / problem.n)
     kept = np.flatnonzero(C.diagonal())
     C = C[kept][:, kept]
-    plan = dissection.plan(C, flops=(most - forming) / problem.passes(1.0), numbers=memory_limit() / 16)
-    return SparseMoment(C, kept, plan, forming + (0.0 if plan is None else problem.passes(plan.flops)))
+    plan = dissection.plan(C, flops=(most - forming) / problem.cost.flops(1.0), numbers=memory_limit() / 16)
+    return SparseMoment(C, kept, plan, forming + (0.0 if plan is None else problem.cost.flops(plan.flops)))
 
 
 def sparse_whitening(problem: Problem, moment: SparseMoment) -> Whitening:
@@ -300,9 +300,9 @@ def affordable(problem: Problem, *, size: int, cross: bool, limit: float) -> boo
         return False
     work = k**3 + (2 * k * d * (k + d) if cross else 0)
     if problem.psi.sparse:
-        return (problem.A_passes + problem.C_passes if cross else 1 + problem.C_passes) + problem.passes(work) <= limit
+        return (problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C) + problem.cost.flops(work) <= limit
     rows = min(size, int((problem.visits > 0).sum()))
-    return 1 + problem.passes(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit
+    return 1 + problem.cost.flops(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit
 
 
 def whiten(problem: Problem, *, limit: float) -> Whitening:

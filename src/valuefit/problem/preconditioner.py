@@ -8,12 +8,13 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.transitions import Array
 from valuefit.linalg.sketch import mix, mix_rows, mix_steps
+from valuefit.memory import fits
 from valuefit.problem.diagonal_preconditioner import COST, Balanced, balance, balanced_sizes
 from valuefit.problem.factor import Whitening, likely_excess
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import Rows, fits
+from valuefit.rows.storage import Rows
+from valuefit.typing import Array
 
 FIRST = 5.0  # passes that the first sample may cost
 FEWEST = 6  # but so many rows for each feature at least
@@ -78,11 +79,13 @@ def metric_cost(problem: Problem, count: int) -> float:
     """Passes that a metric from this many sums of steps is worth."""
     k, d = problem.k, problem.d
     if count >= problem.n:
-        moments = problem.moment_passes
+        moments = problem.cost.moments
     else:
-        moments = count / problem.n + problem.passes(count * (2 * k * d + (0 if problem.identity else k**2)))
-    factors = problem.passes(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
-    return moments + factors + 1 + problem.passes(2 * problem.phi.shape[0] * (k * min(SKETCH, k) + d * min(SKETCH, d)))
+        moments = count / problem.n + problem.cost.flops(count * (2 * k * d + (0 if problem.identity else k**2)))
+    factors = problem.cost.flops(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
+    return (
+        moments + factors + 1 + problem.cost.flops(2 * problem.phi.shape[0] * (k * min(SKETCH, k) + d * min(SKETCH, d)))
+    )
 
 
 def metric_fits(problem: Problem) -> bool:
@@ -93,9 +96,9 @@ def metric_fits(problem: Problem) -> bool:
 
 def first_count(problem: Problem) -> int:
     """Steps to sample at first: as many as a few passes pay for, all of them where moments are as cheap as that."""
-    if problem.moment_passes <= FIRST:
+    if problem.cost.moments <= FIRST:
         return problem.n
-    each = problem.passes(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
+    each = problem.cost.flops(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
     return min(problem.n, max(FEWEST * problem.k, int(FIRST / each)))
 
 
@@ -106,7 +109,7 @@ def mixed_metric(problem: Problem, count: int) -> Metric:
     L, inverse_L, inverse_R = _factors(problem, A, C, count)
     sizes = _sizes(problem, inverse_L, inverse_R, rng)
     weight, steps = _draws_and_steps(problem, *sizes)
-    each = problem.passes(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
+    each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
     return Metric(
         inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps,
         fewest=max(1, int(np.ceil(each * problem.n))), each=each, whitening=_whitening(problem, C, L, count),
@@ -127,7 +130,7 @@ def balanced_metric(problem: Problem, *, drawn: bool = True) -> Metric:
     width = problem.k + problem.d
     return Metric(
         theta, w, 0, COST, weight, steps, spread=stored, fewest=int(np.ceil(0.5 * width / stored)),
-        each=problem.passes(10 * width) if problem.phi.sparse else 0.0,
+        each=problem.cost.flops(10 * width) if problem.phi.sparse else 0.0,
     )  # fmt: skip
 
 

@@ -10,15 +10,16 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array, Transitions, numbers, run_starts
-from valuefit.linalg.moments import SMALL, count_product, pieces, second_moment, trace_product
-from valuefit.rows.kernels import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
+from valuefit.data.transitions import Transitions
+from valuefit.data.validation import numbers, run_starts
+from valuefit.features.featurise import featurise
+from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
+from valuefit.memory import require_memory
+from valuefit.problem.cost import Cost
 from valuefit.rows.products import Schedule, schedule, sweep, sweep_both
-from valuefit.rows.storage import Rows, featurise, require_memory, require_range
-
-# In the time that one pass takes to read a number twice from memory, BLAS does this many operations
-# (make bench measures it). A number of sparse rows takes longer, for what it is multiplied by is all over memory.
-GEMM_FLOPS, SPARSE_FLOPS = 32, 200
+from valuefit.rows.storage import Rows, require_range
+from valuefit.rows.traces import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
+from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
 # What a problem may ask of a solver beyond the plain on-policy case, in the words of tables and sentences.
@@ -340,47 +341,19 @@ class Problem:
         w = self.C_root @ (self.C_root.T @ self.residual(theta))
         return self.ridge * theta - self.At_dot(w)
 
-    # ---- what work is worth -----------------------------------------------------------------------------
-
-    def passes(self, flops: float) -> float:
-        """What this many operations at the rate of a matrix product are worth in passes over the log."""
-        return flops / ((SPARSE_FLOPS if self.phi.sparse else GEMM_FLOPS) * self._numbers)
-
-    @property
-    def _numbers(self) -> float:
-        """Stored numbers that a pass meets, each twice."""
-        return self.n * max(1.0, self.phi.stored / self.phi.shape[0])
-
-    def reading(self, numbers: float) -> float:
-        """What reading this many numbers from memory is worth in passes."""
-        return numbers * GEMM_FLOPS / 2 / ((SPARSE_FLOPS if self.phi.sparse else GEMM_FLOPS) * self._numbers)
-
-    def meeting(self, numbers: float) -> float:
-        """What a product with a sparse matrix that stores this many numbers is worth in passes over sparse rows."""
-        return numbers / (2 * self._numbers)
-
-    @property
-    def moment_passes(self) -> float:
-        """Passes that `moments()` is worth."""
-        return self.A_passes + (0.0 if self.identity else self.C_passes)
-
-    @property
-    def A_passes(self) -> float:
-        """Passes that A and b are worth."""
-        if self.phi.sparse and not self.trace:
-            return 1 + self._sparse_passes(2.0)
-        rows = self.n if self.trace else int((self.visits > 0).sum())
-        return 1 + self.passes(2.0 * rows * self.k * self.d)
-
-    @property
-    def C_passes(self) -> float:
-        """Passes that mean psi psi' is worth."""
-        return self._sparse_passes(1.0) if self.psi.sparse else self.passes(float((self.visits > 0).sum()) * self.k**2)
-
-    def _sparse_passes(self, products: float) -> float:
-        """Of n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
-        slow = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
-        return self.passes(slow * products * self.n * (self.phi.stored / self.phi.shape[0]) ** 2)
+    @cached_property
+    def cost(self) -> Cost:
+        """What work is worth in passes over this log."""
+        return Cost(
+            n=self.n,
+            d=self.d,
+            k=self.k,
+            row=self.phi.stored / self.phi.shape[0],
+            starts=int((self.visits > 0).sum()),
+            sparse=self.phi.sparse,
+            traced=self.trace > 0,
+            identity=self.identity,
+        )
 
     def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:
         """The problem with weight/2 |theta - y|^2 added, and where its zero lies.

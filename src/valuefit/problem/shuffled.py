@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Array
+from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import compiled, fetch
-from valuefit.rows.storage import Rows, require_memory
+from valuefit.rows.storage import Rows
+from valuefit.typing import Array
 
 LINE = 64  # bytes that memory hands out together
 TAME = 1e4  # single precision has room for what steps make of numbers between this and its inverse

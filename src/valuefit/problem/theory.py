@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.transitions import Array
 from valuefit.linalg.moments import pieces
 from valuefit.problem.problem import Problem
+from valuefit.typing import Array
 
 
 class SvrgPlan(NamedTuple):

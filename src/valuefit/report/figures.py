@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.report import svg as charts
 from valuefit.report.histograms import Counts, Means, cells, counts_of, is_constant, means_of, strongest
+from valuefit.typing import Array
 
 MOST_NUMBERS = 20_000_000  # of observations that are looked at; of more, steps drawn at random
 MOST_STATES = 50  # that have a bar each
@@ -48,7 +49,7 @@ def count(value: float, what: str) -> str:
 def value_figures(evaluation: Evaluation) -> list[Figure]:
     """Values over the states that the log visited, never where it was not."""
     log = evaluation.log
-    if log.observations.ndim == 1 and log.observations.dtype.kind in "iu":
+    if log.has_numbered_states:
         return _of_states(evaluation)
     width = math.prod(log.observations.shape[1:])
     steps = _sample(len(log), MOST_NUMBERS // width)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.report.svg import NARROW, nice_ticks
+from valuefit.typing import Array
 
 BINS = 36
 FAR = 3.0  # a range this much wider than that of all but 1% is cut to the latter

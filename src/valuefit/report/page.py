@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from valuefit import __version__
-from valuefit.engine.result import write_bytes
+from valuefit.atomic import refuse_existing, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.text import number
+from valuefit.extras import need
 from valuefit.features.registry import BUILT_IN
-from valuefit.memory import need
 from valuefit.report import figures as views
 from valuefit.report import svg as charts
 from valuefit.report.figures import Overview, count
@@ -38,8 +38,7 @@ def write_report(
         raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Make it first.")
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Name a file, such as {path / 'report.html'}.")
-    if os.path.lexists(path) and not force:
-        raise ValueError(f"{path} is there already. Choose another name, or overwrite it with force=True.")
+    refuse_existing(path, force=force)
     return write_bytes(path, render(evaluation, repeat=repeat).encode())
 
 
@@ -167,7 +166,7 @@ def _data(evaluation: Evaluation, overview: Overview) -> list[tuple[str, str]]:
         ("Steps an episode", f"{lengths.min():,} to {lengths.max():,}, mean {number(float(lengths.mean()))}"),
         ("Reward", _range(log.reward)),
         ("Discounted return as logged", _range(returns)),
-        ("Observation", "a state by number" if log.observations.ndim == 1 and log.observations.dtype.kind in "iu"
+        ("Observation", "a state by number" if log.has_numbered_states
          else f"{' x '.join(map(str, log.observations.shape[1:])) or '1'} numbers"),
     ]  # fmt: skip
     if episodes > 1:
@@ -187,9 +186,9 @@ def _range(values: Any) -> str:
 
 def _columns(evaluation: Evaluation) -> list[tuple[str, ...]]:
     """Name, least, mean and largest of each number of an observation, for the first hundred."""
-    observations = evaluation.log.observations
-    if observations.ndim == 1 and observations.dtype.kind in "iu":
+    if evaluation.log.has_numbered_states:
         return []
+    observations = evaluation.log.observations
     flat = observations.reshape(len(observations), -1)[:, :MOST_COLUMNS]
     low, mean, high = flat.min(axis=0), flat.mean(axis=0, dtype=float), flat.max(axis=0)
     names = views.observation_names(evaluation.log)

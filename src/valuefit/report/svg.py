@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from valuefit.data.transitions import Array
+from valuefit.typing import Array
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 46

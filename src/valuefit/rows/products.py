@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.rows.kernels import axpy, axpy2, compiled, dot, dot2
 from valuefit.threads import parts_of, share_out
+from valuefit.typing import Array
 
 BLOCK_BYTES = 96 << 10  # of rows that are read, and multiplied again while they are in the nearer caches
 FAR = 2  # blocks within which a row is still there

@@ -10,27 +10,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array
-from valuefit.memory import memory_limit
 from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.threads import parts_of, share_out
+from valuefit.typing import Array
 
 LARGEST = 1e70  # features and rewards that reach beyond this, or nowhere its inverse, are refused
 SHORT = 256  # bytes of a row up to which four are added up together: two to four times faster, but slower beyond 400
 BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
-
-
-def fits(count: int) -> bool:
-    """Whether `count` float64 find room."""
-    return 8 * count <= memory_limit()
-
-
-def require_memory(count: int, what: str, instead: str) -> None:
-    """Refuse an array of `count` float64 that would not fit."""
-    if not fits(count):
-        raise MemoryError(
-            f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"
-        )
 
 
 def require_range(name: str, peak: float) -> None:
@@ -242,28 +228,3 @@ def short_tdot2(rows: Any, a: Any, c: Any, x: Any, y: Any) -> Any:
     for i in range(end, a.shape[0]):
         axpy2(rows, i, a[i], x, c[i], y)
     return x, y
-
-
-def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
-    """Feature rows of the observations in use."""
-    observations = table[used]
-    if features is None:
-        if observations.ndim == 1 and observations.dtype.kind in "iu":
-            # a column for every state number, so that the weights of slices, splits and grown logs line up
-            if table.min() >= 0 and table.max() < 10 * len(table) + 1000:
-                return sparse.eye_array(int(table.max()) + 1, format="csr")[observations]
-            return sparse.eye_array(len(table), format="csr")[used]
-        return observations.reshape(len(observations), -1)
-    if isinstance(features, str | np.ndarray | list):
-        raise ValueError(
-            f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
-            "Ready feature rows go into Problem.from_rows."
-        )
-    rows = features(observations) if callable(features) else features.fit_transform(observations)
-    shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
-    if len(shape) != 2 or shape[0] != len(observations):
-        raise ValueError(
-            f"{name} gave an array of shape {shape} for {len(observations)} observations. "
-            "It must give a matrix with one row an observation."
-        )
-    return rows

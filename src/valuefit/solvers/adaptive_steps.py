@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.preconditioner import (
     GROWTH,
     Metric,
@@ -18,6 +17,7 @@ from valuefit.problem.preconditioner import (
     mixed_metric,
 )
 from valuefit.problem.problem import Problem
+from valuefit.typing import Array
 
 TOGETHER = 0.3  # of a full step: how far a batch of single-row steps may add up
 STRIDE = 1.6  # between neighbouring sizes of a step

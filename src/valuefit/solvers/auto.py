@@ -7,9 +7,9 @@ from typing import ClassVar, NoReturn
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver, State
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.diagonal_preconditioner import Balanced
 from valuefit.problem.preconditioner import Metric
 from valuefit.problem.problem import Problem
@@ -17,6 +16,7 @@ from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv, fetch, times
 from valuefit.rows.storage import Rows
 from valuefit.solvers.adaptive_steps import STRIDE, Course, begin
 from valuefit.solvers.solver import State, Steps, check_decay, check_inner
+from valuefit.typing import Array
 
 DECAY = 10.0  # passes after which given steps have halved
 SETBACK = 8.0  # times the usual squared gradient of half an epoch: more is no chance

@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
 from valuefit.solvers.pdbg import PDBG
 from valuefit.solvers.saga import SAGA
 from valuefit.solvers.solver import Solver, State, Steps
 from valuefit.solvers.svrg import SVRG
+from valuefit.typing import Array
 
 ENOUGH = 0.01  # part of the squared gradient of an inner problem at which it is left
 PATIENCE = 20  # epochs after which it is left anyway

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
 from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_inner
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.data.transitions import Array
+from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
-from valuefit.rows.storage import require_memory
 from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, State, inverse
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ILSTD(FixedPoint):
         gradient = (np.zeros(problem.d), -mu / problem.n)  # mu is n (b - A theta), exactly
         each = max(1.0, problem.phi.stored / problem.phi.shape[0])  # numbers of a row
         moving = max(1.0, self.dimensions * problem.d / (2 * each))
-        reading = problem.passes(4 * problem.n * each * problem.d) if state.memory is None else 0.0
+        reading = problem.cost.flops(4 * problem.n * each * problem.d) if state.memory is None else 0.0
         return replace(state, theta=theta, memory=(A, mu), gradient=gradient), moving + reading
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Array
 from valuefit.linalg import sparse_cholesky as dissection
 from valuefit.linalg.gauss_seidel import Relaxation
 from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.memory import memory_limit
 from valuefit.problem.factor import (
     Sketch,
     SparseMoment,
@@ -27,9 +27,9 @@ from valuefit.problem.factor import (
     sparse_whitening,
 )
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import memory_limit
 from valuefit.solvers.lstd import LSTD
 from valuefit.solvers.solver import Solver, State
+from valuefit.typing import Array
 
 SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
 WINDOW = 20  # iterations over which progress is judged, five times as many without a triangle
@@ -95,7 +95,7 @@ class Krylov(Solver):
             for old in memory.basis:
                 part = float(old.measured @ q)
                 q, image, z = q - part * old.measured, image - part * old.image, z - part * old.direction
-        cost = 1 + system.each + problem.reading(6 * sweeps * len(memory.basis) * len(q))
+        cost = 1 + system.each + problem.cost.reads(6 * sweeps * len(memory.basis) * len(q))
         if not size > 0:
             return replace(state, memory=memory._replace(stalled=True)), cost
         vector = _Vector(z / size, image / size, q / size)
@@ -123,7 +123,7 @@ class Krylov(Solver):
 
     def _room(self, problem: Problem, system: _FixedPoint | _Saddle, size: int) -> int:
         """Directions that are kept: what a quarter of the memory holds and half an iteration reads, if that is less."""
-        half = 0.5 * (1 + system.each) / problem.reading(6 * size)
+        half = 0.5 * (1 + system.each) / problem.cost.reads(6 * size)
         most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), half)
         return int(np.clip(most, 5, self.depth))
 
@@ -148,7 +148,7 @@ class Krylov(Solver):
 
 
 def _direct_passes(problem: Problem) -> float:
-    return problem.moment_passes + problem.passes(2 * problem.d**3)
+    return problem.cost.moments + problem.cost.flops(2 * problem.d**3)
 
 
 def _stalled(problem: Problem, trail: tuple[float, ...], window: int) -> bool:
@@ -219,11 +219,11 @@ class _FixedPoint:
         self.lu: tuple[Array, Array] | None = None
         if isinstance(moments, SparseMoment):
             self.whitening = sparse_whitening(problem, moments)
-            self.each = problem.reading(2 * self.whitening.factor.size)
+            self.each = problem.cost.reads(2 * self.whitening.factor.size)
             if moments.plan is None:
                 self.window = 5 * WINDOW
-                self.inner = int(np.clip(INNER / problem.meeting(moments.C.nnz), 4, 40))
-                self.each = problem.meeting((self.inner + 1) * moments.C.nnz) + problem.reading(
+                self.inner = int(np.clip(INNER / problem.cost.sparse_product(moments.C.nnz), 4, 40))
+                self.each = problem.cost.sparse_product((self.inner + 1) * moments.C.nnz) + problem.cost.reads(
                     10 * self.inner * problem.d
                 )
         elif moments is None:
@@ -231,7 +231,7 @@ class _FixedPoint:
             self.window, self.each = 5 * WINDOW, 0.0
         else:
             self.whitening = factorise(problem, moments)
-            self.each = problem.reading(self.whitening.factor.size)
+            self.each = problem.cost.reads(self.whitening.factor.size)
         self.passes = self.whitening.passes
         if isinstance(moments, Sketch) and moments.A is not None and len(self.whitening.kept):
             self.scale = np.sqrt(np.diag(moments.C))[self.whitening.kept]
@@ -241,10 +241,10 @@ class _FixedPoint:
         """LU of the sketched A, columns and rows brought to the scale of the features."""
         kept = self.whitening.kept
         lu, pivots, info = linalg.lapack.dgetrf(A[np.ix_(kept, kept)] / np.outer(self.scale, self.scale))
-        self.passes += self.problem.passes(2 / 3 * len(kept) ** 3)
+        self.passes += self.problem.cost.flops(2 / 3 * len(kept) ** 3)
         if info == 0:
             self.lu = lu, pivots
-            self.each = self.problem.reading(lu.size + self.whitening.factor.size / 2)
+            self.each = self.problem.cost.reads(lu.size + self.whitening.factor.size / 2)
 
     def join(self, theta: Array, w: Array) -> Array:
         return theta
@@ -322,8 +322,8 @@ class _Saddle:
         H = self.M.T @ self.M
         H[np.diag_indices_from(H)] += problem.ridge
         self.R = _root(H)
-        self.passes = self.whitening.passes + problem.passes(k**2 * d + k * d**2 + d**3 / 3)
-        self.each = problem.reading(self.whitening.factor.size + 2 * self.M.size + d**2)
+        self.passes = self.whitening.passes + problem.cost.flops(k**2 * d + k * d**2 + d**3 / 3)
+        self.each = problem.cost.reads(self.whitening.factor.size + 2 * self.M.size + d**2)
 
     def _take_C_for_A(self, moments: SparseMoment) -> None:
         """Sparse factors of C and of C + ridge I, which is A' C^+ A + ridge I with C for A: A has none."""
@@ -334,8 +334,8 @@ class _Saddle:
         self.C = moments.C
         shift = problem.ridge * sparse.eye_array(self.C.shape[0], format="csr")
         self.shifted = dissection.factorise(self.C + shift, moments.plan)
-        self.passes = self.whitening.passes + problem.passes(moments.plan.flops)
-        self.each = problem.reading(5 * self.shifted.size) + problem.meeting(2 * self.C.nnz)
+        self.passes = self.whitening.passes + problem.cost.flops(moments.plan.flops)
+        self.each = problem.cost.reads(5 * self.shifted.size) + problem.cost.sparse_product(2 * self.C.nnz)
 
     def join(self, theta: Array, w: Array) -> Array:
         return np.concatenate([theta, w])

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.transitions import Array
 from valuefit.linalg.moments import count_product
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver, State
+from valuefit.typing import Array
 
 TRUST = 1e-11  # reciprocal condition number below which a factorisation is not relied on
 
@@ -53,7 +53,7 @@ class LSTD(Solver):
         return State(theta, w), 0.0
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        work = problem.passes(2 * problem.d**3 / 3)
+        work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
         if self.gram == "float32" and not problem.trace and not problem.phi.sparse:
             answer, spent = _refined(problem)
@@ -62,12 +62,12 @@ class LSTD(Solver):
             note = "Products in float32 were not precise enough; they were done again in float64."
         square = not problem.traits & {"ridge", "more dual features"}
         factors = _fixed_point(problem, problem.A) if square else None
-        spent += problem.A_passes + work
+        spent += problem.cost.A + work
         if factors is None:
             factors = _normal_equations(problem)
-            spent += (0.0 if problem.identity else problem.C_passes) + 3 * work
+            spent += (0.0 if problem.identity else problem.cost.C) + 3 * work
         if factors is None:
-            spent += problem.passes(10 * problem.k**3 + 20 * problem.d**2 * problem.k)
+            spent += problem.cost.flops(10 * problem.k**3 + 20 * problem.d**2 * problem.k)
             answer = _of_smallest_norm(problem)
             return replace(answer, note=f"{note} {answer.note}".strip()), spent
         correct, dual = factors
@@ -90,7 +90,7 @@ def _refined(problem: Problem) -> tuple[State | None, float]:
     """
     rows = problem.psi, problem.phi, problem.now, problem.next, problem.discount, problem.ratio
     factors = _fixed_point(problem, count_product(*rows, dtype=np.float32) / problem.n)
-    passes = 1 + 0.5 * (problem.A_passes - 1)
+    passes = 1 + 0.5 * (problem.cost.A - 1)
     if factors is None:
         return None, passes
     correct, _ = factors

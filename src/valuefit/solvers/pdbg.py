@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Moments, Problem
 from valuefit.problem.theory import Theory
-from valuefit.rows.kernels import trace_backward
+from valuefit.rows.traces import trace_backward
 from valuefit.solvers.adaptive_steps import Course, begin
 from valuefit.solvers.solver import State, Steps, inverse, on_course
+from valuefit.typing import Array
 
 FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
 PER_STEP = 2.0  # so theta goes by half a step of Barzilai and Borwein, w by two, which keeps w ahead
@@ -61,7 +61,7 @@ class PDBG(Steps):
         if self.precompute:
             moments = problem.moments()
             state = State(theta, w, steps, _gradient(moments, problem.ridge, theta, w), memory=moments)
-            return state, problem.moment_passes
+            return state, problem.cost.moments
         return State(theta, w, steps, problem.B(theta, w)), 1.0
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.data.transitions import Array
+from valuefit.memory import require_memory
 from valuefit.problem.exact import correction_gap
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled
-from valuefit.rows.storage import require_memory
 from valuefit.solvers.solver import Solver, State
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RecursiveLSTD(Solver):
                 problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, problem.ratio,
                 problem.begins, problem.trace, problem.identity, problem.d, P,
             )  # fmt: skip
-            passes = 1 + problem.passes(12 * problem.n * len(P) ** 2)
+            passes = 1 + problem.cost.flops(12 * problem.n * len(P) ** 2)
         # P approximates the inverse of n times the saddle-point matrix; correct by the true residual
         theta, w = state.theta, state.w
         change = -problem.n * (P @ np.concatenate(problem.B(theta, w)))

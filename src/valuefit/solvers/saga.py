@@ -7,13 +7,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
 from valuefit.problem.shuffled import Blocks, first_dots, shuffled
 from valuefit.problem.theory import Theory
 from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.solvers.adaptive_steps import Course, begin
 from valuefit.solvers.solver import State, Steps, check_block, check_inner, on_course
+from valuefit.typing import Array
 
 STRETCH = 32  # steps after which sums in the type of the rows are added to iterates and means
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.factor import Whitening
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.solvers.adaptive_steps import Course
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import Array
 from valuefit.problem.problem import Problem
 from valuefit.problem.shuffled import Blocks, first_dots, shuffled
 from valuefit.problem.theory import Theory
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.solvers.adaptive_steps import Course, begin
 from valuefit.solvers.solver import State, Steps, check_block, check_inner, on_course
+from valuefit.typing import Array
 
 EPOCH = 8.0  # steps of Barzilai and Borwein that the adapted steps of an epoch add up to
 PIECE = 1 << 21  # draws held in memory at a time

@@ -9,8 +9,9 @@ import numpy as np
 
 from valuefit.data.assemble import build
 from valuefit.data.columns import choose
-from valuefit.data.transitions import Array, Transitions
-from valuefit.memory import said
+from valuefit.data.transitions import Transitions
+from valuefit.extras import said
+from valuefit.typing import Array
 
 
 def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Transitions:

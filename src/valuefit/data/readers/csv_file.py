@@ -10,8 +10,10 @@ from typing import Any
 from valuefit.data.assemble import build
 from valuefit.data.columns import choose, needed
 from valuefit.data.readers.arrow import check_names, to_array
-from valuefit.data.transitions import Array, Transitions
-from valuefit.memory import check_size, need, said
+from valuefit.data.transitions import Transitions
+from valuefit.extras import need, said
+from valuefit.memory import check_size
+from valuefit.typing import Array
 
 LONGEST_HEADER = 1 << 20  # bytes
 

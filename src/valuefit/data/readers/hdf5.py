@@ -10,8 +10,10 @@ import numpy as np
 
 from valuefit.data.assemble import build
 from valuefit.data.columns import choose, needed
-from valuefit.data.transitions import Array, Transitions
-from valuefit.memory import check_size, need, said
+from valuefit.data.transitions import Transitions
+from valuefit.extras import need, said
+from valuefit.memory import check_size
+from valuefit.typing import Array
 
 MOST_NAMES = 10_000
 

@@ -17,8 +17,10 @@ import numpy as np
 from valuefit.data.assemble import build
 from valuefit.data.columns import Choice, choose, needed
 from valuefit.data.readers.hdf5 import dataset, declared, names_in, opened, values
-from valuefit.data.transitions import Array, Transitions
-from valuefit.memory import check_size, said
+from valuefit.data.transitions import Transitions
+from valuefit.extras import said
+from valuefit.memory import check_size
+from valuefit.typing import Array
 
 ID = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*")
 EPISODE = re.compile(r"episode_([0-9]{1,12})")

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from valuefit.data.readers.npz import read_header
-from valuefit.data.transitions import Array, Transitions, check_observations, numbers
-from valuefit.memory import check_size, said
+from valuefit.data.npy import read_header
+from valuefit.data.transitions import Transitions
+from valuefit.data.validation import check_observations, numbers
+from valuefit.extras import said
+from valuefit.memory import check_size
+from valuefit.typing import Array
 
 FORMAT = 1
 FACTS = "valuefit.json"
@@ -92,7 +95,7 @@ def _header(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if not file.is_file():
         raise _damaged(path, f"{name}.npy is missing")
     with open(file, "rb") as stream:
-        shape, _, dtype = read_header(stream, str(file))
+        shape, dtype = read_header(stream, str(file))
     return shape, dtype
 
 

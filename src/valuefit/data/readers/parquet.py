@@ -11,7 +11,8 @@ import numpy as np
 from valuefit.data.columns import choose, needed
 from valuefit.data.readers.arrow import build_table, check_names, check_type
 from valuefit.data.transitions import Transitions
-from valuefit.memory import check_size, need, said
+from valuefit.extras import need, said
+from valuefit.memory import check_size
 
 BATCH_BYTES = 256 << 20
 

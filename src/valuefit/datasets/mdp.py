@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from valuefit.data.transitions import Array, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.rows.kernels import compiled
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True, eq=False)

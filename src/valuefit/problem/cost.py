@@ -1,0 +1,71 @@
+"""What work is worth in passes over the log, the unit that solvers count in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from valuefit.linalg.moments import SMALL
+from valuefit.machine import GEMM_FLOPS, SPARSE_FLOPS
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Passes over a log that take as long as a piece of work.
+
+    n, d, k: steps, features and dual features. row: stored numbers of a feature row, on average. starts: distinct
+    rows that steps start from. sparse, traced, identity: of the problem.
+    """
+
+    n: int
+    d: int
+    k: int
+    row: float
+    starts: int
+    sparse: bool
+    traced: bool
+    identity: bool
+
+    @property
+    def _pass(self) -> float:
+        """Stored numbers that a pass reads, each twice."""
+        return self.n * max(1.0, self.row)
+
+    @property
+    def _flops(self) -> int:
+        """Operations that take as long as one stored number in a pass."""
+        return SPARSE_FLOPS if self.sparse else GEMM_FLOPS
+
+    def flops(self, count: float) -> float:
+        """This many operations at the rate of a matrix product."""
+        return count / (self._flops * self._pass)
+
+    def reads(self, numbers: float) -> float:
+        """Reading this many numbers from memory."""
+        return numbers * GEMM_FLOPS / 2 / (self._flops * self._pass)
+
+    def sparse_product(self, nonzeros: float) -> float:
+        """A product with a sparse matrix that stores this many numbers, beside sparse rows."""
+        return nonzeros / (2 * self._pass)
+
+    @property
+    def moments(self) -> float:
+        """A, b and C."""
+        return self.A + (0.0 if self.identity else self.C)
+
+    @property
+    def A(self) -> float:
+        """A and b."""
+        if self.sparse and not self.traced:
+            return 1 + self._sparse_outer_products(2.0)
+        rows = self.n if self.traced else self.starts
+        return 1 + self.flops(2.0 * rows * self.k * self.d)
+
+    @property
+    def C(self) -> float:
+        """mean psi psi'."""
+        return self._sparse_outer_products(1.0) if self.sparse else self.flops(float(self.starts) * self.k**2)
+
+    def _sparse_outer_products(self, products: float) -> float:
+        """n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
+        slow = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
+        return self.flops(slow * products * self.n * self.row**2)

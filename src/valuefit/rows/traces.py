@@ -1,0 +1,120 @@
+"""Eligibility traces of a whole log: their recurrences run over scalars where they can, never over rows.
+
+u_t = ratio_t (psi_t + trace * discount_{t-1} * u_{t-1}), started afresh at every episode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.rows.kernels import axpy, compiled
+
+
+@compiled
+def trace_backward(x, discount, ratio, begins, trace):
+    """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
+    z = np.empty_like(x)
+    after = 0.0
+    for t in range(x.shape[0] - 1, -1, -1):
+        if t + 1 == x.shape[0] or begins[t + 1]:
+            after = 0.0
+        after = ratio[t] * (x[t] + trace * discount[t] * after)
+        z[t] = after
+    return z
+
+
+@compiled
+def batch_weights(now, next, discount, ratio, begins, trace, reward, p, q):
+    """Row weights a, c of one full-batch product, given p = Phi theta and q = Psi w.
+
+    Phi' a = sum_t v_t (u_t' w) and Psi' c = sum_t u_t (v_t' theta - r_t): the first by running
+    u_t' w = ratio_t (psi_t' w + trace * discount_{t-1} * u_{t-1}' w) forwards, the second by running
+    the same recurrence backwards.
+    """
+    a = np.zeros_like(p)
+    c = np.zeros_like(q)
+    uw = 0.0
+    for t in range(now.shape[0]):
+        carried = 0.0 if begins[t] else trace * discount[t - 1] * uw
+        uw = ratio[t] * (q[now[t]] + carried)
+        a[now[t]] += uw
+        a[next[t]] -= discount[t] * uw
+    td = np.empty_like(reward)
+    for t in range(now.shape[0]):
+        td[t] = p[now[t]] - discount[t] * p[next[t]] - reward[t]
+    z = trace_backward(td, discount, ratio, begins, trace)
+    for t in range(now.shape[0]):
+        c[now[t]] += z[t]
+    return a, c
+
+
+@compiled
+def trace_norms(norm, discount, ratio, begins, trace):
+    """Upper bounds of |u_t| from the norms of the rows, by the recurrence of u."""
+    bound = np.empty_like(norm)
+    for t in range(norm.shape[0]):
+        carried = 0.0 if begins[t] else trace * discount[t - 1] * bound[t - 1]
+        bound[t] = ratio[t] * (norm[t] + carried)
+    return bound
+
+
+@compiled
+def trace_block(rows, now, discount, ratio, begins, trace, start, stop, u, out):
+    """Rows u_t for start <= t < stop into `out`; `u` carries the trace from one block to the next."""
+    for t in range(start, stop):
+        factor = 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
+        for c in range(u.shape[0]):
+            u[c] *= factor
+        axpy(rows, now[t], ratio[t], u)
+        out[t - start] = u
+
+
+@compiled
+def trace_row_sizes(indices, indptr, now, begins, width):
+    """How many columns each u_t can touch: all that its episode has touched so far."""
+    sizes = np.empty(now.shape[0], np.int64)
+    seen = np.full(width, -1, np.int64)
+    run = -1
+    count = 0
+    for t in range(now.shape[0]):
+        if begins[t]:
+            run += 1
+            count = 0
+        for e in range(indptr[now[t]], indptr[now[t] + 1]):
+            if seen[indices[e]] != run:
+                seen[indices[e]] = run
+                count += 1
+        sizes[t] = count
+    return sizes
+
+
+@compiled
+def trace_rows_sparse(rows, now, discount, ratio, begins, trace, width, indptr):
+    """The rows u_t in CSR, in the places that `trace_row_sizes` counted."""
+    data, columns, starts = rows
+    values = np.empty(indptr[-1])
+    indices = np.empty(indptr[-1], np.int32)
+    u = np.zeros(width)
+    active = np.empty(width, np.int64)
+    is_active = np.zeros(width, np.bool_)
+    count = 0
+    for t in range(now.shape[0]):
+        if begins[t]:
+            for e in range(count):
+                is_active[active[e]] = False
+                u[active[e]] = 0.0
+            count = 0
+        else:
+            for e in range(count):
+                u[active[e]] *= ratio[t] * trace * discount[t - 1]
+        for e in range(starts[now[t]], starts[now[t] + 1]):
+            c = columns[e]
+            if not is_active[c]:
+                is_active[c] = True
+                active[count] = c
+                count += 1
+            u[c] += ratio[t] * data[e]
+        for e in range(count):
+            indices[indptr[t] + e] = active[e]
+            values[indptr[t] + e] = u[active[e]]
+    return values, indices
