@@ -7,28 +7,11 @@ Rows may be float32; iterates and sums are always float64.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
-from numba.np import arrayobj
 
-# Full fastmath would delete the isfinite checks that divergence is recognised by.
-FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with numba, cached on disk where a cache can be written."""
-    try:
-        return njit(cache=True, nogil=True, fastmath=FASTMATH)(function)
-    except RuntimeError:  # no writable cache directory: compile in every process instead
-        return njit(nogil=True, fastmath=FASTMATH)(function)
-
+from valuefit.rows.compile import by_storage, compiled, prefetch
 
 # ---- one row: declared here, chosen by storage below -------------------------------------------------------
 
@@ -79,17 +62,6 @@ def fetch(rows: Any, i: int) -> Any:
 
 def times(metric: Any, x: Any) -> Any:
     """metric x, for a matrix, or a diagonal with two sides or none, `(scale, sides, core)`."""
-
-
-def _by_storage(declared: Callable[..., Any], dense: Callable[..., Any], sparse: Callable[..., Any]) -> None:
-    """Make `declared` mean `dense` for 2-d arrays and `sparse` for CSR tuples inside kernels."""
-
-    def choose(rows: Any, *_: Any) -> Any:
-        return dense if isinstance(rows, types.Array) else sparse
-
-    # numba binds arguments by name, so the chooser shows the signature of what it chooses between
-    choose.__signature__ = inspect.signature(dense)  # type: ignore[attr-defined]
-    overload(declared, jit_options={"fastmath": FASTMATH})(choose)
 
 
 def _dense_dot(rows, i, x):
@@ -266,46 +238,27 @@ def _balanced_times(metric, x):
     return out
 
 
-@intrinsic
-def _prefetch(typing_context, array, i, j):
-    """Ask the processor for the cache line that holds array[i, j], into the outer caches: the innermost is full."""
-
-    def build(context, builder, signature, arguments):
-        kind = signature.args[0]
-        place = arrayobj.make_array(kind)(context, builder, arguments[0])
-        indices = [context.cast(builder, arguments[1 + k], signature.args[1 + k], types.intp) for k in (0, 1)]
-        pointer = cgutils.get_item_pointer(context, builder, kind, place, indices, wraparound=False)
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        request = builder.module.declare_intrinsic(
-            "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        )
-        builder.call(request, [builder.bitcast(pointer, byte), word(0), word(1), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, i, j), build
-
-
 def _dense_fetch(rows, i):
     for c in range(0, rows.shape[1], 64 // rows.itemsize):
-        _prefetch(rows, i, c)
+        prefetch(rows, i, c)
 
 
 def _sparse_fetch(rows, i):
     pass  # a sparse row is a line or two; asking costs as much as waiting
 
 
-_by_storage(dot, _dense_dot, _sparse_dot)
-_by_storage(dotv, _dense_dotv, _sparse_dotv)
-_by_storage(dot2, _dense_dot2, _sparse_dot2)
-_by_storage(dot2v, _dense_dot2v, _sparse_dot2v)
-_by_storage(axpy, _dense_axpy, _sparse_axpy)
-_by_storage(set_row, _dense_set_row, _sparse_set_row)
-_by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
-_by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
-_by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
-_by_storage(axpy_step, _dense_axpy_step, _sparse_axpy_step)
-_by_storage(fetch, _dense_fetch, _sparse_fetch)
-_by_storage(times, _dense_times, _balanced_times)
+by_storage(dot, _dense_dot, _sparse_dot)
+by_storage(dotv, _dense_dotv, _sparse_dotv)
+by_storage(dot2, _dense_dot2, _sparse_dot2)
+by_storage(dot2v, _dense_dot2v, _sparse_dot2v)
+by_storage(axpy, _dense_axpy, _sparse_axpy)
+by_storage(set_row, _dense_set_row, _sparse_set_row)
+by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
+by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
+by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
+by_storage(axpy_step, _dense_axpy_step, _sparse_axpy_step)
+by_storage(fetch, _dense_fetch, _sparse_fetch)
+by_storage(times, _dense_times, _balanced_times)
 
 
 @compiled
