@@ -7,3 +7,4 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Gradient = tuple[Array, Array]  # B(theta, w): the part of theta, the part of w

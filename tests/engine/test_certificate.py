@@ -48,7 +48,7 @@ SOME = list(PROBLEMS)[::6]
                          ids=["some problems", "all problems"])  # fmt: skip
 @pytest.mark.parametrize("easy", [5.0, -1.0], ids=["moments", "conjugate gradients"])
 def test_converged_is_never_said_wrongly_and_almost_always_when_due(monkeypatch, easy, labels):
-    monkeypatch.setattr(certificate, "EASY", easy)
+    monkeypatch.setattr(certificate, "FREE_PASSES", easy)
     due = said = 0
     for case, result, gap, tol in runs(labels):
         assert result.status != "converged" or gap <= 10 * tol, f"{case}: said with a true gap of {gap:.1e}"
@@ -63,7 +63,7 @@ def test_converged_is_never_said_wrongly_and_almost_always_when_due(monkeypatch,
 
 @pytest.mark.parametrize("label", ["cosines", "cosines ratio", "cosines trace", "cosines ridge", "cosines large ridge"])
 def test_the_bound_without_moments_is_close_to_the_truth(monkeypatch, label):
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = PROBLEMS[label]()
     exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
     solver, rng = vf.solvers.SVRG(), np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_the_bound_without_moments_is_close_to_the_truth(monkeypatch, label):
 
 def test_a_planted_fault_is_caught(monkeypatch):
     """A certificate that looks at the residual alone would call a badly conditioned problem solved too soon."""
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = cosines(1500, 25, spread=0.4)
     result = vf.solve(problem, raw("saga", problem), tol=1e-6, max_passes=200)
     assert result.residual**2 < 1e-6 < Exact(problem).gap(result.theta)
@@ -90,7 +90,7 @@ def test_a_planted_fault_is_caught(monkeypatch):
 
 def test_singular_a_at_ridge_zero_is_certified_by_the_moments_only(monkeypatch):
     """b outside the range of A: F* > 0, which no look at F(theta) alone can tell from failure."""
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = small(7, k=7)
     assert Exact(problem).objective(Exact(problem).theta) > 1e-3
     evidence = Certificate(problem, np.zeros(problem.d))
@@ -100,7 +100,7 @@ def test_singular_a_at_ridge_zero_is_certified_by_the_moments_only(monkeypatch):
 
 
 def test_what_the_certificate_costs_is_counted(monkeypatch):
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = cosines(1500, 25)
     saga = raw("saga", problem)
     blind = vf.solve(problem, saga, tol=0, max_passes=30)
@@ -112,7 +112,7 @@ def test_what_the_certificate_costs_is_counted(monkeypatch):
 
 
 def test_an_unaffordable_certificate_ends_as_budget(monkeypatch):
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = small(0, k=7)
     result = vf.solve(problem, "saga", tol=1e-2, max_passes=4)
     assert result.status == "budget"
@@ -125,7 +125,7 @@ def test_an_unaffordable_certificate_ends_as_budget(monkeypatch):
     ["five features a thousand times smaller", "nearly equal pairs", "nearly equal sparse pairs", "a huge ridge"],
 )
 def test_hard_problems_do_not_extract_a_false_word(monkeypatch, kind):
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = hard(kind)
     exact = Exact(problem)
     said = 0
@@ -141,7 +141,7 @@ def test_hard_problems_do_not_extract_a_false_word(monkeypatch, kind):
 
 def test_a_diagonal_preconditioner_is_trusted_less(monkeypatch):
     """Where a factor of C costs too much, only the diagonal is left, which cannot see dependent columns."""
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = hard("nearly equal sparse pairs")
     evidence = Certificate(problem, np.zeros(problem.d))
     monkeypatch.setattr(type(problem.cost), "flops", lambda cost, count: 1e9)

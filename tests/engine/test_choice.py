@@ -9,7 +9,7 @@ from helpers.problems import Oracle
 from valuefit.datasets.mdp import random_mdp
 from valuefit.engine import choice
 from valuefit.engine.choice import rank
-from valuefit.engine.loop import FINEST
+from valuefit.engine.stopping import FINEST_GAP
 from valuefit.engine.statistical_tolerance import supported_gap
 
 
@@ -78,10 +78,12 @@ def test_the_next_is_taken_when_one_does_not_fit(monkeypatch):
 
 
 def test_the_next_is_taken_when_one_fails(monkeypatch):
-    from valuefit.solvers.solver import State
+    from valuefit.solvers.solver import Info, State
 
     monkeypatch.setattr(
-        vf.solvers.LSTD, "epoch", lambda self, problem, state, rng: (State(state.theta, state.w, finished=True), 1.0)
+        vf.solvers.LSTD,
+        "epoch",
+        lambda self, problem, state, rng: (State(state.theta, state.w), Info(1.0, finished=True)),
     )
     result = vf.solve(Oracle(1).problem(), "auto", tol=1e-10)
     assert "lstd ended as singular, so the next was taken" in result.message
@@ -120,7 +122,7 @@ def test_it_never_stops_later_than_at_1e_6(solver):
 def test_a_longer_log_supports_more_digits():
     short, long = on_policy(300), on_policy(30_000)
     assert supported_gap(short, np.zeros(short.d)) > 50 * supported_gap(long, np.zeros(long.d))
-    assert supported_gap(short, np.zeros(short.d)) > FINEST
+    assert supported_gap(short, np.zeros(short.d)) > FINEST_GAP
 
 
 @pytest.mark.parametrize("tol", ["statistics", -1.0, np.nan, None])

@@ -9,7 +9,7 @@ import pytest
 import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets.ar1 import ar1_log, fourier_features
-from valuefit.engine.loop import FINEST, LOOKS
+from valuefit.engine.stopping import FINEST_GAP, MAX_CHECKS
 from valuefit.evaluation.policy_value import Reported, Starts
 from valuefit.evaluation.sandwich import Sandwich
 
@@ -38,7 +38,7 @@ def test_evaluate_stops_where_the_value_is_within_a_tenth_of_its_standard_error(
     value = early.policy_value
     wanted = vf.evaluate(log, features=FEATURES, discount=0.95, solver="lstd", **given).policy_value
     assert early.result.status == "converged"
-    assert early.result.gap > FINEST
+    assert early.result.gap > FINEST_GAP
     assert "What is reported is within a tenth of its standard error" in early.result.message
     assert value.solver_error == pytest.approx(abs(value.estimate - wanted.estimate), rel=1e-5)
     assert 0 < value.solver_error <= 0.1 * value.standard_error
@@ -52,7 +52,7 @@ def test_weights_that_are_listed_are_near_enough_too():
     mdp = SmallMDP(features=4)
     early = vf.evaluate(mdp.log(6, seed=3), features=mdp.rows, discount=0.9, solver="svrg")
     best = vf.evaluate(mdp.log(6, seed=3), features=mdp.rows, discount=0.9, solver="lstd").weights
-    assert early.result.gap > FINEST
+    assert early.result.gap > FINEST_GAP
     for weight, exact in zip(early.weights, best, strict=True):
         assert weight["solver_error"] == pytest.approx(abs(weight["estimate"] - exact["estimate"]), rel=1e-6)
         assert weight["solver_error"] <= 0.1 * weight["standard_error"]
@@ -77,7 +77,7 @@ def test_what_is_not_near_enough_is_solved_further(solver):
     found = vf.solve(problem, solver, tol="statistical", reported=reported)
     assert found.status == "converged"
     assert len(looks) <= 2
-    assert found.gap <= FINEST or (len(looks) == 2 and looks[1] < looks[0])
+    assert found.gap <= FINEST_GAP or (len(looks) == 2 and looks[1] < looks[0])
     assert found.gap < vf.solve(problem, solver, tol="statistical", reported=lambda theta: (0.5, 1.0)).gap
     assert (np.diff(found.history["passes"]) > 0).all()  # one run, never started anew
 
@@ -93,7 +93,7 @@ def test_what_never_is_near_enough_ends_where_1e_6_would(solver):
     found = vf.solve(problem, solver, tol="statistical", reported=reported)
     full = vf.solve(problem, solver, tol=1e-6)
     assert found.status == full.status == "converged"
-    assert found.gap <= FINEST
+    assert found.gap <= FINEST_GAP
     assert len(spent) == 1  # after an infinite error only the finest gap is left
     assert "What is reported" not in found.message
     assert vf.solve(problem, solver, tol=1e-6, reported=reported).passes == full.passes
@@ -119,7 +119,7 @@ def test_looks_that_fail_are_few(solver):
         return 1.01, 1.0
 
     found, full = (vf.solve(problem, solver, tol=tol, reported=reported) for tol in ("statistical", 1e-6))
-    assert 1 <= len(looks) <= LOOKS
+    assert 1 <= len(looks) <= MAX_CHECKS
     assert found.passes == pytest.approx(full.passes + len(looks))
 
 
@@ -211,4 +211,4 @@ def test_where_no_standard_error_is_known_the_finest_gap_is_asked_for():
     )
     found = vf.evaluate(log, features="identity", solver="svrg")
     assert found.policy_value.solver_error is None
-    assert found.result.gap <= FINEST
+    assert found.result.gap <= FINEST_GAP

@@ -8,7 +8,7 @@ import naive
 import valuefit as vf
 from helpers.problems import problem_of
 from valuefit.engine import statistical_tolerance as noise
-from valuefit.engine.statistical_tolerance import LOOSEST, hoped_gap, supported_gap
+from valuefit.engine.statistical_tolerance import LOOSEST, optimistic_gap, supported_gap
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.problem.exact import Exact
 
@@ -119,13 +119,13 @@ def test_one_episode_is_cut_into_blocks():
 
 def test_without_rewards_nothing_is_known_of_noise():
     problem = problem_of(log_of()._replace(reward=np.zeros(len(log_of().now))))
-    assert supported_gap(problem, np.ones(3)) == hoped_gap(problem) == 0
+    assert supported_gap(problem, np.ones(3)) == optimistic_gap(problem) == 0
 
 
 def test_however_short_the_log_a_gap_is_asked_for():
     problem = vf.Problem.from_rows(np.eye(2), [0, 1], [-1, -1], [1.0, -1.0], 0.9)
     assert supported_gap(problem, np.full(2, 100.0)) == LOOSEST
-    assert hoped_gap(problem) == LOOSEST
+    assert optimistic_gap(problem) == LOOSEST
 
 
 def test_features_that_are_all_zero_have_no_noise():
@@ -136,4 +136,4 @@ def test_features_that_are_all_zero_have_no_noise():
 @pytest.mark.parametrize("variant", [{}, {"trace": 0.7}, {"off_policy": True}], ids=named)
 def test_what_is_hoped_for_is_not_below_what_is_supported(variant):
     log = log_of(**variant)
-    assert hoped_gap(problem_of(log)) >= supported_gap(problem_of(log), naive.minimiser(log)[0])
+    assert optimistic_gap(problem_of(log)) >= supported_gap(problem_of(log), naive.minimiser(log)[0])

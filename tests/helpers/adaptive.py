@@ -29,8 +29,8 @@ def run(name: str, problem: vf.Problem, state: State, epochs: int) -> tuple[Stat
     rng, costs = np.random.default_rng(0), []
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(epochs):
-            state, cost = SOLVERS[name].epoch(problem, state, rng)
-            costs.append(cost)
+            state, info = SOLVERS[name].epoch(problem, state, rng)
+            costs.append(info.passes)
     return state, costs
 
 

@@ -198,10 +198,10 @@ def test_the_copy_is_counted_and_shared_by_all_epochs(name: str) -> None:
     problem, n = make("ridge"), 600
     theta, w = np.zeros(problem.d), np.zeros(problem.k)
     plain = BOTH[name](**LARGE_STEPS)
-    state, cost = replace(plain, block=8).init(problem, theta, w)
-    assert cost == plain.init(problem, theta, w)[1] + 1
-    after, passes = replace(plain, block=8).epoch(problem, state, np.random.default_rng(0))
-    assert passes == (2.0 if name == "svrg" else 1.0)
+    state, info = replace(plain, block=8).init(problem, theta, w)
+    assert info.passes == plain.init(problem, theta, w)[1].passes + 1
+    after, info = replace(plain, block=8).epoch(problem, state, np.random.default_rng(0))
+    assert info.passes == (2.0 if name == "svrg" else 1.0)
     assert problem.n == n
     assert blocks_of(after) is blocks_of(state)
 

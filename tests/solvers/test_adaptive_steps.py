@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import naive
 import valuefit as vf
 from helpers.adaptive import SOLVERS, STEERED, course_of, run, zeros
-from helpers.problems import KINDS, Oracle, logs, make, problem_of, without_dead
+from helpers.problems import KINDS, Oracle, logs, make, problem_of, sparse_of, tiled, without_dead
 from valuefit.problem import preconditioner as metric
 from valuefit.problem.diagonal_preconditioner import Balanced
 from valuefit.problem.exact import Exact
@@ -62,8 +62,8 @@ def test_sagas_table_is_that_of_the_restored_iterate() -> None:
     state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
     state, _ = run("saga", problem, state, 2)
     after, costs = run("saga", problem, stretched(state, 1e3), 1)
-    fresh, cost = SOLVERS["saga"].init(problem, state.theta, state.w)
-    assert costs[0] == pytest.approx(1 + cost - course_of(fresh).metric.cost)
+    fresh, info = SOLVERS["saga"].init(problem, state.theta, state.w)
+    assert costs[0] == pytest.approx(1 + info.passes - course_of(fresh).metric.cost)
     for found, expected in zip(after.memory[:3], fresh.memory[:3], strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -194,21 +194,21 @@ def test_a_sample_that_is_too_small_grows_and_its_cost_is_counted(name: str, mon
     monkeypatch.setattr(steering, "mixed_metric", noted)
     monkeypatch.setattr(steering, "first_count", lambda problem: 6)
     problem = make("badly scaled columns")
-    state, cost = SOLVERS[name].init(problem, *zeros(problem))
-    assert cost == 1 + metric_cost(problem, 6)
+    state, info = SOLVERS[name].init(problem, *zeros(problem))
+    assert info.passes == 1 + metric_cost(problem, 6)
     rng, counts = np.random.default_rng(0), [6]
     for _ in range(150):
         before = state
-        state, cost = SOLVERS[name].epoch(problem, state, rng)
+        state, info = SOLVERS[name].epoch(problem, state, rng)
         count = course_of(state).metric.count
         if count != counts[-1]:
             assert count == min(problem.n, GROWTH * counts[-1])
             assert course_of(before).spent > 6 - 4  # not before it had its chance
-            assert cost >= metric_cost(problem, count) + 1
+            assert info.passes >= metric_cost(problem, count) + 1
             assert course_of(state).spent == 0
             counts.append(count)
         else:
-            assert cost < metric_cost(problem, 6) + 5
+            assert info.passes < metric_cost(problem, 6) + 5
     assert counts == taken
     assert len(counts) > 1
     assert Exact(problem).gap(state.theta) < 1e-6
@@ -306,3 +306,18 @@ def test_no_run_ends_above_its_start(log: naive.Log, storage: str, name: str, se
     log = without_dead(log)
     start = naive.objective(log, np.zeros(problem.d))
     assert naive.objective(log, result.theta) <= start + 1e-9 * max(1.0, start)
+
+
+def test_pdbg_steps_in_balanced_coordinates_where_rows_are_sparse_or_matrices_have_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiles, dense = tiled(), make("badly scaled columns")
+    monkeypatch.setattr("valuefit.problem.preconditioner.fits", lambda count: False)
+    for problem, better in ((tiles, 0.5), (dense, 1e-2), (sparse_of(dense), 1e-2)):
+        exact, solver = Exact(problem), vf.solvers.PDBG()
+        state, _ = solver.init(problem, *zeros(problem))
+        assert isinstance(state.memory.metric.theta, Balanced)
+        assert state.steps[1] == 1 / state.memory.metric.spread
+        raw = vf.solve(problem, vf.solvers.PDBG(*solver.auto_steps(problem)), tol=0, max_passes=100)
+        own = vf.solve(problem, solver, tol=0, max_passes=100)
+        assert exact.gap(own.theta) < better * exact.gap(raw.theta)

@@ -113,12 +113,12 @@ def test_it_pays_where_the_condition_number_is_far_above_n(inner):
 def test_inner_problems_are_paid_for():
     problem = cosines(600, 8)
     solver = Catalyst(SVRG())
-    state, cost = solver.init(problem, np.zeros(8), np.zeros(8))
-    assert cost == 1.5  # the shifted rewards, and SVRG's first snapshot
+    state, info = solver.init(problem, np.zeros(8), np.zeros(8))
+    assert info.passes == 1.5  # the shifted rewards, and SVRG's first snapshot
     costs = set()
     for _ in range(12):
-        state, cost = solver.epoch(problem, state, np.random.default_rng(0))
-        costs.add(cost)
+        state, info = solver.epoch(problem, state, np.random.default_rng(0))
+        costs.add(info.passes)
     assert costs == {2.0, 3.5}
 
 

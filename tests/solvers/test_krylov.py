@@ -209,8 +209,8 @@ def test_one_epoch_costs_about_a_pass():
     problem = cell("even")
     solver = Krylov()
     state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
-    _, cost = solver.epoch(problem, state, np.random.default_rng(0))
-    assert 1 <= cost < 1.1
+    _, info = solver.epoch(problem, state, np.random.default_rng(0))
+    assert 1 <= info.passes < 1.1
 
 
 def test_a_warm_start_is_used():

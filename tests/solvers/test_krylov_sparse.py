@@ -41,7 +41,7 @@ def wide(monkeypatch):
     """No dense moments and factors: these small problems stand for wide ones."""
     monkeypatch.setattr("valuefit.solvers.krylov.SPARSE_LIMIT", 0.0)
     monkeypatch.setattr("valuefit.problem.factor.affordable", lambda problem, **limits: False)
-    monkeypatch.setattr(certificate, "EASY", -1.0)
+    monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
 
 
 @pytest.mark.parametrize("way", ["factor", "sweeps"])
@@ -94,15 +94,15 @@ def test_without_room_for_a_sparse_C_the_diagonal_still_gets_there(monkeypatch):
 def test_passes_count_the_factor_and_the_sweeps(monkeypatch):
     problem = tiled()
     start = np.zeros(problem.d), np.zeros(problem.k)
-    state, passes = Krylov().init(problem, *start)
+    state, info = Krylov().init(problem, *start)
     moment = whitening.sparse_moment(problem, limit=np.inf)
-    assert passes >= 1 + problem.cost.C + problem.cost.flops(moment.plan.flops)
+    assert info.passes >= 1 + problem.cost.C + problem.cost.flops(moment.plan.flops)
     size = state.memory.system.whitening.factor.size
     assert state.memory.system.each == problem.cost.reads(2 * size)
     monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
-    state, passes = Krylov().init(problem, *start)
+    state, info = Krylov().init(problem, *start)
     system = state.memory.system
-    assert passes > 1 + problem.cost.C
+    assert info.passes > 1 + problem.cost.C
     assert system.each >= problem.cost.reads(system.inner * system.whitening.matrix.nnz)
 
 

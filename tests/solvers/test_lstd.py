@@ -46,7 +46,7 @@ def test_C_is_not_formed_where_it_is_not_needed():
 
 def test_passes_follow_the_work():
     plain, ridged = cosines(3000, 40), cosines(3000, 40, ridge=1e-3)
-    cheap, dear = (LSTD().epoch(problem, _start(problem), None)[1] for problem in (plain, ridged))
+    cheap, dear = (LSTD().epoch(problem, _start(problem), None)[1].passes for problem in (plain, ridged))
     products = 2 * 40 / 32  # 2 n d^2 operations, 32 of them in the time of n d numbers
     assert products + 3 <= cheap <= products + 4
     assert 0.5 * products <= dear - cheap <= 0.5 * products + 3 * 40**2 / 32 / 3000 * 2

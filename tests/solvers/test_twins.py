@@ -193,8 +193,8 @@ def test_pdbg_on_the_log_equals_the_twin(case: Case) -> None:
     solver = S.PDBG(step_theta=STEP_THETA, step_w=STEP_W)
     state, _ = solver.init(problem, *start)
     for expected in naive.pdbg(log, *start, 12, STEP_THETA, STEP_W):
-        state, passes = solver.epoch(problem, state, None)
-        assert passes == 1
+        state, info = solver.epoch(problem, state, None)
+        assert info.passes == 1
         assert apart((state.theta, state.w), expected) <= TOLERANCE[case.storage]
         assert apart(state.gradient, naive.B(log, *expected)) <= TOLERANCE[case.storage]
 
@@ -208,10 +208,10 @@ def test_pdbg_on_the_moments_equals_the_twin(case: Case) -> None:
     state, _ = solver.init(problem, *start)
     trajectory, iterations = naive.pdbg(log, *start, 40, STEP_THETA, STEP_W), 0
     for _ in range(4):
-        state, passes = solver.epoch(problem, state, None)
+        state, info = solver.epoch(problem, state, None)
         # an iteration reads A twice and C once, a pass reads two rows of phi for each step
         row = problem.phi.stored / problem.phi.shape[0]
-        done = passes * 2 * n * row / (2 * k * d + k * k)
+        done = info.passes * 2 * n * row / (2 * k * d + k * k)
         assert abs(done - round(done)) < 1e-9
         iterations += round(done)
         expected = trajectory[iterations - 1]
@@ -294,9 +294,9 @@ def test_ilstd_refuses_what_has_no_fixed_point_to_seek(case: Case) -> None:
 def test_lstd_equals_the_twin(case: Case) -> None:
     log = case.log()
     problem = problem_of(log, case.storage)
-    state, _ = S.LSTD().epoch(problem, S.LSTD().init(problem, *start_of(log))[0], None)
+    state, info = S.LSTD().epoch(problem, S.LSTD().init(problem, *start_of(log))[0], None)
     assert apart((state.theta, state.w), naive.minimiser(log)) <= 100 * TOLERANCE[case.storage]
-    assert state.objective == pytest.approx(naive.objective(log, state.theta), abs=1e-10)
+    assert info.objective == pytest.approx(naive.objective(log, state.theta), abs=1e-10)
 
 
 # ---- when the running scale underflows ---------------------------------------------------------------------

@@ -14,7 +14,7 @@ from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
 PROBES = 8  # conjugate-gradient steps on a random vector that tell how far a diagonal preconditioner is off
-EASY = 5.0  # passes for which the moments are formed without asking
+FREE_PASSES = 5.0  # passes up to which the moments are formed without weighing costs
 SLACK = 2.0  # the smallest Ritz value seen may be this far above the smallest eigenvalue
 STRICT = (
     1e-5  # part of the energy that the residual must fall below with a diagonal, which cannot see dependent columns
@@ -62,7 +62,7 @@ class Certificate:
     @property
     def cheap(self) -> bool:
         """Whether another look costs next to nothing."""
-        return self._exact is not None or self.exact_cost <= EASY
+        return self._exact is not None or self.exact_cost <= FREE_PASSES
 
     def gap(self, theta: Array, w: Array, *, tol: float, allowance: float) -> float | None:
         """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes.
@@ -70,7 +70,7 @@ class Certificate:
         It need not be close when it is far from `tol` anyway, and is infinite once that is plain.
         """
         problem, self._allowance = self.problem, allowance
-        if self._exact is not None or self.exact_cost <= min(EASY, allowance):
+        if self._exact is not None or self.exact_cost <= min(FREE_PASSES, allowance):
             return self._exact_gap(theta)
         if allowance < 2:
             return None

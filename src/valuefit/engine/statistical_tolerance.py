@@ -15,7 +15,7 @@ ENOUGH = 32  # clusters from which the smallest noise among them is one, and not
 ENOUGH_STEPS = 25  # of a single episode, to cut it into blocks
 PART = 0.1  # of a standard error: what a solver may leave
 LOOSEST = 0.01  # the gap asked for at least, however little the log can tell
-PASSES = 1.0  # that a measurement is worth: rows are read twice, for two vectors each time
+MEASUREMENT_PASSES = 1.0  # that a measurement is worth: rows are read twice, for two vectors each time
 
 
 def clusters(episode: Array) -> tuple[Array, int, bool]:
@@ -47,7 +47,7 @@ def supported_gap(problem: Problem, theta: Array) -> float:
     return min(PART**2 * _noise(problem, theta) / (problem.n * bound), LOOSEST)
 
 
-def hoped_gap(problem: Problem) -> float:
+def optimistic_gap(problem: Problem) -> float:
     """A gap that `supported_gap` is hardly above, whatever theta, from the rewards alone; costs no pass."""
     bound = _most_to_gain(problem)
     if bound == 0:

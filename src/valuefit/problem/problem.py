@@ -34,6 +34,24 @@ class Moments(NamedTuple):
     C: Array
 
 
+class RowSets(NamedTuple):
+    """The rows of phi, psi and u in the form that kernels take."""
+
+    phi: Any
+    psi: Any
+    u: Any
+
+
+class Draws(NamedTuple):
+    """Steps in the order of use. Gathered in advance: a kernel would wait for memory at each look-up."""
+
+    now: Array
+    next: Array
+    discount: Array
+    u_row: Array
+    u_factor: Array
+
+
 class Problem:
     """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2.
 
@@ -402,15 +420,17 @@ class Problem:
             "Use a batch solver: 'lstd' or 'pdbg' needs no such table.",
         )
 
-    def steps(self, t: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """now, next, discount, row of u and its factor, for these steps, in order of use.
+    @property
+    def row_sets(self) -> RowSets:
+        """The rows, for kernels."""
+        return RowSets(self.phi.kernel, self.psi.kernel, self.u.kernel)
 
-        Gathered here at once: a kernel that looked them up one by one would wait for memory at each.
-        """
+    def steps(self, t: Array) -> Draws:
+        """These steps, in this order."""
         if self.trace:
-            return self.now[t], self.next[t], self.discount[t], t, np.ones(len(t))
+            return Draws(self.now[t], self.next[t], self.discount[t], t, np.ones(len(t)))
         now = self.now[t]
-        return now, self.next[t], self.discount[t], now, self.ratio[t]
+        return Draws(now, self.next[t], self.discount[t], now, self.ratio[t])
 
     @cached_property
     def u_squared(self) -> Array:

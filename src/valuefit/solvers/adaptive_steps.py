@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from valuefit.problem.preconditioner import (
     mixed_metric,
 )
 from valuefit.problem.problem import Problem
-from valuefit.typing import Array
+from valuefit.solvers.solver import Info, State
+from valuefit.typing import Array, Gradient
 
 TOGETHER = 0.3  # of a full step: how far a batch of single-row steps may add up
 STRIDE = 1.6  # between neighbouring sizes of a step
@@ -190,3 +192,12 @@ def begin(
     steps = metric.steps if given is None else (given[0] / metric.spread, given[1] / metric.spread)
     merit = metric.merit(gradient)
     return Course(metric, steps, given, merit, merit, length=int(np.clip(4 / steps[0], 1, problem.n)), lagging=lagging)
+
+
+def on_course(
+    theta: Array, w: Array, gradient: Gradient, course: Course, passes: float, memory: Any = None
+) -> tuple[State, Info]:
+    """The state of a method whose steps are adapted, and what it has to offer to the certificate."""
+    found = course.metric
+    state = State(theta, w, course.steps, gradient, memory or course)
+    return state, Info(passes, moments=found.exact, whitening=found.whitening)

@@ -11,7 +11,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.solvers.pdbg import PDBG
 from valuefit.solvers.saga import SAGA
-from valuefit.solvers.solver import Solver, State, Steps
+from valuefit.solvers.solver import Info, Solver, State, Steps
 from valuefit.solvers.svrg import SVRG
 from valuefit.typing import Array
 
@@ -60,28 +60,28 @@ class Catalyst(Solver):
     def guarded(self) -> bool:
         return self.solver.guarded
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         steps = self.solver.choose_steps(problem)
         solver = replace(self.solver, step_theta=steps[0], step_w=steps[1])
         length = BATCH_STEPS if isinstance(solver, PDBG) else problem.n
         weight = self.proximal or 1 / (length * steps[0])
         return _next(problem, Outer(solver, weight, problem, theta), State(theta, w, steps), theta)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         outer: Outer = state.memory
         inner = replace(outer.inner, steps=state.steps)
-        inner, cost = outer.solver.epoch(outer.problem, inner, rng)
+        inner, info = outer.solver.epoch(outer.problem, inner, rng)
         outer = outer._replace(inner=inner, epochs=outer.epochs + 1)
         state = _state(problem, outer)
         if outer.merit(inner) > ENOUGH * outer.first and outer.epochs < PATIENCE:
-            return state, cost
+            return state, Info(info.passes)
         theta, before = state.theta, outer.theta
         momentum = 0.5 * (1 + math.sqrt(1 + 4 * outer.momentum**2))
         y = theta + (outer.momentum - 1) / momentum * (theta - before)
         if float((outer.y - theta) @ (theta - before)) > 0:  # momentum points uphill: begin afresh
             momentum, y = 1.0, theta
         state, more = _next(problem, outer._replace(theta=theta, momentum=momentum), state, y)
-        return state, cost + more
+        return state, Info(info.passes + more.passes)
 
 
 class Outer(NamedTuple):
@@ -105,13 +105,13 @@ class Outer(NamedTuple):
         return inner.steps[0] * float(of_theta @ of_theta) + inner.steps[1] * float(of_w @ of_w)
 
 
-def _next(problem: Problem, outer: Outer, state: State, y: Array) -> tuple[State, float]:
+def _next(problem: Problem, outer: Outer, state: State, y: Array) -> tuple[State, Info]:
     """The inner problem around y, started where `state` stands."""
     within, shift = problem.proximal(y, outer.weight)
-    inner, cost = outer.solver.init(within, state.theta - shift, state.w)
+    inner, info = outer.solver.init(within, state.theta - shift, state.w)
     inner = replace(inner, steps=state.steps)
     outer = outer._replace(problem=within, y=y, shift=shift, inner=inner, epochs=0)
-    return _state(problem, outer._replace(first=outer.merit(inner))), cost + 0.5
+    return _state(problem, outer._replace(first=outer.merit(inner))), Info(info.passes + 0.5)
 
 
 def _state(problem: Problem, outer: Outer) -> State:

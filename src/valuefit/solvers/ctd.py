@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
-from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_inner
+from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, Info, State, check_inner
 from valuefit.typing import Array
 
 
@@ -38,11 +38,11 @@ class CTD(FixedPoint):
         super().__post_init__()
         check_inner(self.inner)
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         gradient = (np.zeros(problem.d), -problem.residual(theta))
-        return State(theta, np.zeros(problem.k), self.choose_step(problem), gradient), 1.0
+        return State(theta, np.zeros(problem.k), self.choose_step(problem), gradient), Info(1.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         assert state.gradient is not None
         draws = rng.integers(0, problem.n, self.inner or problem.n)
         deviation, late = np.zeros(problem.d), np.zeros(problem.d)
@@ -58,7 +58,7 @@ class CTD(FixedPoint):
             deviation = deviation + count * step * residual
         theta = state.theta + deviation
         gradient = (np.zeros(problem.d), -problem.residual(theta))
-        return replace(state, theta=theta, gradient=gradient), 1 + count / problem.n
+        return replace(state, theta=theta, gradient=gradient), Info(1 + count / problem.n)
 
 
 @compiled

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dotv
-from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, State, check_decay, check_inner
+from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, Info, State, check_decay, check_inner
 from valuefit.typing import Array
 
 
@@ -40,19 +40,20 @@ class FLSTDSA(FixedPoint):
         check_decay(self.decay)
         check_inner(self.inner)
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        return State(theta, np.zeros(problem.k), self.choose_step(problem), memory=(theta, np.zeros(problem.d))), 0.0
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+        memory = (theta, np.zeros(problem.d), 0)
+        return State(theta, np.zeros(problem.k), self.choose_step(problem), memory=memory), Info(0.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         draws = rng.integers(0, problem.n, self.inner or problem.n)
-        theta, late = (part.copy() for part in state.memory)
+        theta, late, before = state.memory[0].copy(), state.memory[1].copy(), state.memory[2]
         updates(
             problem.phi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
-            theta, late, state.steps[0], state.count, self.decay * problem.n,
+            theta, late, state.steps[0], before, self.decay * problem.n,
         )  # fmt: skip
-        count = state.count + len(draws)
+        count = before + len(draws)
         shown = theta - late / count if self.averaging else theta
-        return replace(state, theta=shown, memory=(theta, late), count=count), len(draws) / problem.n
+        return replace(state, theta=shown, memory=(theta, late, count)), Info(len(draws) / problem.n)
 
 
 @compiled

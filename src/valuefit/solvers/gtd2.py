@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.solvers.averaged import PlainSteps
+from valuefit.rows.kernels import at, axpy, axpyv, compiled, dot, dotv
+from valuefit.solvers.averaged import AveragedSteps
 
 
 @dataclass(frozen=True)
-class GTD2(PlainSteps):
+class GTD2(AveragedSteps):
     """GTD2 on a fixed log: x -= step_j * B_t(x) with t drawn at random, over and over.
 
-    theta += step_theta (v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)). Sublinear: the noise of
-    single rows never dies, so steps must decay, or iterates be averaged as they are by default, and digits get ever
-    dearer. Prefer it for comparison with SVRG and SAGA, which make it linear at the same cost a step.
+    theta += step_theta (v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)). Sublinear: the variance of
+    single-row gradients stays, so steps must decay or, as by default, iterates be averaged. Prefer it for comparison
+    with SVRG and SAGA, which converge linearly at the same cost a step.
 
     Sutton et al. 2009; Du et al. 2017, section 5.
     """
@@ -29,24 +29,28 @@ class GTD2(PlainSteps):
 
 
 @compiled
-def updates(
-    phi, psi, u, now, next, discount, u_row, u_factor, reward,
-    theta, w, step_theta, step_w, count, half_life, ridge, identity,
-):  # fmt: skip
+def updates(rows, draws, reward, theta, w, mean_theta, mean_w, interval, count, half_life, step):
+    phi, psi, u = rows
     scale = 1.0  # theta is kept as scale * y, so that shrinking it by the ridge costs nothing
-    for j in range(now.shape[0]):
+    total = reward.shape[0] // interval
+    for j in range(reward.shape[0]):
+        now, next, discount, u_row, u_factor = at(draws, j)
         slower = 1.0 + (count + j) / half_life
-        delta = reward[j] - scale * dotv(phi, now[j], next[j], discount[j], theta)
-        u_w = u_factor[j] * dot(u, u_row[j], w)
-        psi_w = 0.0 if identity else dot(psi, now[j], w)
-        scale *= 1.0 - step_theta / slower * ridge
+        step_theta, step_w = step.theta / slower, step.w / slower
+        delta = reward[j] - scale * dotv(phi, now, next, discount, theta)
+        u_w = u_factor * dot(u, u_row, w)
+        psi_w = 0.0 if step.identity else dot(psi, now, w)
+        scale *= 1.0 - step_theta * step.ridge
         if abs(scale) < 1e-100:
             theta *= scale
             scale = 1.0
-        if identity:
-            w *= 1.0 - step_w / slower
-        axpyv(phi, now[j], next[j], discount[j], step_theta / slower * u_w / scale, theta)
-        axpy(u, u_row[j], step_w / slower * delta * u_factor[j], w)
-        if not identity:
-            axpy(psi, now[j], -step_w / slower * psi_w, w)
+        if step.identity:
+            w *= 1.0 - step_w
+        axpyv(phi, now, next, discount, step_theta * u_w / scale, theta)
+        axpy(u, u_row, step_w * delta * u_factor, w)
+        if not step.identity:
+            axpy(psi, now, -step_w * psi_w, w)
+        if (j + 1) % interval == 0:
+            mean_theta += scale / total * theta
+            mean_w += w / total
     theta *= scale

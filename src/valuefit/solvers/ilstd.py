@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
-from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, State, inverse
+from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, Info, State, inverse
 from valuefit.typing import Array
 
 
@@ -49,13 +49,13 @@ class ILSTD(FixedPoint):
         v_j = 2 * problem.phi.column_squares(on_v) / problem.n
         return inverse(float(np.sqrt(u_j * v_j).max())), 0.0
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         require_memory(
             problem.d**2, f"The matrix of {problem.d} x {problem.d} that iLSTD keeps", "Use 'svrg' or 'saga'."
         )
-        return State(theta, np.zeros(problem.k), self.choose_step(problem)), 1.0
+        return State(theta, np.zeros(problem.k), self.choose_step(problem)), Info(1.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         theta = state.theta.copy()
         if state.memory is None:
             A, mu = np.zeros((problem.d, problem.d)), np.zeros(problem.d)
@@ -71,7 +71,7 @@ class ILSTD(FixedPoint):
         each = max(1.0, problem.phi.stored / problem.phi.shape[0])  # numbers of a row
         moving = max(1.0, self.dimensions * problem.d / (2 * each))
         reading = problem.cost.flops(4 * problem.n * each * problem.d) if state.memory is None else 0.0
-        return replace(state, theta=theta, memory=(A, mu), gradient=gradient), moving + reading
+        return replace(state, theta=theta, memory=(A, mu), gradient=gradient), Info(moving + reading)
 
 
 @compiled

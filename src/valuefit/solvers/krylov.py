@@ -28,7 +28,7 @@ from valuefit.problem.factor import (
 )
 from valuefit.problem.problem import Problem
 from valuefit.solvers.lstd import LSTD
-from valuefit.solvers.solver import Solver, State
+from valuefit.solvers.solver import Info, Solver, State
 from valuefit.typing import Array
 
 SPARSE_LIMIT = 40.0  # passes that a triangular factor may cost on sparse rows, where a pass is cheap
@@ -67,7 +67,7 @@ class Krylov(Solver):
         if self.depth < 1 or self.depth != int(self.depth):
             raise ValueError(f"depth is {self.depth}; it must be at least 1, and a whole number.")
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         system = _system(problem, growth=1.0)
         below, cost = energy_below(problem, system.whitening, problem.b)
         memory, more = _restart(problem, system, system.join(theta, w), below)
@@ -75,9 +75,9 @@ class Krylov(Solver):
             below, extra = energy_below(problem, system.whitening, problem.residual(theta))
             memory = memory._replace(below=0.0, unit=below + problem.ridge * float(theta @ theta))
             more += extra + 1
-        return _state(problem, memory), system.passes + cost + more
+        return _state(problem, memory, system.passes + cost + more)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         memory: Memory = state.memory
         if memory.stalled:
             return self._other_way(problem, state, rng)
@@ -97,7 +97,7 @@ class Krylov(Solver):
                 q, image, z = q - part * old.measured, image - part * old.image, z - part * old.direction
         cost = 1 + system.each + problem.cost.reads(6 * sweeps * len(memory.basis) * len(q))
         if not size > 0:
-            return replace(state, memory=memory._replace(stalled=True)), cost
+            return replace(state, memory=memory._replace(stalled=True)), Info(cost)
         vector = _Vector(z / size, image / size, q / size)
         step = float(vector.measured @ memory.measured)
         measured = memory.measured - step * vector.measured
@@ -113,13 +113,13 @@ class Krylov(Solver):
             stalled=_stalled(problem, trail, system.window),
         )
         if left > ROUNDING * trail[0]:
-            return _state(problem, memory), cost
+            return _state(problem, memory, cost)
         memory, extra = _restart(problem, system, memory.x, memory.below, memory.unit)
-        state = _state(problem, memory)
-        exact = state.gap is not None and state.gap <= EXACT
+        state, info = _state(problem, memory, cost + extra)
+        exact = info.gap is not None and info.gap <= EXACT
         # rounding has hidden a residual, as it does where A is singular: no further iteration would see it either
         hidden = memory.trail[0] > 1e6 * left and not exact
-        return replace(state, finished=exact, memory=memory._replace(stalled=hidden)), cost + extra
+        return replace(state, memory=memory._replace(stalled=hidden)), info._replace(finished=exact)
 
     def _room(self, problem: Problem, system: _FixedPoint | _Saddle, size: int) -> int:
         """Directions that are kept: what a quarter of the memory holds and half an iteration reads, if that is less."""
@@ -127,7 +127,7 @@ class Krylov(Solver):
         most = min(memory_limit() / (4 * 24 * (problem.k + problem.d)), half)
         return int(np.clip(most, 5, self.depth))
 
-    def _other_way(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def _other_way(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """After a stall: a larger sketch, the moments themselves, or patience where neither can be had."""
         memory: Memory = state.memory
         direct = _direct_passes(problem)
@@ -136,15 +136,15 @@ class Krylov(Solver):
             system = _system(problem, growth)
             if system.passes <= direct:
                 memory, cost = _restart(problem, system, memory.x, memory.below, memory.unit)
-                return _state(problem, memory), system.passes + cost
+                return _state(problem, memory, system.passes + cost)
         if 8 * 4 * problem.k * (problem.k + problem.d) <= memory_limit():
-            answer, cost = LSTD().epoch(problem, state, rng)
+            answer, info = LSTD().epoch(problem, state, rng)
             how = f"Krylov iterations stalled at {memory.trail[-1] / memory.trail[0]:.0e} of the first squared residual"
             if not memory.system.trusted:
                 how = "The rank of C is in doubt"
-            return replace(answer, note=f"{how}; this was solved directly, as by 'lstd'. {answer.note}".strip()), cost
+            return answer, info._replace(note=f"{how}; this was solved directly, as by 'lstd'. {info.note}".strip())
         memory, cost = _restart(problem, memory.system, memory.x, memory.below, memory.unit)
-        return _state(problem, memory._replace(stalled=False)), cost
+        return _state(problem, memory._replace(stalled=False), cost)
 
 
 def _direct_passes(problem: Problem) -> float:
@@ -191,7 +191,7 @@ def _restart(
     return Memory(system, x, residual, measured, below, unit, trail=trail, stalled=not system.trusted), cost
 
 
-def _state(problem: Problem, memory: Memory) -> State:
+def _state(problem: Problem, memory: Memory, passes: float) -> tuple[State, Info]:
     """The iterate, with its gap where the whitening vouches for it.
 
     F(0) - F* is at least F(0) - F(theta), and sqrt(2 (F(0) - F*)) = |theta*|_H at least sqrt(ridge) |theta| less
@@ -199,15 +199,16 @@ def _state(problem: Problem, memory: Memory) -> State:
     """
     system = memory.system
     theta, w = system.split(memory.x)
-    state = State(theta, w, gradient=system.gradient(memory.residual), memory=memory, whitening=system.whitening)
+    state = State(theta, w, gradient=system.gradient(memory.residual), memory=memory)
+    info = Info(passes, whitening=system.whitening)
     if not memory.measured.any() and system.trusted:
-        return replace(state, gap=0.0, finished=True)
+        return state, info._replace(gap=0.0, finished=True)
     twice, objective = system.excess(memory)
     if not np.isfinite(twice):
-        return state
+        return state, info
     norm = np.sqrt(problem.ridge * float(theta @ theta))
     scale = memory.unit or max(memory.below - 2 * objective, max(norm - np.sqrt(twice), 0.0) ** 2)
-    return replace(state, gap=float(twice / scale) if scale > 0 else np.inf, objective=objective)
+    return state, info._replace(gap=float(twice / scale) if scale > 0 else np.inf, objective=objective)
 
 
 class _FixedPoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ import scipy.linalg as linalg
 from valuefit.linalg.moments import count_product
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import Solver, State
+from valuefit.solvers.solver import Info, Solver, State
 from valuefit.typing import Array
 
 TRUST = 1e-11  # reciprocal condition number below which a factorisation is not relied on
@@ -44,21 +44,22 @@ class LSTD(Solver):
         if self.gram not in ("float64", "float32"):
             raise ValueError(f'gram is {self.gram!r}; it must be "float64" or "float32".')
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:
             raise ValueError(
                 'gram="float32" is refined by A theta = b, which is not the minimiser with a ridge or more dual '
                 'features. Use gram="float64".'
             )
-        return State(theta, w), 0.0
+        return State(theta, w), Info(0.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
         if self.gram == "float32" and not problem.trace and not problem.phi.sparse:
-            answer, spent = _refined(problem)
-            if answer is not None:
-                return answer, spent + work
+            state_or_none, info = _refined(problem)
+            if state_or_none is not None:
+                return state_or_none, info._replace(passes=info.passes + work)
+            spent = info.passes
             note = "Products in float32 were not precise enough; they were done again in float64."
         square = not problem.traits & {"ridge", "more dual features"}
         factors = _fixed_point(problem, problem.A) if square else None
@@ -68,8 +69,8 @@ class LSTD(Solver):
             spent += (0.0 if problem.identity else problem.cost.C) + 3 * work
         if factors is None:
             spent += problem.cost.flops(10 * problem.k**3 + 20 * problem.d**2 * problem.k)
-            answer = _of_smallest_norm(problem)
-            return replace(answer, note=f"{note} {answer.note}".strip()), spent
+            answer, info = _of_smallest_norm(problem)
+            return answer, info._replace(passes=spent, note=f"{note} {info.note}".strip())
         correct, dual = factors
         theta = correct(problem.b, np.zeros(problem.d))
         theta = theta + correct(problem.b - problem.A @ theta, theta)
@@ -80,10 +81,10 @@ class LSTD(Solver):
         gradient = problem.ridge * theta - problem.A.T @ w, -residual
         if w.any():
             gradient = gradient[0], problem.C @ w - residual
-        return State(theta, w, gradient=gradient, gap=gap, objective=objective, finished=True, note=note), spent + 2
+        return State(theta, w, gradient=gradient), Info(spent + 2, gap, objective, finished=True, note=note)
 
 
-def _refined(problem: Problem) -> tuple[State | None, float]:
+def _refined(problem: Problem) -> tuple[State | None, Info]:
     """A theta = b with A from float32 products: corrections by true residuals while each is far smaller than the last.
 
     None where they do not shrink by ten: the condition number leaves nothing of single precision.
@@ -92,7 +93,7 @@ def _refined(problem: Problem) -> tuple[State | None, float]:
     factors = _fixed_point(problem, count_product(*rows, dtype=np.float32) / problem.n)
     passes = 1 + 0.5 * (problem.cost.A - 1)
     if factors is None:
-        return None, passes
+        return None, Info(passes)
     correct, _ = factors
     theta, residual, last = np.zeros(problem.d), problem.b, np.inf
     while True:
@@ -105,13 +106,13 @@ def _refined(problem: Problem) -> tuple[State | None, float]:
         residual = problem.residual(theta)
         passes += 1
     if not small and last > 1e-9 * float(np.linalg.norm(theta)):
-        return None, passes
+        return None, Info(passes)
     gap = correction_gap(problem, theta, correction, residual=residual)
     gradient = np.zeros(problem.d), -residual
-    return State(theta, np.zeros(problem.k), gradient=gradient, gap=gap, objective=0.0, finished=True), passes + 0.5
+    return State(theta, np.zeros(problem.k), gradient=gradient), Info(passes + 0.5, gap, 0.0, finished=True)
 
 
-def _of_smallest_norm(problem: Problem) -> State:
+def _of_smallest_norm(problem: Problem) -> tuple[State, Info]:
     exact = Exact(problem)
     note = ""
     if exact.rank < problem.d:
@@ -122,7 +123,7 @@ def _of_smallest_norm(problem: Problem) -> State:
     theta, w = exact.theta, exact.w
     gradient = problem.ridge * theta - problem.A.T @ w, problem.A @ theta - problem.b + problem.C @ w
     gap, objective = exact.gap(theta), exact.objective(theta)
-    return State(theta, w, gradient=gradient, gap=gap, objective=objective, finished=True, note=note)
+    return State(theta, w, gradient=gradient), Info(0.0, gap, objective, finished=True, note=note)
 
 
 # What a factorisation offers: (b - A theta, theta) -> correction of theta, and b - A theta -> w.

@@ -10,8 +10,8 @@ import numpy as np
 from valuefit.problem.problem import Moments, Problem
 from valuefit.problem.theory import Theory
 from valuefit.rows.traces import trace_backward
-from valuefit.solvers.adaptive_steps import Course, begin
-from valuefit.solvers.solver import State, Steps, inverse, on_course
+from valuefit.solvers.adaptive_steps import Course, begin, on_course
+from valuefit.solvers.solver import Info, State, Steps, inverse
 from valuefit.typing import Array
 
 FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
@@ -51,20 +51,19 @@ class PDBG(Steps):
         plan = theory.pdbg_fastest() if self.fastest else theory.pdbg()
         return plan.step_theta, plan.step_w
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         if self.guarded and not self.precompute:
             gradient = problem.B(theta, w)
             course = begin(problem, gradient, given=FULL)
-            state = on_course(theta, w, gradient, course)
-            return state, 1.0 + course.metric.cost
+            return on_course(theta, w, gradient, course, 1.0 + course.metric.cost)
         steps = self.choose_steps(problem)
         if self.precompute:
             moments = problem.moments()
             state = State(theta, w, steps, _gradient(moments, problem.ridge, theta, w), memory=moments)
-            return state, problem.cost.moments
-        return State(theta, w, steps, problem.B(theta, w)), 1.0
+            return state, Info(problem.cost.moments)
+        return State(theta, w, steps, problem.B(theta, w)), Info(1.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         assert state.gradient is not None
         theta, w, (g_theta, g_w) = state.theta, state.w, state.gradient
         step_theta, step_w = state.steps
@@ -72,7 +71,7 @@ class PDBG(Steps):
             return self._steered_epoch(problem, state, state.memory)
         if not self.precompute:
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
-            return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1.0
+            return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1.0)
         # one iteration reads 2 k d + k^2 numbers, a pass every row twice: gather as many as make up a pass
         row = max(1.0, problem.phi.stored / problem.phi.shape[0])
         cost = (2 * problem.k * problem.d + problem.k**2) / (2 * problem.n * row)
@@ -80,9 +79,9 @@ class PDBG(Steps):
         for _ in range(iterations):
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
             g_theta, g_w = _gradient(state.memory, problem.ridge, theta, w)
-        return replace(state, theta=theta, w=w, gradient=(g_theta, g_w)), iterations * cost
+        return replace(state, theta=theta, w=w, gradient=(g_theta, g_w)), Info(iterations * cost)
 
-    def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, float]:
+    def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, Info]:
         assert state.gradient is not None
         step_theta, step_w = course.steps
         d_theta = -step_theta * (course.metric.theta @ state.gradient[0])
@@ -94,8 +93,7 @@ class PDBG(Steps):
         )
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        state = on_course(theta, w, gradient, course)
-        return state, 1.0 + more
+        return on_course(theta, w, gradient, course, 1.0 + more)
 
 
 def _gradient(moments: Moments, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from valuefit.memory import require_memory
 from valuefit.problem.exact import correction_gap
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled
-from valuefit.solvers.solver import Solver, State
+from valuefit.solvers.solver import Info, Solver, State
 from valuefit.typing import Array
 
 
@@ -40,12 +40,12 @@ class RecursiveLSTD(Solver):
         if not 0 < self.initial < 1:
             raise ValueError(f"initial is {self.initial}; it must lie strictly between 0 and 1.")
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         size = problem.d + problem.k
         require_memory(size**2, f"The inverse of {size} x {size} that recursive LSTD keeps", "Use 'svrg' or 'saga'.")
-        return State(theta, w), 0.0
+        return State(theta, w), Info(0.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         passes = 0.0
         if state.memory is not None:
             P = state.memory[0]
@@ -67,7 +67,7 @@ class RecursiveLSTD(Solver):
         before = np.inf if bound == 0 else (state.memory[1] if state.memory else 0.0)
         shrink = np.sqrt(bound / before) if before > 0 else 1.0
         gap = bound / (1 - shrink) ** 2 if shrink < 0.9 else None
-        return replace(state, theta=theta, w=w, gradient=gradient, memory=(P, bound), gap=gap), passes + 5
+        return State(theta, w, gradient=gradient, memory=(P, bound)), Info(passes + 5, gap)
 
     def _start(self, problem: Problem) -> Array:
         e = self.initial * problem.n * (float(problem.psi_squared.mean()) or 1.0)

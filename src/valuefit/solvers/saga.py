@@ -11,9 +11,9 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.shuffled import Blocks, first_dots, shuffled
 from valuefit.problem.theory import Theory
 from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
-from valuefit.solvers.adaptive_steps import Course, begin
-from valuefit.solvers.solver import State, Steps, check_block, check_inner, on_course
-from valuefit.typing import Array
+from valuefit.solvers.adaptive_steps import Course, begin, on_course
+from valuefit.solvers.solver import Info, State, Steps, check_block, check_inner
+from valuefit.typing import Array, Gradient
 
 STRETCH = 32  # steps after which sums in the type of the rows are added to iterates and means
 
@@ -49,19 +49,19 @@ class SAGA(Steps):
         plan = theory.saga()
         return plan.step_theta, plan.step_w
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         table, table_mean, gradient, passes = _fresh_table(problem, theta, w)
         if self.block > 1:
             blocks = shuffled(problem, self.block)
             shuffled_table = (table[blocks.order], *table_mean, blocks)
-            return State(theta, w, self.choose_steps(problem), gradient, shuffled_table), passes + 1
+            return State(theta, w, self.choose_steps(problem), gradient, shuffled_table), Info(passes + 1)
         if self.guarded:
             course = begin(problem, gradient, lagging=True)
             memory = Steered(table, *table_mean, theta, w, course)
-            return memory.state(theta, w, gradient), passes + course.metric.cost
-        return State(theta, w, self.choose_steps(problem), gradient, (table, *table_mean)), passes
+            return memory.state(theta, w, gradient, passes + course.metric.cost)
+        return State(theta, w, self.choose_steps(problem), gradient, (table, *table_mean)), Info(passes)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         if isinstance(state.memory, Steered):
             return self._steered_epoch(problem, state, state.memory, rng)
         count = self.inner or problem.n
@@ -82,11 +82,11 @@ class SAGA(Steps):
             updates(*rows, draws, *problem.steps(draws), problem.trace > 0, *settings)
         gradient = (B_theta + problem.ridge * theta, B_w + w if problem.identity else B_w)
         memory = (table, B_theta, B_w, *state.memory[3:])
-        return replace(state, theta=theta, w=w, gradient=gradient, memory=memory), count / problem.n
+        return replace(state, theta=theta, w=w, gradient=gradient, memory=memory), Info(count / problem.n)
 
     def _steered_epoch(
         self, problem: Problem, state: State, memory: Steered, rng: np.random.Generator
-    ) -> tuple[State, float]:
+    ) -> tuple[State, Info]:
         assert state.gradient is not None
         course = memory.course
         draws = course.metric.draw(rng, self.inner or problem.n)
@@ -105,9 +105,9 @@ class SAGA(Steps):
             table, table_mean, gradient, again = _fresh_table(problem, state.theta, state.w)
             course = replace(course, merit=course.metric.merit(gradient))
             memory = Steered(table, *table_mean, state.theta, state.w, course)
-            return memory.state(state.theta, state.w, gradient), cost + more + again
+            return memory.state(state.theta, state.w, gradient, cost + more + again)
         memory = Steered(table, B_theta, B_w, last_theta, last_w, course)
-        return memory.state(theta, w, gradient), cost + more
+        return memory.state(theta, w, gradient, cost + more)
 
 
 class Steered(NamedTuple):
@@ -124,8 +124,8 @@ class Steered(NamedTuple):
     w: Array
     course: Course
 
-    def state(self, theta: Array, w: Array, gradient: tuple[Array, Array]) -> State:
-        return on_course(theta, w, gradient, self.course, self)
+    def state(self, theta: Array, w: Array, gradient: Gradient, passes: float) -> tuple[State, Info]:
+        return on_course(theta, w, gradient, self.course, passes, self)
 
 
 def _fresh_table(

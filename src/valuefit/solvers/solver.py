@@ -5,33 +5,46 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from valuefit.problem.factor import Whitening
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
-from valuefit.solvers.adaptive_steps import Course
-from valuefit.typing import Array
+from valuefit.typing import Array, Gradient
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a solver stands after an epoch. Arrays are never changed in place, so any state can be returned to."""
+    """What the next epoch starts from. Arrays are never changed in place, so any state can be returned to."""
 
     theta: Array
     w: Array
     steps: tuple[float, float] = (1.0, 1.0)
-    gradient: tuple[Array, Array] | None = None  # B(theta, w) as a by-product, where the method has it
+    gradient: Gradient | None = None  # B(theta, w), where the method computes it anyway
     memory: Any = None  # what else the method keeps
-    count: int = 0  # updates so far, for steps that decay
-    gap: float | None = None  # an upper bound, where the method itself can vouch for it
+
+
+class Info(NamedTuple):
+    """What `init` or an epoch reports to the loop."""
+
+    passes: float  # what it cost
+    gap: float | None = None  # an upper bound, where the method itself certifies one
     objective: float | None = None  # F(theta), likewise
     finished: bool = False  # another epoch would change nothing
     moments: bool = False  # whether A and C were formed on the way, and counted
     whitening: Whitening | None = None  # a factor of C, likewise
     note: str = ""  # for the message of the result
+
+
+class StepSizes(NamedTuple):
+    """What kernels need to know of a step: the two sizes, the ridge, and whether C is the identity."""
+
+    theta: float
+    w: float
+    ridge: float
+    identity: bool
 
 
 class Solver(ABC):
@@ -44,12 +57,12 @@ class Solver(ABC):
     refusals: ClassVar[dict[str, str]] = {}
 
     @abstractmethod
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
-        """The state at the starting point, and the passes it cost."""
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+        """The state at the starting point."""
 
     @abstractmethod
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
-        """The state one epoch later, and the passes it cost."""
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        """The state one epoch later."""
 
     @property
     def guarded(self) -> bool:
@@ -107,14 +120,6 @@ class Steps(Solver):
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         raise ValueError(f'{self.name} has no theorem with step sizes in the paper; use steps="auto" or give them.')
-
-
-def on_course(theta: Array, w: Array, gradient: tuple[Array, Array], course: Course, memory: Any = None) -> State:
-    """The state of a method whose steps are adapted, and what it has to offer to the certificate."""
-    found = course.metric
-    return State(
-        theta, w, course.steps, gradient, memory or course, moments=found.exact, whitening=found.whitening
-    )  # fmt: skip
 
 
 def row_steps(problem: Problem) -> tuple[float, float]:

@@ -11,8 +11,8 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.shuffled import Blocks, first_dots, shuffled
 from valuefit.problem.theory import Theory
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
-from valuefit.solvers.adaptive_steps import Course, begin
-from valuefit.solvers.solver import State, Steps, check_block, check_inner, on_course
+from valuefit.solvers.adaptive_steps import Course, begin, on_course
+from valuefit.solvers.solver import Info, State, Steps, check_block, check_inner
 from valuefit.typing import Array
 
 EPOCH = 8.0  # steps of Barzilai and Borwein that the adapted steps of an epoch add up to
@@ -56,7 +56,7 @@ class SVRG(Steps):
         plan = theory.svrg(self.rate)
         return plan.step_theta, plan.step_w
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, float]:
+    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         inner = self.inner
         if inner is None and self.steps == "theorem":
             inner = int(Theory(problem).svrg(self.rate).inner)
@@ -67,13 +67,12 @@ class SVRG(Steps):
         gradient = problem.B(theta, w)
         if self.block == 1 and self.guarded:
             course = begin(problem, gradient)
-            state = on_course(theta, w, gradient, course)
-            return state, 1.0 + course.metric.cost
+            return on_course(theta, w, gradient, course, 1.0 + course.metric.cost)
         blocks = shuffled(problem, self.block) if self.block > 1 else None
         state = State(theta, w, self.choose_steps(problem), gradient, memory=(inner or problem.n, blocks))
-        return state, 1.0 if blocks is None else 2.0
+        return state, Info(1.0 if blocks is None else 2.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         assert state.gradient is not None
         if isinstance(state.memory, Course):
             return self._steered_epoch(problem, state, state.memory, rng)
@@ -89,11 +88,11 @@ class SVRG(Steps):
             else:
                 _block_loop(blocks, blocks.draw(rng, count), problem.trace > 0, settings)
         theta, w = state.theta + d_theta, state.w + d_w
-        return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), 1 + length / problem.n
+        return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1 + length / problem.n)
 
     def _steered_epoch(
         self, problem: Problem, state: State, course: Course, rng: np.random.Generator
-    ) -> tuple[State, float]:
+    ) -> tuple[State, Info]:
         assert state.gradient is not None
         draws = course.metric.draw(rng, self.inner or course.length)
         d_theta, d_w = np.zeros(problem.d), np.zeros(problem.k)
@@ -110,8 +109,7 @@ class SVRG(Steps):
         )
         if not kept:
             theta, w, gradient = state.theta, state.w, state.gradient
-        state = on_course(theta, w, gradient, course)
-        return state, cost + more
+        return on_course(theta, w, gradient, course, cost + more)
 
 
 def _block_loop(blocks: Blocks, places: Array, traced: bool, settings: tuple[Any, ...]) -> None:

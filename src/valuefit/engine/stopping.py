@@ -1,0 +1,201 @@
+"""When to stop: rules that say which gap is small enough, and the test that certifies the gap when it is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from valuefit.engine.budget import Budget
+from valuefit.engine.certificate import FREE_PASSES, Certificate
+from valuefit.engine.history import History
+from valuefit.engine.statistical_tolerance import LOOSEST, MEASUREMENT_PASSES, optimistic_gap, supported_gap
+from valuefit.problem.problem import Problem
+from valuefit.solvers.solver import Info, State
+from valuefit.typing import Array
+
+SMALLEST_GAP = 1e-28  # about the square of the rounding unit: a smaller gap is noise, and no tol below it is certified
+FINEST_GAP = 1e-6  # the smallest gap that tol="statistical" asks for
+MIN_SAVING = 4.0  # a larger gap is asked for first only if it is at least this many times FINEST_GAP
+MAX_CHECKS = 3  # checks of the statistical rule that may fail before it asks for FINEST_GAP
+CHECK_PASSES = 3.0  # passes assumed for the first check, which fails more often than later ones
+MAX_EARLY_CERTIFICATES = 2  # certificate evaluations before the residual predicts a gap of FINEST_GAP
+CERTIFICATE_INTERVAL = 10.0  # passes between certificate evaluations, as a multiple of the passes of one
+
+
+class StoppingRule(Protocol):
+    """Which gap is small enough. `gap`: the one asked for now. `final`: the smallest that it will ever ask for."""
+
+    gap: float
+    final: float
+
+    def satisfied(self, gap: float, theta: Array, budget: Budget) -> bool:
+        """Whether to stop at theta, whose gap is certified to be at most this."""
+
+    def early(self, predicted_gap: float, budget: Budget) -> bool:
+        """Whether an early certificate may pay, at a gap that the residual predicts."""
+
+    def __str__(self) -> str:
+        """What was asked for, for messages."""
+
+
+class Gap:
+    """Stop when the gap is certified to be at most `tol`."""
+
+    def __init__(self, tol: float) -> None:
+        self.gap = self.final = tol
+
+    def satisfied(self, gap: float, theta: Array, budget: Budget) -> bool:
+        return max(gap, SMALLEST_GAP) <= self.gap
+
+    def early(self, predicted_gap: float, budget: Budget) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return f"tol = {self.gap:.0e}"
+
+
+class Statistical:
+    """Stop when the remaining error is small next to the statistical error, or at a gap of FINEST_GAP.
+
+    The first gap asked for is optimistic and costs nothing to compute. Once it is certified, `check` measures the
+    largest error of a reported number over its allowance (a tenth of a standard error), and the passes that this
+    cost. Errors fall like the square root of the gap, which says what to ask for next. Without `check`, the gap is
+    compared with `supported_gap`, which bounds the error of any linear function of theta.
+    """
+
+    def __init__(self, problem: Problem, check: Callable[[Array], tuple[float, float]] | None) -> None:
+        self.problem, self.check = problem, check
+        self.final = FINEST_GAP
+        # a gap small enough for any one number is, times their count, small enough for numbers on average
+        share = 1.0 if check is None else float(problem.d - len(problem.dead))
+        self._ask_for(min(share * optimistic_gap(problem), LOOSEST))
+        self.confirmed = False
+        self._checks, self._check_passes = 0, CHECK_PASSES
+
+    def satisfied(self, gap: float, theta: Array, budget: Budget) -> bool:
+        if not gap <= self.gap:
+            return False
+        if gap <= FINEST_GAP:
+            return True
+        if self._checks == MAX_CHECKS or not self._saves(gap, self._check_passes, budget):
+            self._ask_for(FINEST_GAP)
+            return False
+        if self.check is None:
+            error, passes = np.sqrt(gap / max(supported_gap(self.problem, theta), SMALLEST_GAP)), MEASUREMENT_PASSES
+        else:
+            error, passes = self.check(theta)
+        budget.passes += passes
+        self._checks += passes > 0
+        self._check_passes = max(passes, 0.5 * self._check_passes)
+        self.confirmed = error <= 1
+        if not self.confirmed:
+            self._ask_for(gap * min(0.5, 0.5 / error**2))
+        return self.confirmed
+
+    def early(self, predicted_gap: float, budget: Budget) -> bool:
+        return FINEST_GAP < predicted_gap <= 0.3 * self.gap and self._saves(predicted_gap, FREE_PASSES, budget)
+
+    def _ask_for(self, gap: float) -> None:
+        self.gap = gap if gap > MIN_SAVING * FINEST_GAP else FINEST_GAP
+
+    def _saves(self, gap: float, passes: float, budget: Budget) -> bool:
+        """Whether going on from this gap to FINEST_GAP would cost more than `passes`, at the rate so far."""
+        return bool(budget.epoch_passes * np.log(gap / FINEST_GAP) >= -np.log(min(gap, 0.1)) * passes)
+
+    def __str__(self) -> str:
+        return f'tol = "statistical", here {self.gap:.0e},'
+
+
+class ConvergenceTest:
+    """Certifies the gap when that is worth its passes, and asks the rule whether it is small enough.
+
+    A certificate that costs next to nothing is evaluated after every epoch. Others are evaluated when the squared
+    residual, which falls like the gap, predicts that the gap is reached, and after long intervals.
+    """
+
+    def __init__(self, problem: Problem, start: Array, rule: StoppingRule, budget: Budget, history: History) -> None:
+        self.problem, self.rule, self.budget, self.history = problem, rule, budget, history
+        self.certificate = Certificate(problem, start)
+        self.gap: float | None = None
+        self.objective: float | None = None
+        self._gap_of: State | None = None  # the iterate that gap and objective belong to
+        self._threshold = 10 * rule.final  # squared residual below which the certificate is evaluated
+        self._evaluated_at, self._evaluation_passes = 0.0, 10.0
+        self._early = 0
+        self._gap_per_residual = 1.0  # gap over squared residual, at the last evaluation
+
+    def passed(self, state: State, info: Info, *, started: bool) -> bool:
+        """Whether the rule is satisfied at this iterate."""
+        if not started:
+            self._evaluated_at = self.budget.passes
+        if info.gap is not None:
+            self.gap, self.objective, self._gap_of = info.gap, info.objective, state
+        elif self.rule.final == 0:
+            return False
+        elif not started and self.rule.final < 1 and not state.theta.any() and self.problem.b.any():
+            return False  # the gap of theta = 0 is 1
+        elif self._due():
+            self._evaluate(state)
+        else:
+            return False
+        return self.gap is not None and self.rule.satisfied(self.gap, state.theta, self.budget)
+
+    def known(self, state: State) -> tuple[float | None, float | None]:
+        """Gap and objective of this iterate, where they are known or cheap."""
+        if self._gap_of is not state:
+            if not (self.certificate.cheap and self.rule.final > 0):
+                return None, None
+            self.gap = self.certificate.gap(state.theta, state.w, tol=self.rule.gap, allowance=FREE_PASSES)
+            self.objective, self._gap_of = self.certificate.objective, state
+        gap = self.gap if self.gap is not None and np.isfinite(self.gap) else None
+        return gap, self.objective
+
+    def standing(self, state: State) -> str:
+        """How far the iterate is, for the message of a solve that did not converge."""
+        known = f"the residual is {self.history.residual:.1e}"
+        if self.gap is not None and np.isfinite(self.gap) and self._gap_of is state:
+            known += f" and the gap at most {self.gap:.1e}"
+        hint = " 'lstd' is cheap here." if self.certificate.exact_cost < 0.2 * self.budget.max_passes else ""
+        return f"A gap below tol = {self.rule.gap:.0e} is not shown yet: {known}.{hint}"
+
+    def _due(self) -> bool:
+        if self.certificate.cheap:
+            return True
+        squared = self.history.residual**2
+        if self.history.current and squared <= self._threshold:
+            return True
+        waited = self.budget.passes - self._evaluated_at
+        if waited >= CERTIFICATE_INTERVAL * max(self._evaluation_passes, 10.0):
+            return True
+        early = self.history.current and self._early < MAX_EARLY_CERTIFICATES
+        if early and self.rule.early(self._gap_per_residual * squared, self.budget):
+            self._early += 1
+            return True
+        return False
+
+    def _evaluate(self, state: State) -> None:
+        spent = self.certificate.passes
+        self.gap = self.certificate.gap(state.theta, state.w, tol=self.rule.gap, allowance=self._allowance)
+        self.objective, self._gap_of = self.certificate.objective, state
+        self._evaluation_passes = self.certificate.passes - spent
+        self.budget.passes += self._evaluation_passes
+        self._evaluated_at = self.budget.passes
+        finite = self.gap is not None and np.isfinite(self.gap)
+        squared = self.history.residual**2
+        if finite and squared:
+            self._gap_per_residual = self.gap / squared  # type: ignore[operator]
+        left = self.rule.final / max(self.gap, self.rule.final) if finite else 0.1  # type: ignore[type-var,operator]
+        # an expensive evaluation waits for a margin, so that it does not fail
+        expensive = self._evaluation_passes > 10 and self.rule.gap <= self.rule.final
+        self._threshold = squared * (0.3 * left if expensive else left)
+
+    @property
+    def _allowance(self) -> float:
+        """Passes that the certificate may take: a quarter of the budget, and what is left of it."""
+        budget = self.budget
+        allowance = min(0.25 * budget.max_passes, budget.max_passes - budget.passes)
+        # an epoch that cannot be cut short may end past the budget; its answer still gets a cheap certificate
+        over = self.certificate.cheap and budget.passes > budget.max_passes
+        return max(allowance, FREE_PASSES) if over else allowance
