@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from numba import config
 from threadpoolctl import threadpool_limits
 
-PART_BYTES = 4 << 20  # of rows in a part: smaller parts do not repay the cost of handing them to a thread
-PARTS = 16  # maximum number of parts
+PART_BYTES = 4 << 20  # minimum bytes of rows per part; in smaller parts the cost of starting a task exceeds the gain
+PARTS = 16  # maximum number of parts; a fixed number, so that results do not depend on the number of cores
 
 _limit: ContextVar[int] = ContextVar("valuefit_thread_limit", default=1 << 30)
 _pools: dict[int, ThreadPoolExecutor] = {}

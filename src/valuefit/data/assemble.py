@@ -21,7 +21,7 @@ def build_log(matched: ColumnMap, read: Callable[[str], Array], where: str) -> T
 
     `read` returns a column by its name in the source; `where` names the source in error messages.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
-    episodes. `done` alone counts as terminated. The last step of an episode is left out if it neither terminated
+    episodes. `done` alone is treated as terminated. The last step of an episode is left out if it neither terminated
     nor has a next observation.
     """
     notes: list[str] = []
@@ -41,7 +41,8 @@ def build_log(matched: ColumnMap, read: Callable[[str], Array], where: str) -> T
     log = Transitions.from_arrays(
         table["obs"],
         table["reward"],
-        terminated=terminated | incomplete,  # needs no next observation then; these steps are dropped below
+        # so that no next observation is required of the incomplete steps, which are dropped below
+        terminated=terminated | incomplete,
         truncated=truncated,
         episode=episode,
         action=table.get("action"),

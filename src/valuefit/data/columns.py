@@ -122,7 +122,7 @@ def _missing(field: str, name: Any, names: Sequence[str], where: str) -> ValueEr
 
 
 def _find_by_alias(field: str, names: Sequence[str], where: str) -> str | tuple[str, ...] | None:
-    """The column that has one of the aliases as its name; raises ValueError if there are two."""
+    """The column, or the numbered columns, with an alias of the field as name; raises ValueError if several match."""
     found: list[str | tuple[str, ...]] = [alias for alias in ALIASES[field] if alias in names]
     if field in VECTOR_FIELDS:
         found += [columns for alias in ALIASES[field] if (columns := _numbered_columns(alias, names, where))]

@@ -166,7 +166,7 @@ class Transitions:
         return self[np.isin(self.episode, wanted)]
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
-        """Two logs, with about `fraction` of the episodes drawn at random, and with the others."""
+        """Split by episode into two logs: about `fraction` of the episodes, drawn at random, and the others."""
         ids = self.episodes
         if not 0 < fraction < 1:
             raise ValueError(f"fraction must lie strictly between 0 and 1; it is {fraction}.")
