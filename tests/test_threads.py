@@ -1,4 +1,4 @@
-"""Passes in parts, on one thread or several: the same sums to the bit, and threads that are really there."""
+"""Passes in parts on one or several threads: the sums are equal to the bit, and parts run concurrently."""
 
 import os
 import subprocess
@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import valuefit as vf
-from valuefit import threads as workers
+from valuefit import threads
 
 
 def on_threads(count):
-    """As on a machine with this many cores."""
+    """Pretend that the machine has this many cores."""
     return patch.object(numba.config, "NUMBA_NUM_THREADS", count)
 
 
@@ -48,7 +48,7 @@ def test_products_do_not_depend_on_threads_and_parts(data):
     trace = data.draw(st.sampled_from([0.0, 0.6]))
     theta, w = rng.normal(size=d), rng.normal(size=d + dual)
     whole = products(problem(), theta, w)
-    with patch.object(workers, "PART_BYTES", data.draw(st.sampled_from([16, 400, 5000]))):
+    with patch.object(threads, "PART_BYTES", data.draw(st.sampled_from([16, 400, 5000]))):
         found = []
         for count in (1, 2, 3):
             with on_threads(count):
@@ -59,47 +59,47 @@ def test_products_do_not_depend_on_threads_and_parts(data):
 
 
 def test_parts_run_at_the_same_time():
-    meeting = threading.Barrier(2, timeout=30)  # breaks unless two are there at once
+    barrier = threading.Barrier(2, timeout=30)  # breaks unless two threads wait at the same time
     with on_threads(2):
-        workers.share_out(lambda _: meeting.wait() and None, 4)
+        threads.share_out(lambda _: barrier.wait() and None, 4)
 
 
-def test_one_thread_is_the_caller_s_own():
+def test_with_one_thread_the_caller_runs_the_parts():
     seen = []
-    with on_threads(2), workers.limit_threads(1):
-        assert workers.threads() == 1
-        workers.share_out(lambda part: seen.append((part, threading.current_thread())), 3)
+    with on_threads(2), threads.limit_threads(1):
+        assert threads.thread_count() == 1
+        threads.share_out(lambda part: seen.append((part, threading.current_thread())), 3)
     assert seen == [(part, threading.current_thread()) for part in range(3)]
     with on_threads(2):
-        assert workers.threads() == 2
+        assert threads.thread_count() == 2
 
 
 def test_small_rows_stay_in_one_part():
-    assert workers.parts_of(1000) == 1
-    assert workers.parts_of(8 << 20) == 2
-    assert workers.parts_of(1 << 40) == workers.PARTS
+    assert threads.parts_of(1000) == 1
+    assert threads.parts_of(8 << 20) == 2
+    assert threads.parts_of(1 << 40) == threads.PARTS
 
 
-def test_a_failure_in_a_part_comes_out():
+def test_an_exception_in_a_part_is_raised():
     def work(part):
         if part == 2:
             raise ValueError("part 2 failed")
 
     with on_threads(2), pytest.raises(ValueError, match="part 2 failed"):
-        workers.share_out(work, 4)
+        threads.share_out(work, 4)
 
 
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_creates_its_own_threads():
     script = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
-from valuefit import threads as workers
-workers.share_out(lambda part: None, 4)
+from valuefit import threads
+threads.share_out(lambda part: None, 4)
 child = os.fork()
 if child == 0:
-    workers.share_out(lambda part: None, 4)
+    threads.share_out(lambda part: None, 4)
     os._exit(7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    here = {**os.environ, "NUMBA_NUM_THREADS": "2"}
-    assert subprocess.run([sys.executable, "-c", script], env=here, timeout=60, check=False).returncode == 7
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=60, check=False).returncode == 7

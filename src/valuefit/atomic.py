@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and refusals to overwrite."""
+"""Atomic file writes, and the check against overwriting."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:
-    """Refuse to overwrite what is there, unless forced to."""
+    """Raise ValueError if `path` exists, unless `force` is set."""
     if os.path.lexists(path) and not force:
-        raise ValueError(f"{path} is there already. Choose another name, or overwrite it with force=True.")
+        raise ValueError(f"{path} already exists. Choose another name, or overwrite it with force=True.")
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write to a temporary name beside `path`, then rename it: a reader sees all of it or nothing."""
+    """Write to a temporary file next to `path`, then rename it, so that a reader never sees a partial file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)

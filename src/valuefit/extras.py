@@ -1,4 +1,4 @@
-"""Optional packages, imported where they are needed; the sentence for those that are not installed."""
+"""Optional packages, imported where they are needed, and the error messages of libraries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def need(module: str, extra: str, what: str) -> Any:
-    """An optional package, or the sentence that says how to get it."""
+    """Import an optional module for the task `what`, or raise ValueError with the pip command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -16,6 +16,6 @@ def need(module: str, extra: str, what: str) -> Any:
 
 
 def said(error: BaseException) -> str:
-    """What a library said, short and in printable characters: its message may quote an untrusted file."""
+    """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
     text = " ".join(str(error).split())
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")

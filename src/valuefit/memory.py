@@ -1,4 +1,4 @@
-"""How much memory arrays and files may take, decided before anything is allocated."""
+"""Memory limits, checked before an array is allocated or a file is read."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 
 
 def memory_limit() -> int:
-    """Bytes that one large array may take: half of what the machine has."""
+    """Maximum bytes of one large array: half of the machine's physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def check_size(declared: int, limit: int, where: str) -> None:
-    """Refuse a file that says of itself that it unfolds to more than the limit."""
+    """Raise ValueError if the contents of a file, of `declared` bytes in memory, exceed `limit` bytes."""
     if declared > limit:
         raise ValueError(
-            f"{where} unfolds to {_size(declared)}, more than the limit of {_size(limit)}. If you trust it, load it "
-            "with a larger limit (in bytes), or name fewer columns."
+            f"{where} needs {_format_bytes(declared)} in memory, more than the limit of {_format_bytes(limit)}. If you "
+            "trust it, load it with a larger limit (in bytes), or load fewer columns."
         )
 
 
-def _size(count: int) -> str:
-    """A number of bytes for people."""
+def _format_bytes(count: int) -> str:
+    """A number of bytes with a readable unit."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"
@@ -28,12 +28,12 @@ def _size(count: int) -> str:
 
 
 def fits(count: int) -> bool:
-    """Whether `count` float64 find room."""
+    """Whether an array of `count` float64 numbers is within `memory_limit()`."""
     return 8 * count <= memory_limit()
 
 
 def require_memory(count: int, what: str, instead: str) -> None:
-    """Refuse an array of `count` float64 that would not fit."""
+    """Raise MemoryError if `what`, an array of `count` float64 numbers, does not fit; `instead` is the remedy."""
     if not fits(count):
         raise MemoryError(
             f"{what} would take {8 * count / 2**30:.1f} GiB, more than half of this machine's memory. {instead}"

@@ -1,4 +1,4 @@
-"""The cores that a pass over all rows may use."""
+"""The thread pool for passes over all rows, and the limit on its size."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from contextvars import ContextVar
 from numba import config
 from threadpoolctl import threadpool_limits
 
-PART_BYTES, PARTS = 4 << 20, 16  # of rows that are worth a thread's while, and how many such parts at most
+PART_BYTES = 4 << 20  # minimum bytes of rows per part; in smaller parts the cost of starting a task exceeds the gain
+PARTS = 16  # maximum number of parts; a fixed number, so that results do not depend on the number of cores
 
-_limit: ContextVar[int] = ContextVar("threads of valuefit", default=1 << 30)
+_limit: ContextVar[int] = ContextVar("valuefit_thread_limit", default=1 << 30)
 _pools: dict[int, ThreadPoolExecutor] = {}
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
 
 
-def threads() -> int:
-    """Those that a pass may take: NUMBA_NUM_THREADS, by default every core at hand, or what `limit_threads` allows."""
+def thread_count() -> int:
+    """Number of threads of a pass: NUMBA_NUM_THREADS (by default all cores), or fewer under `limit_threads`."""
     return min(config.NUMBA_NUM_THREADS, _limit.get())  # type: ignore[attr-defined]
 
 
 @contextmanager
 def limit_threads(count: int) -> Iterator[None]:
-    """At most this many threads, in our own loops and in BLAS."""
+    """Use at most `count` threads in valuefit's own loops and in BLAS."""
     before = _limit.set(count)
     try:
         with threadpool_limits(count):
@@ -37,8 +38,11 @@ def limit_threads(count: int) -> Iterator[None]:
 
 
 def share_out(work: Callable[[int], None], parts: int) -> None:
-    """work(0) to work(parts - 1), which must not get into each other's way and release the interpreter's lock."""
-    count = min(threads(), parts)
+    """Run work(0), ..., work(parts - 1) on up to `thread_count()` threads.
+
+    The calls must not write to the same memory, and gain speed only where they release the interpreter lock.
+    """
+    count = min(thread_count(), parts)
     if count <= 1:
         for part in range(parts):
             work(part)
@@ -51,5 +55,8 @@ def share_out(work: Callable[[int], None], parts: int) -> None:
 
 
 def parts_of(size: float) -> int:
-    """Into how many parts this many bytes of rows are divided, whatever the threads: sums must not depend on them."""
+    """Number of parts that `size` bytes of rows are divided into.
+
+    It does not depend on the number of threads, so that sums are the same to the bit on any number of them.
+    """
     return int(min(max(size / PART_BYTES, 1), PARTS))

@@ -112,7 +112,7 @@ def test_a_repeated_run_overwrites_nothing_by_itself(place):
     assert tomllib.loads(Path("runs/run.toml").read_text())["save"] == "kept.npz"
     again = run("evaluate", "--config", "runs/run.toml")
     assert again.exit_code == 1
-    assert "runs/kept.npz is there already. Choose another name, or overwrite it with --force." in again.stderr
+    assert "runs/kept.npz already exists. Choose another name, or overwrite it with --force." in again.stderr
     assert run("evaluate", "--config", "runs/run.toml", "--force").exit_code == 0
 
 

@@ -90,7 +90,7 @@ def test_convert_and_evaluate_what_it_wrote(target, columns, tmp_path):
     assert facts("evaluate", tmp_path / target)["policy_value"] == facts("evaluate", source)["policy_value"]
     again = run("convert", source, tmp_path / target)
     assert again.exit_code == 1
-    assert "is there already. Choose another name, or overwrite it with --force." in again.stderr
+    assert "already exists. Choose another name, or overwrite it with --force." in again.stderr
     assert run("convert", source, tmp_path / target, "--force").exit_code == 0
 
 

@@ -1,4 +1,4 @@
-"""Other people's columns: named, sorted, ended and completed; what is assumed is said, what cannot be is refused."""
+"""Logs from named columns: matching, order of rows, ends of episodes, notes on assumptions, and error messages."""
 
 from decimal import Decimal
 
@@ -19,23 +19,23 @@ SHORT = {"obs": [[1.0], [2.0], [3.0], [4.0]], "reward": [1.0, 2.0, 3.0, 4.0], "t
 
 
 def table(**changes):
-    """A small good table with columns changed, or left out where None."""
+    """A small valid table with some columns replaced, or removed where None."""
     return {name: value for name, value in {**SHORT, **changes}.items() if value is not None}
 
 
-def refused(sentence, source=None, **settings):
-    with pytest.raises(ValueError, match=sentence):
+def refused(message, source=None, **settings):
+    with pytest.raises(ValueError, match=message):
         vf.load(source if source is not None else SHORT, **settings)
 
 
 # ---- names ---------------------------------------------------------------------------------------
 
 
-def test_columns_maps_our_names_to_theirs():
+def test_columns_maps_fields_to_columns_of_the_source():
     frame = pd.DataFrame(flat(COLUMNS)).rename(
         columns={"obs_0": "x", "obs_1": "v", "obs_2": "angle", "reward": "r", "episode": "trial", "terminated": "end"}
     )
-    frame["note"] = "text that nobody asks for"
+    frame["note"] = "text that is not needed"
     mapping = {"obs": ["x", "v", "angle"], "reward": "r", "episode": "trial", "terminated": "end"}
     assert_same_log(vf.load(frame, columns=mapping), expected())
     swapped = vf.load(
@@ -45,7 +45,7 @@ def test_columns_maps_our_names_to_theirs():
 
 
 @pytest.mark.parametrize("prefix", ["x", "x_", "s_"])
-def test_a_prefix_finds_its_columns_by_number_and_not_as_text(prefix):
+def test_a_prefix_matches_its_columns_sorted_by_number_and_not_as_text(prefix):
     wide = np.random.default_rng(0).normal(size=(4, 12))
     join = "" if prefix.endswith("_") else "_"
     names = {f"{prefix}{join}{i}": wide[:, i] for i in reversed(range(12))}
@@ -53,14 +53,14 @@ def test_a_prefix_finds_its_columns_by_number_and_not_as_text(prefix):
     np.testing.assert_array_equal(log.observations, wide)
 
 
-def test_a_prefix_without_numbers_finds_columns_in_their_order():
+def test_a_prefix_without_numbers_matches_columns_in_their_order():
     log = vf.load({"s_y": [1.0], "s_x": [2.0], "reward": [0.0], "done": [1]}, columns={"obs": "s_"})
     np.testing.assert_array_equal(log.observations, [[1.0, 2.0]])
 
 
 def test_names_of_d3rlpy_and_scope_rl_dicts():
-    theirs = {"obs": "observations", "action": "actions", "reward": "rewards", "terminated": "terminals"}
-    log = vf.load({**{theirs[ours]: COLUMNS[ours] for ours in theirs}, "timeouts": COLUMNS["truncated"]})
+    names = {"obs": "observations", "action": "actions", "reward": "rewards", "terminated": "terminals"}
+    log = vf.load({**{names[field]: COLUMNS[field] for field in names}, "timeouts": COLUMNS["truncated"]})
     assert "Left out the last step of 6 episodes" in log.notes[0]
     scope = {"size": 4, "n_actions": 3, "state": np.eye(4), "action": [0, 1, 2, 0], "reward": [1.0] * 4}
     scope |= {"done": [0, 1, 0, 1], "pscore": [0.5] * 4, "info": {}}
@@ -69,7 +69,7 @@ def test_names_of_d3rlpy_and_scope_rl_dicts():
     np.testing.assert_array_equal(log.terminated, [0, 1, 0, 1])
 
 
-def test_one_column_is_numbers_and_a_list_of_one_is_vectors():
+def test_one_column_gives_scalars_and_a_list_of_one_gives_vectors():
     assert vf.load(table(obs=[0.5, 1, 2, 3])).observations.shape == (4,)
     source = {**table(obs=None), "x": [0.5, 1, 2, 3]}
     assert vf.load(source, columns={"obs": "x"}).observations.shape == (4,)
@@ -77,7 +77,7 @@ def test_one_column_is_numbers_and_a_list_of_one_is_vectors():
     assert vf.load({**table(obs=None), "obs_0": [0.5, 1, 2, 3]}).observations.shape == (4, 1)
 
 
-def test_actions_may_be_whole_numbers_or_vectors():
+def test_actions_may_be_integers_or_vectors():
     assert vf.load(table(action=[0, 1, 2, 0])).action.dtype == np.int64
     log = vf.load({**table(), "action_0": [0.5] * 4, "action_1": [1, 2, 3, 4]})
     np.testing.assert_array_equal(log.action, [[0.5, 1], [0.5, 2], [0.5, 3], [0.5, 4]])
@@ -92,17 +92,19 @@ def test_columns_keep_their_precision():
     assert vf.load(frame).observations.dtype == np.float64
 
 
-def test_names_that_are_not_there_get_a_sentence_that_lists_what_is():
-    refused(r"columns maps 'rewrad', which valuefit does not know. It knows obs, next_obs,", columns={"rewrad": "r"})
+def test_errors_about_missing_columns_list_the_existing_ones():
     refused(
-        r"the dict has no column 'r', which columns names for reward. It has 'obs', 'reward'", columns={"reward": "r"}
+        r"columns maps 'rewrad', which is not a valuefit name. The names are obs, next_obs,", columns={"rewrad": "r"}
     )
-    refused(r"the dict has no column 'y', which columns names for obs", columns={"obs": ["obs", "y"]})
-    refused(r"has no column 'q', which columns names for obs", columns={"obs": "q"})
-    refused(r"columns must name one column for reward; it says \['a'\]", columns={"reward": ["a"]})
-    refused(r"columns must name a column, a prefix or a list of columns for obs; it says 3", columns={"obs": 3})
+    refused(
+        r"the dict has no column 'r', which columns gives for reward. It has 'obs', 'reward'", columns={"reward": "r"}
+    )
+    refused(r"the dict has no column 'y', which columns gives for obs", columns={"obs": ["obs", "y"]})
+    refused(r"has no column 'q', which columns gives for obs", columns={"obs": "q"})
+    refused(r"columns must give one column for reward; it gives \['a'\]", columns={"reward": ["a"]})
+    refused(r"columns must give a column, a prefix or a list of columns for obs; it gives 3", columns={"obs": 3})
     refused(r"columns maps 'obs' twice", columns={"obs": "obs", "observation": "obs"})
-    refused(r"columns must map our names to yours", columns="obs")
+    refused(r"columns must map valuefit's names to yours", columns="obs")
     refused(
         r"has no column obs_0, obs_1, ... \(or one column obs\). Name yours with columns=.*it has 'reward'",
         table(obs=None),
@@ -110,28 +112,36 @@ def test_names_that_are_not_there_get_a_sentence_that_lists_what_is():
     refused(r"has no column reward. Name yours", table(reward=None))
     refused(r"it has 'reward', 'c0'.*and 2 more", {"reward": [1.0], **{f"c{i}": [1] for i in range(21)}})  # fmt: skip
     refused(
-        r"has 'reward' and 'rewards', which both mean reward. Say which with columns=", {**SHORT, "rewards": [1] * 4}
+        r"has 'reward' and 'rewards', which both match reward. Choose one with columns=", {**SHORT, "rewards": [1] * 4}
     )
-    refused(r"has 'obs' and 'obs_0', which both mean obs", {**SHORT, "obs_0": [1] * 4})
-    refused(r"'x_1' and 'x_01'|'x_01' and 'x_1'", {**SHORT, "x_1": [1] * 4, "x_01": [1] * 4}, columns={"obs": "x"})
+    refused(r"has 'obs' and 'obs_0', which both match obs", {**SHORT, "obs_0": [1] * 4})
+    refused(
+        r"('x_1' and 'x_01'|'x_01' and 'x_1'), which have the same number",
+        {**SHORT, "x_1": [1] * 4, "x_01": [1] * 4},
+        columns={"obs": "x"},
+    )
     refused(r"more than one column 'reward'", pa.table([[1.0], [2.0]], names=["reward", "reward"]))
 
 
-def test_control_characters_of_a_name_do_not_reach_the_terminal():
+def test_control_characters_in_names_are_escaped():
     with pytest.raises(ValueError, match="it has") as caught:
         vf.load({"\x1b[31mred": [1.0], "[/]<script>": [1.0]})
     assert "\x1b" not in str(caught.value)
     assert "'[/]<script>'" in str(caught.value)
 
 
-def test_columns_that_are_not_numbers_get_a_sentence_that_names_them(tmp_path):
+def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
     words = ["a", "b", "c", "d"]
     refused(r"Column 'reward' of the dict holds text, but reward must be numbers", table(reward=words))
-    refused(r"Column 'episode' of the dict holds text.*number them", table(episode=np.array(words, object)))
-    refused(r"Column 'obs' of the dict is no array.*one row of equal shape", table(obs=[[1], [1, 2], [3], [4]]))
+    refused(r"Column 'episode' of the dict holds text.*number the categories", table(episode=np.array(words, object)))
+    refused(
+        r"Column 'obs' of the dict is not an array.*rows of equal shape, one per step",
+        table(obs=[[1], [1, 2], [3], [4]]),
+    )
     refused(r"Column 'reward' of the dict holds dtype complex128", table(reward=np.ones(4, complex)))
     refused(
-        r"Column 'reward' of the dict has shape \(4, 2\); reward is one number a step", table(reward=np.ones((4, 2)))
+        r"Column 'reward' of the dict has shape \(4, 2\); reward must be one number per step",
+        table(reward=np.ones((4, 2))),
     )
     frame = pd.DataFrame({"obs": [1.5, 2], "reward": [1.0, 2], "done": [0, 1], "episode": ["user-1", "user-1"]})
     refused(r"Column 'episode' of the DataFrame holds text, not numbers", frame)
@@ -143,7 +153,7 @@ def test_columns_that_are_not_numbers_get_a_sentence_that_names_them(tmp_path):
     mixed = pd.DataFrame({"obs": [1.5, "x"], "reward": [1.0, 2], "done": [0, 1]})
     refused(r"The DataFrame cannot be read as a table: .*column obs.*Drop or convert that column", mixed)
     ragged = pa.table({"obs": [[1.0], [1.0, 2.0]], "reward": [1.0, 2.0], "done": [0, 1]})
-    refused(r"The lists in column 'obs' .* differ in length \(1 and 2\)", ragged)
+    refused(r"The lists in column 'obs' .* differ in length \(1 and 2\). Give every step the same number", ragged)
 
 
 def test_lengths_must_agree():
@@ -155,12 +165,12 @@ def test_lengths_must_agree():
 # ---- ends ----------------------------------------------------------------------------------------
 
 
-def test_done_alone_counts_as_terminated_and_says_so():
+def test_done_alone_is_treated_as_terminated_with_a_note():
     log = vf.load(table(terminated=None, done=[0, 1, 0, 1]))
     np.testing.assert_array_equal(log.terminated, [0, 1, 0, 1])
     assert log.notes == (
-        "'done' counts as terminated: no value follows the 2 steps it marks. If some were only cut off (a time limit), "
-        "add a column truncated.",
+        "'done' is treated as terminated: the value after the 2 steps it marks is 0. If some episodes were only cut "
+        "off (by a time limit), add a column truncated.",
     )
 
 
@@ -173,7 +183,7 @@ def test_done_alone_counts_as_terminated_and_says_so():
         ({"done": [0, 1, 0, 1], "truncated": [0, 1, 0, 0], "terminated": [0, 0, 0, 1]}, [0, 0, 0, 1], [0, 1, 0, 0]),
     ],
 )
-def test_done_and_one_reason_give_the_other(given, terminated, truncated):
+def test_done_and_one_of_terminated_and_truncated_determine_the_other(given, terminated, truncated):
     log = vf.load({**table(terminated=None), "next_obs": [[2.0], [9.0], [4.0], [8.0]], **given})
     np.testing.assert_array_equal(log.terminated, terminated)
     np.testing.assert_array_equal(log.truncated, truncated)
@@ -181,7 +191,7 @@ def test_done_and_one_reason_give_the_other(given, terminated, truncated):
     assert log.notes == ()
 
 
-def test_flags_that_contradict_each_other_are_refused():
+def test_contradictory_flags_are_refused():
     refused(r"done and terminated/truncated disagree at row 1", table(done=[0, 0, 0, 1]))
     refused(r"disagree at row 2.*columns=\{'done': None\}", table(done=[0, 1, 1, 1], truncated=[0, 0, 0, 0]))
     log = vf.load(table(done=[0, 0, 0, 1]), columns={"done": None})
@@ -189,28 +199,28 @@ def test_flags_that_contradict_each_other_are_refused():
     refused(r"terminated must hold only 0 and 1", table(terminated=[0, 2, 0, 1]))
 
 
-def test_a_log_that_does_not_say_how_episodes_end_is_refused():
-    refused(r"Nothing in the dict says how episodes end. Add a column terminated", table(terminated=None))
-    refused(r"Nothing in the dict says how episodes end", table(terminated=None, episode=[0, 0, 1, 1]))
+def test_a_log_without_end_flags_is_refused():
+    refused(r"No column of the dict marks how episodes end. Add a column terminated", table(terminated=None))
+    refused(r"No column of the dict marks how episodes end", table(terminated=None, episode=[0, 0, 1, 1]))
 
 
-def test_a_single_stream_says_so_by_a_flag_that_is_never_set():
+def test_a_continuing_stream_has_a_terminated_column_of_zeros():
     log = vf.load(table(terminated=[0] * 4))
     assert (len(log), len(log.episodes)) == (3, 1)
     np.testing.assert_array_equal(log.truncated, [0, 0, 1])
-    assert "Episodes end only where a step terminated" in log.notes[0]
+    assert "Episodes are assumed to end only where a step terminated" in log.notes[0]
 
 
-def test_last_steps_that_lead_nowhere_are_left_out_with_a_note():
+def test_last_steps_without_a_next_observation_are_left_out_with_a_note():
     log = vf.load(table(terminated=[0, 0, 0, 1], truncated=[0, 1, 0, 0]))
     np.testing.assert_array_equal(log.reward, [1.0, 3.0, 4.0])
     np.testing.assert_array_equal(log.truncated, [1, 0, 0])
     np.testing.assert_array_equal(log.observations[log.next[:2]], [[2.0], [4.0]])
     assert "Left out the last step of 1 episodes: " in log.notes[-1]
-    assert "Add next_obs columns to keep them" in log.notes[-1]
+    assert "Add next_obs columns to keep these steps" in log.notes[-1]
 
 
-def test_missing_next_observations_of_last_steps_count_as_lost_and_of_others_are_refused():
+def test_last_steps_with_a_missing_next_observation_are_left_out_and_other_gaps_are_refused():
     after = np.array([[2.0], [np.nan], [4.0], [np.nan]])
     log = vf.load(table(terminated=[0, 0, 0, 1], truncated=[0, 1, 0, 0], next_obs=after))
     np.testing.assert_array_equal(log.reward, [1.0, 3.0, 4.0])
@@ -225,7 +235,7 @@ def test_missing_next_observations_of_last_steps_count_as_lost_and_of_others_are
     )
 
 
-def test_states_with_missing_next_states_stay_states():
+def test_integer_states_with_missing_next_states_stay_integers():
     frame = pd.DataFrame({"obs": [3, 4, 3, 5], "next_obs": [4, None, 5, None], "reward": 1.0, "episode": [0, 0, 1, 1],
                           "terminated": [0, 1, 0, 0]})  # fmt: skip
     log = vf.load(frame)
@@ -234,11 +244,11 @@ def test_states_with_missing_next_states_stay_states():
     assert len(log) == 3
 
 
-def test_without_truncation_flags_a_jump_between_rows_is_a_cut():
+def test_without_truncation_flags_a_discontinuity_between_rows_is_a_truncation():
     log = vf.load({**table(terminated=[0, 0, 0, 1]), "next_obs": [[2.0], [7.0], [4.0], [0.0]]})
     np.testing.assert_array_equal(log.truncated, [0, 1, 0, 0])
     np.testing.assert_array_equal(log.begins, [1, 0, 1, 0])
-    assert "1 steps led to an observation that is not the one of the next row" in log.notes[0]
+    assert "At 1 steps the next observation differs from the observation of the next row" in log.notes[0]
 
 
 # ---- order ---------------------------------------------------------------------------------------
@@ -256,7 +266,7 @@ def test_a_step_column_restores_any_order(order):
     assert log.notes in ((), ("Rows were sorted by episode and step.",))
 
 
-def test_moments_in_time_sort_too():
+def test_step_may_be_a_time():
     when = pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03", "2024-01-04"])
     frame = pd.DataFrame(
         {"obs": [2.5, 1, 3, 4], "reward": [2.0, 1, 3, 4], "done": [0, 0, 0, 1], "episode": 0, "t": when}
@@ -264,12 +274,12 @@ def test_moments_in_time_sort_too():
     np.testing.assert_array_equal(vf.load(frame).reward, [1, 2, 3, 4])
 
 
-def test_mixed_episodes_are_grouped_in_the_order_of_their_rows():
+def test_interleaved_episodes_are_grouped_in_the_order_of_their_rows():
     log = vf.load(table(episode=[7, 3, 7, 3], terminated=[0, 0, 1, 1]))
     np.testing.assert_array_equal(log.reward, [1, 3, 2, 4])
     np.testing.assert_array_equal(log.episode, [7, 7, 3, 3])
     assert log.notes == (
-        "Rows of different episodes were mixed; they were grouped by episode, in the order of the rows.",
+        "Rows of different episodes were interleaved; they were grouped by episode, in the order of the rows.",
     )
 
 
@@ -278,24 +288,24 @@ def test_order_that_cannot_be_restored_is_refused():
         r"Episode 0 has two rows with step 1", table(episode=[0, 0, 0, 0], step=[0, 1, 1, 2], terminated=[0, 0, 0, 1])
     )
     refused(
-        r"step goes from 9 to 0 at row 1, but nothing says that an episode ended.*Add an episode column",
+        r"step goes from 9 to 0 at row 1, but no flag marks the end of an episode there. Add an episode column",
         table(step=[9, 0, 1, 2]),
     )
     assert len(vf.load(table(step=[0, 1, 0, 1]))) == 4
-    refused(r"Step 1 is marked as an end, but episode 0 goes on", table(episode=[0, 0, 0, 0]))
+    refused(r"Step 1 is marked as terminated or truncated, but episode 0 continues", table(episode=[0, 0, 0, 0]))
     refused(r"reward is nan at step 3", table(episode=[1, 0, 1, 0], terminated=[0, 0, 1, 1], reward=[1, 2, 3, np.nan]))
 
 
 def test_gaps_between_step_numbers_are_noted():
     log = vf.load(table(episode=[0] * 4, terminated=[0, 0, 0, 1], step=[0, 1, 5, 6]))
-    assert "Step numbers jump at 1 places inside episodes" in log.notes[0]
+    assert "Step numbers are not consecutive at 1 places inside episodes" in log.notes[0]
     assert vf.load(table(episode=[0] * 4, terminated=[0, 0, 0, 1], step=[0, 4, 8, 12])).notes == ()
 
 
 # ---- probabilities -------------------------------------------------------------------------------
 
 
-def test_log_probabilities_are_undone():
+def test_log_probabilities_are_exponentiated():
     behaviour, target = np.array([0.5, 0.25, 1.0, 0.5]), np.array([0.25, 0.5, 0.0, 0.5])
     with np.errstate(divide="ignore"):
         logs = {"behaviour_log_prob": np.log(behaviour), "target_log_prob": np.log(target)}
@@ -307,18 +317,18 @@ def test_log_probabilities_are_undone():
     assert (vf.load(table(behaviour_log_prob=logs["behaviour_log_prob"])).ratio == 1).all()
 
 
-def test_ratios_of_log_probabilities_survive_probabilities_that_do_not():
+def test_ratios_of_log_probabilities_are_finite_where_the_probabilities_underflow():
     log = vf.load(table(behaviour_log_prob=[-900.0] * 4, target_log_prob=[-901.0] * 4))
     np.testing.assert_allclose(log.ratio, np.exp(-1), rtol=1e-14)
     assert log.behaviour_prob is None
-    assert "too small or large to keep" in log.notes[-1]
+    assert "too small or too large for floating point" in log.notes[-1]
     refused(
-        r"behaviour_log_prob is -900 at step 0, whose exponential is no positive number",
+        r"behaviour_log_prob is -900 at step 0; its exponential underflows or overflows",
         table(behaviour_log_prob=[-900.0] * 4),
     )
 
 
-def test_probabilities_that_contradict_are_refused():
+def test_contradictory_probabilities_are_refused():
     refused(
         r"Both behaviour_prob and behaviour_log_prob are given",
         table(behaviour_prob=[0.5] * 4, behaviour_log_prob=[-1.0] * 4),
@@ -335,7 +345,7 @@ def test_probabilities_that_contradict_are_refused():
     np.testing.assert_array_equal(log.behaviour_prob, [0.5] * 4)
 
 
-# ---- gaps and odd files --------------------------------------------------------------------------
+# ---- gaps and unusual files ----------------------------------------------------------------------
 
 
 def test_gaps_in_columns_are_refused_with_the_row(tmp_path):
@@ -357,7 +367,7 @@ def test_list_columns_in_pieces_and_with_gaps():
     assert vf.load(integers).observations.dtype == np.int16
 
 
-def test_decimals_and_dictionaries_are_numbers():
+def test_decimals_and_dictionary_encoded_columns_are_numbers():
     obs = pa.array([Decimal("1.5"), Decimal("2.5")])
     source = pa.table({"obs": obs, "reward": pa.array([1.0, 2.0]).dictionary_encode(), "done": pa.array([False, True])})
     log = vf.load(source)
@@ -367,7 +377,7 @@ def test_decimals_and_dictionaries_are_numbers():
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_csv_in_its_dialects(delimiter, newline, tmp_path):
+def test_csv_dialects(delimiter, newline, tmp_path):
     lines = [
         ["obs_0", "obs_1", "reward", "done", "a note"],
         ["1", "0.5", "1e-3", "False", "hm"],
@@ -383,29 +393,29 @@ def test_csv_in_its_dialects(delimiter, newline, tmp_path):
     np.testing.assert_array_equal(log.terminated, [False, True])
 
 
-def test_files_that_are_not_what_their_ending_says_get_a_sentence(tmp_path):
+def test_files_whose_content_does_not_match_the_extension_are_refused(tmp_path):
     contents = {
-        "a.csv": (b"", r"has no header line"),
+        "a.csv": (b"", r"has no header line. Write the column names in its first line"),
         "b.csv": (b"\xff\xfe\x00obs", r"first line of .* is not UTF-8 text"),
         "c.csv": (b"obs,reward,done\n1,2\n", r"cannot be read as CSV: .*Expected 3 columns, got 2.*Correct that line"),
-        "d.parquet": (b"obs,reward", r"cannot be read as Parquet: .*Write it anew"),
-        "e.npz": (b"obs,reward", r"is no .npz file, or it is damaged"),
-        "f.h5": (b"obs,reward", r"is no HDF5 file, or it is damaged"),
+        "d.parquet": (b"obs,reward", r"cannot be read as Parquet: .*Write it again"),
+        "e.npz": (b"obs,reward", r"is not an .npz file, or it is damaged"),
+        "f.h5": (b"obs,reward", r"is not an HDF5 file, or it is damaged"),
         "g.csv": (b"obs,reward,done\n", r"log is empty"),
     }
-    for name, (content, sentence) in contents.items():
+    for name, (content, message) in contents.items():
         (tmp_path / name).write_bytes(content)
-        refused(sentence, tmp_path / name)
+        refused(message, tmp_path / name)
     words = {"obs": np.ones((2, 1)), "reward": np.array([b"a", b"b"]), "terminated": np.ones(2)}
     refused(r"Column 'rewards' of .*h.h5 holds \|S1, not numbers", d4rl(words, tmp_path / "h.h5"))
 
 
-def test_minari_folders_that_are_not_complete_get_a_sentence(tmp_path):
+def test_incomplete_minari_folders_are_refused(tmp_path):
     root = minari_dataset(COLUMNS, tmp_path)
-    refused(r"have their own next observations and episodes", root, columns={"episode": "rewards"})
+    refused(r"define their own next observations and episodes", root, columns={"episode": "rewards"})
     (root / "data" / "main_data.hdf5").rename(root / "elsewhere")
-    refused(r"has no main_data.hdf5: the Minari dataset is not complete", root)
+    refused(r"has no main_data.hdf5: the Minari dataset is incomplete", root)
     (root / "data" / "metadata.json").write_text("[1, 2]")
-    refused(r"metadata.json of .* is not what Minari writes", root)
+    refused(r"metadata.json of .* is not valid Minari metadata", root)
     (root / "data" / "metadata.json").write_text('{"data_format": "arrow"}')
-    refused(r"is stored as 'arrow'; of Minari's formats valuefit reads 'hdf5'", root)
+    refused(r"is stored as 'arrow'; valuefit reads only Minari's format 'hdf5'", root)

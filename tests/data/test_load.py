@@ -1,4 +1,4 @@
-"""One door for logs: the same steps from any format are the same log, and a saved log comes back as it was."""
+"""`load` and `save`: the same steps from any format give the same log, and a saved log is loaded unchanged."""
 
 import dataclasses
 import os
@@ -22,14 +22,14 @@ from helpers.log_files import WRITERS, assert_same_log, d4rl, expected, flat, mi
 from valuefit.data.load import READERS
 
 COLUMNS = steps()
-FORMS = ["folder", "log.parquet", "log.npz"]
+SAVED_NAMES = ["folder", "log.parquet", "log.npz"]
 
 
 # ---- every source --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_the_same_log_from_every_source_is_the_same_log(kind, tmp_path):
+def test_every_source_gives_the_same_log(kind, tmp_path):
     source = WRITERS[kind](COLUMNS, tmp_path)
     mapping = {"behaviour_prob": "infos/prob"} if kind == "minari" else None
     log = vf.load(source, columns=mapping)
@@ -44,18 +44,18 @@ def test_the_same_log_from_every_source_is_the_same_log(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("trace", [0.0, 0.7])
-def test_the_same_log_from_every_source_has_the_same_moments(kind, trace, tmp_path):
+def test_every_source_gives_the_same_moments(kind, trace, tmp_path):
     log = vf.load(WRITERS[kind](COLUMNS, tmp_path))
-    for mine, its in zip(
+    for found, correct in zip(
         vf.Problem(log, discount=0.9, trace=trace).moments(),
         vf.Problem(expected(), discount=0.9, trace=trace).moments(),
         strict=True,
     ):
-        np.testing.assert_allclose(mine, its, rtol=1e-12)
+        np.testing.assert_allclose(found, correct, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_whole_numbers_are_states_from_every_source(kind, tmp_path):
+def test_integers_are_states_from_every_source(kind, tmp_path):
     rng = np.random.default_rng(3)
     columns = {**COLUMNS, "obs": rng.integers(0, 5, len(COLUMNS["reward"]))}
     follows = np.append(columns["obs"][1:], 9)
@@ -67,13 +67,13 @@ def test_whole_numbers_are_states_from_every_source(kind, tmp_path):
     log = vf.load(source)
     np.testing.assert_array_equal(log.observations, np.arange(5))
     np.testing.assert_array_equal(log.observations[log.now], columns["obs"])
-    on = ~columns["terminated"]
-    np.testing.assert_array_equal(log.observations[log.next[on]], columns["next_obs"][on])
+    continues = ~columns["terminated"]
+    np.testing.assert_array_equal(log.observations[log.next[continues]], columns["next_obs"][continues])
     assert "5 states" in log.notes[-1]
 
 
 class OnlyArrow:
-    """All that polars and others promise: the Arrow stream protocol."""
+    """A table with nothing but the Arrow stream protocol, which polars and others implement."""
 
     def __init__(self, table):
         self.table = table
@@ -82,11 +82,11 @@ class OnlyArrow:
         return self.table.__arrow_c_stream__(requested_schema)
 
 
-def test_whatever_speaks_arrow_is_a_table():
+def test_any_object_with_the_arrow_protocol_is_a_table():
     assert_same_log(vf.load(OnlyArrow(pa.table(flat(COLUMNS)))), expected())
 
 
-def test_a_minari_id_is_looked_up_where_minari_keeps_it(tmp_path, monkeypatch):
+def test_a_minari_id_is_looked_up_in_the_folder_of_minari(tmp_path, monkeypatch):
     minari_dataset(COLUMNS, tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     log = vf.load("minari:lab/walk-v0", columns={"behaviour_prob": "infos/prob"})
@@ -99,7 +99,7 @@ def test_a_minari_id_is_looked_up_where_minari_keeps_it(tmp_path, monkeypatch):
     assert_same_log(vf.load("minari:lab/walk-v0", columns={"behaviour_prob": "infos/prob"}), expected())
 
 
-def test_minari_observations_that_are_dicts_are_named_by_their_parts(tmp_path):
+def test_minari_observations_that_are_dicts_are_mapped_by_their_parts(tmp_path):
     parts = {"place": COLUMNS["obs"][:, :2], "speed": COLUMNS["obs"][:, 2]}
     after = {"place": COLUMNS["next_obs"][:, :2], "speed": COLUMNS["next_obs"][:, 2]}
     root = minari_dataset(COLUMNS, tmp_path)
@@ -116,7 +116,7 @@ def test_minari_observations_that_are_dicts_are_named_by_their_parts(tmp_path):
         vf.load(root)
 
 
-def test_minari_infos_with_the_resets_own_entry_are_shifted_by_it(tmp_path):
+def test_the_reset_entry_of_minari_infos_is_dropped(tmp_path):
     root = minari_dataset(COLUMNS, tmp_path)
     with h5py.File(root / "data" / "main_data.hdf5", "a") as file:
         for group in file.values():
@@ -126,25 +126,25 @@ def test_minari_infos_with_the_resets_own_entry_are_shifted_by_it(tmp_path):
     assert_same_log(vf.load(root, columns={"behaviour_prob": "infos/prob"}), expected())
 
 
-def test_d4rl_without_timeouts_ends_episodes_where_the_next_observation_is_another(tmp_path):
+def test_d4rl_without_timeouts_ends_episodes_where_the_next_observation_differs(tmp_path):
     log = vf.load(d4rl(COLUMNS, tmp_path / "log.h5", leave_out=["timeouts"]))
-    np.testing.assert_array_equal(log.truncated[:-1], COLUMNS["truncated"][:-1])  # after the last row nothing jumps
+    np.testing.assert_array_equal(log.truncated[:-1], COLUMNS["truncated"][:-1])  # no row follows the last one
     np.testing.assert_array_equal(log.begins, expected().begins)
-    assert "led to an observation that is not the one of the next row" in log.notes[0]
+    assert "the next observation differs from the observation of the next row" in log.notes[0]
 
 
-def test_d4rl_with_timeouts_and_no_next_observations_loses_the_cut_steps_and_says_so(tmp_path):
+def test_d4rl_with_timeouts_and_no_next_observations_drops_the_truncated_steps_with_a_note(tmp_path):
     log = vf.load(d4rl(COLUMNS, tmp_path / "log.h5", leave_out=["next_observations"]))
-    cut = int(COLUMNS["truncated"].sum())
-    assert len(log) == len(COLUMNS["reward"]) - cut
-    assert f"Left out the last step of {cut} episodes (1 of one step only)" in log.notes[0]
+    count = int(COLUMNS["truncated"].sum())
+    assert len(log) == len(COLUMNS["reward"]) - count
+    assert f"Left out the last step of {count} episodes (1 of one step only)" in log.notes[0]
     kept = expected()[~COLUMNS["truncated"]]
     np.testing.assert_array_equal(log.observations[log.now], kept.observations[kept.now])
     np.testing.assert_array_equal(log.reward, kept.reward)
     np.testing.assert_array_equal(log.terminated, kept.terminated)
 
 
-def test_a_log_is_itself():
+def test_load_returns_a_log_unchanged():
     log = expected()
     assert vf.load(log) is log
 
@@ -154,7 +154,7 @@ def test_a_log_is_itself():
 
 @st.composite
 def logs(draw):
-    """Ragged logs of states, numbers or vectors, in any common type, with and without what is optional."""
+    """Ragged logs of states, scalars or vectors, of common dtypes, with and without the optional columns."""
     lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     n = sum(lengths)
     ids = draw(st.permutations(range(-2, 8)))[: len(lengths)]
@@ -189,8 +189,8 @@ def logs(draw):
 
 
 @settings(max_examples=80)
-@given(logs(), st.sampled_from(FORMS))
-def test_a_saved_log_comes_back_as_it_was(tmp_path_factory, log, name):
+@given(logs(), st.sampled_from(SAVED_NAMES))
+def test_a_saved_log_is_loaded_unchanged(tmp_path_factory, log, name):
     path = vf.save(log, tmp_path_factory.mktemp("saved") / name)
     assert_same_log(vf.load(path), log)
 
@@ -202,20 +202,20 @@ def test_a_folder_keeps_any_selection_of_steps(tmp_path_factory, log, data):
     assert_same_log(vf.load(vf.save(piece, tmp_path_factory.mktemp("saved") / "folder")), piece)
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_an_episode_that_was_cut_off_where_the_next_begins_keeps_its_last_step(name, tmp_path):
+@pytest.mark.parametrize("name", SAVED_NAMES)
+def test_an_episode_truncated_in_the_state_where_the_next_begins_keeps_its_last_step(name, tmp_path):
     log = vf.Transitions.from_arrays([0, 1, 2], [1.0, 2.0, 3.0], next_observation=[1, 2, 0], truncated=[0, 1, 0],
                                      terminated=[0, 0, 1], episode=[0, 0, 1])  # fmt: skip
     assert_same_log(vf.load(vf.save(log, tmp_path / name)), log)
 
 
-@pytest.mark.parametrize("name", FORMS[1:])
-def test_a_table_keeps_a_stretch_of_steps_and_refuses_a_torn_one(name, tmp_path):
+@pytest.mark.parametrize("name", SAVED_NAMES[1:])
+def test_a_table_keeps_consecutive_steps_and_refuses_other_selections(name, tmp_path):
     piece = expected()[2:12]
     assert_same_log(vf.load(vf.save(piece, tmp_path / name)), piece, rows=False)
-    for torn in (expected()[[0, 2, 3]], expected()[[6, 6]], expected()[::-1]):
-        with pytest.raises(ValueError, match="is a selection in which steps of an episode do not follow"):
-            vf.save(torn, tmp_path / f"torn-{name}")
+    for selection in (expected()[[0, 2, 3]], expected()[[6, 6]], expected()[::-1]):
+        with pytest.raises(ValueError, match="is a selection in which the steps of an episode are not consecutive"):
+            vf.save(selection, tmp_path / f"selection-{name}")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -224,7 +224,7 @@ def test_notes_are_saved_with_a_folder(tmp_path):
     assert vf.load(vf.save(log, tmp_path / "log")).notes == log.notes
 
 
-def test_observations_of_a_folder_are_mapped_and_not_read(tmp_path):
+def test_observations_of_a_folder_are_memory_mapped(tmp_path):
     log = vf.load(vf.save(expected(), tmp_path / "log"))
     base = log.observations
     while not isinstance(base, np.memmap):
@@ -241,11 +241,11 @@ def test_images_are_saved_as_a_folder_or_npz_and_not_as_a_table(tmp_path):
         vf.save(log, tmp_path / "log.parquet")
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", SAVED_NAMES)
 def test_nothing_is_overwritten_without_force(name, tmp_path):
     first, second = expected(), expected()[:3]
     path = vf.save(first, tmp_path / name)
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         vf.save(second, path)
     assert_same_log(vf.load(path), first)
     vf.save(second, path, force=True)
@@ -253,21 +253,21 @@ def test_nothing_is_overwritten_without_force(name, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-def test_a_folder_of_somebody_else_is_never_replaced(tmp_path):
+def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="a folder that holds more than a log of valuefit"):
+    with pytest.raises(ValueError, match="contains other files than a valuefit log"):
         vf.save(expected(), tmp_path / "thesis", force=True)
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
     (tmp_path / "file").write_text("text")
-    with pytest.raises(ValueError, match="is a file, and what is to be written is not"):
+    with pytest.raises(ValueError, match="is a file, but the log would be a folder"):
         vf.save(expected(), tmp_path / "file", force=True)
     (tmp_path / "folder.parquet").mkdir()
-    with pytest.raises(ValueError, match="is a folder, and what is to be written is not"):
+    with pytest.raises(ValueError, match="is a folder, but the log would be a file"):
         vf.save(expected(), tmp_path / "folder.parquet", force=True)
 
 
-def test_a_link_to_a_folder_is_replaced_and_not_what_it_leads_to(tmp_path):
+def test_a_link_to_a_folder_is_replaced_and_not_its_target(tmp_path):
     vf.save(expected(), tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     vf.save(expected()[:3], tmp_path / "link", force=True)
@@ -275,15 +275,15 @@ def test_a_link_to_a_folder_is_replaced_and_not_what_it_leads_to(tmp_path):
     assert len(vf.load(tmp_path / "link")) == 3
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_a_failed_write_leaves_nothing_behind(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", SAVED_NAMES)
+def test_a_failed_write_keeps_the_old_log_and_leaves_no_temporary_file(name, tmp_path, monkeypatch):
     kept = vf.save(expected(), tmp_path / name)
 
-    def full(*arguments, **more):
+    def disk_full(*arguments, **more):
         raise OSError("No space left on device")
 
-    for place in ("numpy.save", "numpy.savez", "pyarrow.parquet.write_table"):
-        monkeypatch.setattr(place, full)
+    for function in ("numpy.save", "numpy.savez", "pyarrow.parquet.write_table"):
+        monkeypatch.setattr(function, disk_full)
     with pytest.raises(OSError, match="No space left"):
         vf.save(expected()[:3], kept, force=True)
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
@@ -295,12 +295,12 @@ def test_a_folder_that_cannot_be_renamed_leaves_the_old_one_in_place(tmp_path, m
     kept = vf.save(expected(), tmp_path / "log")
     rename = os.rename
 
-    def stubborn(old, new):
+    def busy(old, new):
         if str(old).endswith(".tmp"):
             raise OSError("busy")
         rename(old, new)
 
-    monkeypatch.setattr("os.rename", stubborn)
+    monkeypatch.setattr("os.rename", busy)
     with pytest.raises(OSError, match="busy"):
         vf.save(expected()[:3], kept, force=True)
     monkeypatch.undo()
@@ -309,31 +309,31 @@ def test_a_folder_that_cannot_be_renamed_leaves_the_old_one_in_place(tmp_path, m
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".h5", ".pkl"])
-def test_formats_that_are_not_written_are_named(suffix, tmp_path):
+def test_formats_that_cannot_be_written_are_refused(suffix, tmp_path):
     with pytest.raises(ValueError, match=f"saves logs as folders, .parquet or .npz, not as {suffix}"):
         vf.save(expected(), tmp_path / f"log{suffix}")
     with pytest.raises(ValueError, match=r"There is no folder .*nowhere' to write into"):
         vf.save(expected(), tmp_path / "nowhere" / "log")
 
 
-# ---- what is not there ---------------------------------------------------------------------------
+# ---- invalid sources and missing packages --------------------------------------------------------
 
 
-def test_sources_that_are_no_logs_get_a_sentence(tmp_path):
+def test_sources_that_are_not_logs_are_refused(tmp_path):
     (tmp_path / "log.txt").write_text("1 2 3")
-    for source, sentence in (
+    for source, message in (
         (tmp_path / "none.csv", r"There is no file '.*none.csv'"),
-        (tmp_path / "log.txt", r"cannot tell what .*log.txt is by its ending. It reads .csv, .tsv, .parquet"),
+        (tmp_path / "log.txt", r"log.txt has an unsupported extension. valuefit reads .csv, .tsv, .parquet"),
         (tmp_path, "neither a log that valuefit saved nor a Minari dataset. Name a file in it"),
         ("https://example.org/log.csv", "is not on this machine. Download it first"),
-        (7, "A int is no log that valuefit can read. Give a path"),
-        (np.ones((3, 3)), "A ndarray is no log that valuefit can read"),
+        (7, "cannot read a log of type int. Give a path"),
+        (np.ones((3, 3)), "cannot read a log of type ndarray"),
     ):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=message):
             vf.load(source)
-    with pytest.raises(ValueError, match="this is a log already"):
+    with pytest.raises(ValueError, match="the source is already a log"):
         vf.load(expected(), columns={"reward": "r"})
-    with pytest.raises(ValueError, match="bears its own names"):
+    with pytest.raises(ValueError, match="has fixed column names"):
         vf.load(vf.save(expected(), tmp_path / "log"), columns={"reward": "r"})
 
 
@@ -354,7 +354,7 @@ def test_a_missing_package_is_named_with_its_extra(kind, tmp_path, monkeypatch):
 
 
 def large(n, folder):
-    """The same n steps x 50 numbers in five files."""
+    """The same n steps of 50 numbers in five formats."""
     rng = np.random.default_rng(0)
     columns = {
         "obs": rng.normal(size=(n, 50)),
@@ -379,7 +379,7 @@ def check_large(n, folder, seconds):
         assert_same_log(log, logs[0])
 
 
-def test_fifty_thousand_steps_of_fifty_columns_load_at_once(tmp_path):
+def test_fifty_thousand_steps_of_fifty_columns_load_in_seconds(tmp_path):
     check_large(50_000, tmp_path, seconds=10)
 
 
@@ -388,8 +388,9 @@ def test_a_million_steps_of_fifty_columns_load_in_seconds(tmp_path):
     check_large(1_000_000, tmp_path, seconds=60)
 
 
-@pytest.mark.parametrize("ending", sorted({*READERS, ".CSV", ".H5"}))
-def test_every_ending_is_read(ending, tmp_path):
-    kind = {".tsv": "csv", ".pq": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}.get(ending.lower(), ending.lower()[1:])
+@pytest.mark.parametrize("extension", sorted({*READERS, ".CSV", ".H5"}))
+def test_every_extension_is_read(extension, tmp_path):
+    kinds = {".tsv": "csv", ".pq": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}
+    kind = kinds.get(extension.lower(), extension.lower()[1:])
     source = WRITERS[kind](COLUMNS, tmp_path)
-    assert len(vf.load(source.rename(tmp_path / f"renamed{ending}"))) == len(COLUMNS["reward"])
+    assert len(vf.load(source.rename(tmp_path / f"renamed{extension}"))) == len(COLUMNS["reward"])

@@ -1,4 +1,4 @@
-"""The log: every observation stored once, episodes of any shape, and slices that never join what was apart."""
+"""`Transitions`: observations stored once, episodes of any length, and slices that restart the trace at each gap."""
 
 from dataclasses import FrozenInstanceError, replace
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import valuefit as vf
 
 
 class Recorded(NamedTuple):
-    """The columns of a log, one entry a step, as a recorder would write them."""
+    """The columns of a log, one entry per step, with the next observation of every step."""
 
     observation: np.ndarray
     next_observation: np.ndarray
@@ -26,7 +26,7 @@ class Recorded(NamedTuple):
 
 
 def record(lengths, terminated, width=2, seed=0):
-    """Episodes of these lengths over fresh observations; the observation after a terminated step is junk."""
+    """Episodes of these lengths with random observations; the observation after a terminated step is padding."""
     rng = np.random.default_rng(seed)
     steps = []
     for episode, (length, ends) in enumerate(zip(lengths, terminated, strict=True)):
@@ -43,8 +43,8 @@ def features(observations):
     return np.column_stack([np.ones(len(observations)), observations, observations[:, 0] ** 2])
 
 
-def plain(recorded, pieces=None, discount=0.9, trace=0.0):
-    """The naive log with two rows a step, nothing shared; `pieces` numbers the stretches that traces run over."""
+def naive_log(recorded, pieces=None, discount=0.9, trace=0.0):
+    """The log of tests/naive.py with two rows per step, none shared; traces restart where `pieces` changes."""
     n = len(recorded.reward)
     Phi = features(np.vstack([recorded.observation, recorded.next_observation]))
     return naive.Log(
@@ -66,13 +66,13 @@ def assert_same_moments(problem, expected):
 
 
 def assert_same_steps(log, other):
-    """Both logs tell the same story, whichever rows they store it in."""
+    """Equal steps, whichever rows the observations are stored in."""
     for name in ("reward", "terminated", "truncated", "episode", "ratio", "begins"):
         np.testing.assert_array_equal(getattr(log, name), getattr(other, name))
     np.testing.assert_array_equal(log.observations[log.now], other.observations[other.now])
-    goes_on = log.next >= 0
-    np.testing.assert_array_equal(goes_on, other.next >= 0)
-    np.testing.assert_array_equal(log.observations[log.next[goes_on]], other.observations[other.next[goes_on]])
+    continues = log.next >= 0
+    np.testing.assert_array_equal(continues, other.next >= 0)
+    np.testing.assert_array_equal(log.observations[log.next[continues]], other.observations[other.next[continues]])
 
 
 RAGGED = record([5, 1, 3, 7, 1], [True, False, False, True, True])
@@ -83,7 +83,7 @@ SHAPES = {
     "all of one step, truncated": record([1] * 6, [False] * 6),
     "one terminated transition": record([1], [True]),
     "one truncated transition": record([1], [False]),
-    "a stream that never ends": record([25], [False]),
+    "one continuing stream": record([25], [False]),
 }
 
 
@@ -104,21 +104,21 @@ def test_a_terminated_episode_stores_no_observation_after_its_end():
 
 
 @pytest.mark.parametrize("recorded", SHAPES.values(), ids=SHAPES.keys())
-def test_rows_give_back_what_was_recorded(recorded):
+def test_rows_hold_the_recorded_observations(recorded):
     log = recorded.log()
     np.testing.assert_array_equal(log.observations[log.now], recorded.observation)
-    goes_on = ~recorded.terminated
-    np.testing.assert_array_equal(log.next >= 0, goes_on)
-    np.testing.assert_array_equal(log.observations[log.next[goes_on]], recorded.next_observation[goes_on])
+    continues = ~recorded.terminated
+    np.testing.assert_array_equal(log.next >= 0, continues)
+    np.testing.assert_array_equal(log.observations[log.next[continues]], recorded.next_observation[continues])
 
 
-def test_an_observation_that_is_the_next_steps_own_shares_its_row():
+def test_a_next_observation_equal_to_that_of_the_next_step_shares_its_row():
     log = record([4], [False]).log()
     np.testing.assert_array_equal(log.next[:3], log.now[1:])
 
 
 @pytest.mark.parametrize("column", [0, 1])
-def test_an_observation_that_differs_in_one_number_gets_a_row_of_its_own(column):
+def test_a_next_observation_that_differs_in_one_number_has_a_separate_row(column):
     recorded = record([4], [False])
     after = recorded.next_observation.copy()
     after[1, column] += 1e-9
@@ -129,7 +129,7 @@ def test_an_observation_that_differs_in_one_number_gets_a_row_of_its_own(column)
     np.testing.assert_array_equal(log.next[[0, 2]], log.now[[1, 3]])
 
 
-def test_without_next_observation_the_following_step_is_where_a_step_led():
+def test_without_next_observation_that_of_the_following_step_is_used():
     recorded = record([4, 1, 2], [True, True, True])
     log = recorded.log(next_observation=None)
     assert_same_steps(log, recorded.log())
@@ -137,7 +137,7 @@ def test_without_next_observation_the_following_step_is_where_a_step_led():
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
-def test_states_by_index_get_one_row_a_state(dtype):
+def test_integer_states_have_one_row_per_state(dtype):
     states = np.random.default_rng(0).choice([3, 5, 70, 71], size=401).astype(dtype)
     log = vf.Transitions.from_arrays(states[:-1], np.zeros(400), next_observation=states[1:])
     np.testing.assert_array_equal(log.observations, [3, 5, 70, 71])
@@ -145,13 +145,13 @@ def test_states_by_index_get_one_row_a_state(dtype):
     np.testing.assert_array_equal(log.observations[log.next], states[1:])
 
 
-def test_a_state_that_is_only_ever_reached_has_a_row_too():
+def test_a_state_that_is_only_a_next_state_has_a_row():
     log = vf.Transitions.from_arrays([4, 4], [0.0, 0.0], next_observation=[4, 9], truncated=[0, 1])
     np.testing.assert_array_equal(log.observations, [4, 9])
     np.testing.assert_array_equal(log.next, [0, 1])
 
 
-def test_whole_number_vectors_are_observations_and_not_states():
+def test_integer_vectors_are_observations_and_not_states():
     log = vf.Transitions.from_arrays(np.ones((3, 2), int), np.zeros(3), terminated=[0, 0, 1])
     assert log.observations.shape == (3, 2)
 
@@ -161,9 +161,9 @@ def test_whole_number_vectors_are_observations_and_not_states():
 
 @pytest.mark.parametrize("trace", [0.0, 0.6])
 @pytest.mark.parametrize("recorded", SHAPES.values(), ids=SHAPES.keys())
-def test_moments_of_any_episode_structure_are_the_naive_ones(recorded, trace):
+def test_moments_of_any_episode_structure_equal_the_naive_ones(recorded, trace):
     problem = vf.Problem(recorded.log(), features, discount=0.9, trace=trace)
-    assert_same_moments(problem, plain(recorded, trace=trace))
+    assert_same_moments(problem, naive_log(recorded, trace=trace))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_terminated_stops_the_bootstrap_and_truncated_does_not(terminated, trunc
     assert (A[0, 0], b[0], C[0, 0]) == pytest.approx((difference, 2.0, 1.0))
 
 
-def test_episodes_are_read_off_the_flags_where_none_are_given():
+def test_without_episode_numbers_the_flags_delimit_episodes():
     recorded = RAGGED
     log = recorded.log(episode=None)
     assert_same_steps(log, recorded.log())
@@ -190,18 +190,18 @@ def test_a_log_may_stop_in_the_middle_of_an_episode_when_the_last_observation_is
     log = recorded.log(truncated=None, episode=None)
     np.testing.assert_array_equal(log.episode, recorded.episode)
     assert not log.truncated.any()
-    assert_same_moments(vf.Problem(log, features, discount=0.9, trace=0.5), plain(recorded, trace=0.5))
+    assert_same_moments(vf.Problem(log, features, discount=0.9, trace=0.5), naive_log(recorded, trace=0.5))
 
 
-def test_a_trace_does_not_run_from_one_episode_into_the_next():
+def test_a_trace_does_not_continue_into_the_next_episode():
     recorded = record([3, 4], [False, False])
-    joined = plain(recorded, pieces=np.zeros(7), trace=0.9)
+    joined = naive_log(recorded, pieces=np.zeros(7), trace=0.9)
     A, _, _ = vf.Problem(recorded.log(), features, discount=0.9, trace=0.9).moments()
     assert not np.allclose(A, naive.moments(joined)[0])  # or this test could not fail
-    np.testing.assert_allclose(A, naive.moments(plain(recorded, trace=0.9))[0], rtol=1e-12)
+    np.testing.assert_allclose(A, naive.moments(naive_log(recorded, trace=0.9))[0], rtol=1e-12)
 
 
-def test_behaviour_probabilities_wait_for_a_target_policy():
+def test_behaviour_probabilities_are_kept_without_a_target_policy():
     count = len(RAGGED.reward)
     log = RAGGED.log(behaviour_prob=np.linspace(0.1, 1, count), ratio=None)
     assert (log.ratio == 1).all()
@@ -217,7 +217,7 @@ def test_slices_keep_the_notes_and_the_source():
 # ---- immutability --------------------------------------------------------------------------------
 
 
-def test_nothing_in_a_log_can_be_written():
+def test_the_arrays_and_fields_of_a_log_are_read_only():
     recorded = RAGGED
     count = len(recorded.reward)
     log = recorded.log(action=np.arange(count), behaviour_prob=np.full(count, 0.5))
@@ -267,15 +267,15 @@ def test_a_slice_has_the_chosen_steps_in_the_chosen_order(choice):
 
 
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
-def test_a_trace_starts_afresh_where_a_slice_was_cut(choice):
+def test_a_trace_restarts_at_each_gap_of_a_slice(choice):
     chosen = np.arange(17)[choice]
-    cut = np.concatenate([[True], (np.diff(chosen) != 1) | (np.diff(RAGGED.episode[chosen]) != 0)])
-    apart = Recorded(*(column[chosen] for column in RAGGED))
+    starts = np.concatenate([[True], (np.diff(chosen) != 1) | (np.diff(RAGGED.episode[chosen]) != 0)])
+    selected = Recorded(*(column[chosen] for column in RAGGED))
     problem = vf.Problem(RAGGED.log()[choice], features, discount=0.9, trace=0.7)
-    assert_same_moments(problem, plain(apart, pieces=np.cumsum(cut), trace=0.7))
+    assert_same_moments(problem, naive_log(selected, pieces=np.cumsum(starts), trace=0.7))
 
 
-def test_a_gap_inside_an_episode_cuts_the_trace_in_slices_of_slices_too():
+def test_a_gap_inside_an_episode_restarts_the_trace_in_slices_of_slices_too():
     log = record([8], [False]).log()
     np.testing.assert_array_equal(log[[0, 1, 4, 5]].begins, [True, False, True, False])
     np.testing.assert_array_equal(log[[0, 1, 4, 5]][1:3].begins, [True, True])
@@ -283,14 +283,14 @@ def test_a_gap_inside_an_episode_cuts_the_trace_in_slices_of_slices_too():
 
 
 @pytest.mark.parametrize("step", [0, 5, 16, -1])
-def test_an_integer_chooses_one_step(step):
+def test_an_integer_index_selects_one_step(step):
     piece = RAGGED.log()[step]
     assert len(piece) == 1
     assert piece.reward[0] == RAGGED.reward[step]
     assert piece.begins[0]
 
 
-def test_the_whole_slice_is_the_log():
+def test_the_full_slice_equals_the_log():
     log = RAGGED.log()
     assert_same_steps(log[:], log)
 
@@ -310,7 +310,7 @@ def test_an_empty_selection_is_refused():
 # ---- by episode ----------------------------------------------------------------------------------
 
 
-def test_episodes_come_in_the_order_of_the_log():
+def test_episodes_are_in_the_order_of_the_log():
     log = RAGGED.log(episode=np.array([7, 3, 5, 0, 4])[RAGGED.episode])
     np.testing.assert_array_equal(log.episodes, [7, 3, 5, 0, 4])
 
@@ -329,7 +329,7 @@ MANY = record([1, 2, 3, 4, 5] * 8, [True, False] * 20)
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.5, 20), (0.8, 32), (0.01, 1), (0.99, 39)])
-def test_split_cuts_no_episode_and_loses_none(fraction, count):
+def test_split_keeps_episodes_whole_and_drops_none(fraction, count):
     log = MANY.log()
     left, right = log.split(fraction, seed=1)
     assert len(left.episodes) == count
@@ -340,7 +340,7 @@ def test_split_cuts_no_episode_and_loses_none(fraction, count):
     assert len(left) + len(right) == len(log)
 
 
-def test_split_is_reproduced_by_its_seed_and_changed_by_another():
+def test_split_is_determined_by_the_seed():
     log = MANY.log()
     assert_same_steps(log.split(0.5, seed=3)[0], log.split(0.5, seed=3)[0])
     assert set(log.split(0.5, seed=3)[0].episodes) != set(log.split(0.5, seed=4)[0].episodes)
@@ -352,7 +352,7 @@ def test_split_refuses_a_fraction_that_leaves_one_side_empty(fraction):
         MANY.log().split(fraction)
 
 
-def test_split_refuses_a_log_of_one_episode_and_says_what_to_do():
+def test_split_refuses_a_log_of_one_episode():
     with pytest.raises(ValueError, match=r"single episode cannot be split.*Slice it by step"):
         record([9], [False]).log().split(0.5)
 
@@ -374,7 +374,7 @@ def test_without_probabilities_a_log_is_on_policy():
     np.testing.assert_array_equal(log.ratio, np.ones(17))
 
 
-def test_repr_is_one_line_that_counts():
+def test_repr_gives_the_numbers_of_steps_and_episodes():
     assert repr(RAGGED.log()) == "Transitions(17 steps, 5 episodes, observations (2,), off-policy)"
     states = vf.Transitions.from_arrays([0, 1], [0.0, 0.0], terminated=[0, 1])
     assert repr(states) == "Transitions(2 steps, 1 episodes, observations (), on-policy)"

@@ -86,7 +86,7 @@ def test_a_policy_that_is_code_is_asked_for_and_checked(tmp_path):
 def test_nothing_is_overwritten_without_force(saved):
     evaluation = vf.evaluate(wide_log())
     before = saved.read_bytes()
-    with pytest.raises(ValueError, match=r"evaluation\.npz is there already"):
+    with pytest.raises(ValueError, match=r"evaluation\.npz already exists"):
         evaluation.save(saved)
     assert saved.read_bytes() == before
     evaluation.save(saved, force=True)

@@ -1,4 +1,4 @@
-"""One log written the way each of its sources would write it, by the libraries that define the formats."""
+"""One log in every supported format, written by the libraries that define the formats."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ import valuefit as vf
 
 
 def steps(lengths=(5, 1, 3, 7, 1, 2, 2, 2, 2, 2, 4, 3), width=3, seed=0):
-    """Columns of ragged episodes (more than ten, which sort differently as text), every other one cut off."""
+    """Columns of ragged episodes (more than ten, which sort differently as text), every other one truncated."""
     rng = np.random.default_rng(seed)
     table = {name: [] for name in ("episode", "obs", "next_obs", "action", "reward", "terminated", "truncated")}
     for episode, length in enumerate(lengths):
@@ -37,7 +37,7 @@ def steps(lengths=(5, 1, 3, 7, 1, 2, 2, 2, 2, 2, 4, 3), width=3, seed=0):
 
 
 def flat(columns):
-    """The same with obs_0, obs_1, ... in place of vectors."""
+    """The same columns with obs_0, obs_1, ... in place of vectors."""
     wide = {}
     for name, values in columns.items():
         if values.ndim == 1:
@@ -48,23 +48,23 @@ def flat(columns):
 
 
 def d4rl(columns, path, leave_out=()):
-    """HDF5 as D4RL lays it out; behaviour probabilities as logarithms."""
+    """An HDF5 file in the layout of D4RL, with behaviour probabilities as logarithms."""
     names = {
         "observations": "obs", "next_observations": "next_obs", "actions": "action", "rewards": "reward",
         "terminals": "terminated", "timeouts": "truncated",
     }  # fmt: skip
     with h5py.File(path, "w") as file:
-        for theirs, ours in names.items():
-            if theirs not in leave_out and ours in columns:
-                file.create_dataset(theirs, data=columns[ours], compression="gzip")
+        for name, field in names.items():
+            if name not in leave_out and field in columns:
+                file.create_dataset(name, data=columns[field], compression="gzip")
         if "behaviour_prob" in columns:
             file.create_group("infos")["action_log_probs"] = np.log(columns["behaviour_prob"])
-        file.create_group("metadata")["algorithm"] = "text that nobody asks for"
+        file.create_group("metadata")["algorithm"] = "text that is not needed"
     return path
 
 
 def buffers(columns):
-    """Minari's own episode buffers."""
+    """Episode buffers of Minari."""
     for episode in np.unique(columns["episode"]):
         here = columns["episode"] == episode
         yield EpisodeBuffer(
@@ -78,14 +78,14 @@ def buffers(columns):
         )
 
 
-def minari_dataset(columns, root, name="lab/walk-v0", space=None, made=None, **settings):
-    """A dataset made on the spot by Minari, under `root`."""
+def minari_dataset(columns, root, name="lab/walk-v0", space=None, **settings):
+    """The folder of a dataset that Minari writes under `root`."""
     width = columns["obs"].shape[1:]
     with warnings.catch_warnings(), mock.patch.dict(os.environ, MINARI_DATASETS_PATH=str(root)):
         warnings.simplefilter("ignore")  # Minari asks for an author, a description, ...
         minari.create_dataset_from_buffers(
             name,
-            list(buffers(columns)) if made is None else made,
+            list(buffers(columns)),
             observation_space=space or gymnasium.spaces.Box(-np.inf, np.inf, width, np.float64),
             action_space=gymnasium.spaces.Discrete(3),
             **settings,
@@ -129,20 +129,21 @@ WRITERS = {
 
 
 def assert_same_log(log, other, *, rows=True):
-    """Equal to the last bit, rows and all; or only telling the same story."""
+    """Equal to the bit, with the same stored rows; or, without `rows`, with equal steps."""
     for field in dataclasses.fields(vf.Transitions):
-        mine, its = getattr(log, field.name), getattr(other, field.name)
+        left, right = getattr(log, field.name), getattr(other, field.name)
         if field.name in ("notes", "source", "names") or (not rows and field.name in ("observations", "now", "next")):
             continue
-        np.testing.assert_array_equal(mine, its, err_msg=field.name)
-        assert mine is None or mine.dtype == its.dtype, field.name
+        np.testing.assert_array_equal(left, right, err_msg=field.name)
+        assert left is None or left.dtype == right.dtype, field.name
     np.testing.assert_array_equal(log.observations[log.now], other.observations[other.now])
-    on = log.next >= 0
-    np.testing.assert_array_equal(on, other.next >= 0)
-    np.testing.assert_array_equal(log.observations[log.next[on]], other.observations[other.next[on]])
+    continues = log.next >= 0
+    np.testing.assert_array_equal(continues, other.next >= 0)
+    np.testing.assert_array_equal(log.observations[log.next[continues]], other.observations[other.next[continues]])
 
 
 def expected(columns=None):
+    """The log of these columns, built directly from arrays."""
     columns = dict(steps() if columns is None else columns)
     return vf.Transitions.from_arrays(
         columns.pop("obs"), columns.pop("reward"), next_observation=columns.pop("next_obs"), **columns

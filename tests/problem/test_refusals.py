@@ -82,7 +82,7 @@ def test_columns_of_other_lengths_are_refused(name):
 
 
 def test_an_action_column_of_another_length_is_refused():
-    with pytest.raises(ValueError, match=r"action must be numbers, one a step: 4 steps"):
+    with pytest.raises(ValueError, match=r"action must be numbers, one entry per step; the log has 4 steps"):
         log_of(action=np.zeros(3))
 
 
@@ -140,7 +140,7 @@ def test_an_action_of_objects_is_refused():
 
 
 def test_a_single_action_is_refused():
-    with pytest.raises(ValueError, match="action must be numbers, one a step"):
+    with pytest.raises(ValueError, match="action must be numbers, one entry per step"):
         log_of(action=3)
 
 
@@ -150,15 +150,17 @@ def test_flags_other_than_0_and_1_are_refused():
 
 
 def test_an_episode_that_comes_back_is_refused():
-    with pytest.raises(ValueError, match=r"Episode 7 appears in separate stretches.*Sort the steps by episode"):
+    with pytest.raises(ValueError, match=r"The steps of episode 7 are not contiguous.*Sort the steps by episode"):
         log_of(episode=[7, 3, 7, 7], terminated=[1, 1, 0, 1])
-    with pytest.raises(ValueError, match="Episode 7 appears in separate stretches"):
+    with pytest.raises(ValueError, match="The steps of episode 7 are not contiguous"):
         rows_of(episode=[7, 3, 7, 7])
 
 
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 def test_an_end_in_the_middle_of_an_episode_is_refused(name):
-    with pytest.raises(ValueError, match="Step 1 is marked as an end, but episode 5 goes on after it"):
+    with pytest.raises(
+        ValueError, match="Step 1 is marked as terminated or truncated, but episode 5 continues after it"
+    ):
         log_of(episode=[5] * 4, **{name: [0, 1, 0, 0]}, next_observation=np.ones((4, 2)))
 
 

@@ -253,11 +253,11 @@ def test_nothing_is_overwritten_without_force(tmp_path):
     path = evaluation.report(tmp_path / "report.html")
     assert path.read_text() == render(evaluation)
     path.write_text("mine")
-    with pytest.raises(ValueError, match=r"is there already. Choose another name, or overwrite it with force=True."):
+    with pytest.raises(ValueError, match=r"already exists. Choose another name, or overwrite it with force=True."):
         evaluation.report(path)
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "nowhere.html")
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         write_report(evaluation, link)
     assert path.read_text() == "mine"
     assert write_report(evaluation, str(path), force=True) == path

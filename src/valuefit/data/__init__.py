@@ -1,1 +1,1 @@
-"""The log of transitions, and how it is read from and written to files."""
+"""The log of transitions, and the readers and writers of its file formats."""

@@ -1,4 +1,7 @@
-"""Which of a source's columns is which of ours: by name, or by the user's own mapping."""
+"""Match the columns of a source to the fields of a log, by name or by the user's mapping.
+
+A field is valuefit's name (`obs`, `reward`, ...); a column is the name in the source.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-# our name -> names under which it is found without being asked for (D4RL's, Minari's and d3rlpy's among them)
-KNOWN: dict[str, tuple[str, ...]] = {
+# field -> column names that are recognised without a mapping (among them those of D4RL, Minari and d3rlpy)
+ALIASES: dict[str, tuple[str, ...]] = {
     "obs": ("obs", "observation", "observations"),
     "next_obs": ("next_obs", "next_observation", "next_observations"),
     "action": ("action", "actions"),
@@ -24,103 +27,116 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "target_log_prob": ("target_log_prob",),
     "ratio": ("ratio",),
 }
-VECTORS = ("obs", "next_obs", "action")
-OURS = {alias: ours for ours, aliases in KNOWN.items() for alias in aliases}
+VECTOR_FIELDS = ("obs", "next_obs", "action")
+FIELD_OF_ALIAS = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
 
-Choice = dict[str, str | tuple[str, ...]]
+# field -> its column, or a tuple of columns that are concatenated to a vector
+ColumnMap = dict[str, str | tuple[str, ...]]
 
 
-def choose(names: Sequence[str], columns: Mapping[str, Any] | None, where: str) -> Choice:
-    """Our name -> theirs: a string for one column, a tuple for columns that stand side by side.
+def match_columns(names: Sequence[str], columns: Mapping[str, Any] | None, where: str) -> ColumnMap:
+    """The columns of each field that is present in a source with the column names `names`.
 
-    `columns` maps ours to theirs, `{"reward": "r", "obs": ["x", "v"]}`; for vectors a string that is no column
-    is a prefix (`"x"` finds x_0, x_1, ...), and None leaves out a column that would be found by its name.
+    `columns` maps fields to columns, `{"reward": "r", "obs": ["x", "v"]}`; for vector fields a string that is not a
+    column is a prefix (`"x"` matches x_0, x_1, ...), and None ignores a column that would match by its name.
+    `where` names the source in error messages.
     """
-    mapped = _ours(columns)
-    chosen: Choice = {}
-    for ours in KNOWN:
-        if ours in mapped:
-            if mapped[ours] is not None:
-                chosen[ours] = _theirs(ours, mapped[ours], names, where)
+    mapping = _by_field(columns)
+    matched: ColumnMap = {}
+    for field in ALIASES:
+        if field in mapping:
+            if mapping[field] is not None:
+                matched[field] = _mapped_columns(field, mapping[field], names, where)
             continue
-        twin = ours.replace("_log_prob", "_prob") if "_log_prob" in ours else ours.replace("_prob", "_log_prob")
-        if twin != ours and mapped.get(twin) is not None:
-            continue  # the user said where the probability is
-        found = _find(ours, names, where)
+        if "_log_prob" in field:
+            alternative = field.replace("_log_prob", "_prob")
+        else:
+            alternative = field.replace("_prob", "_log_prob")
+        if alternative != field and mapping.get(alternative) is not None:
+            continue  # the user's mapping gives the same probability in the other form
+        found = _find_by_alias(field, names, where)
         if found is not None:
-            chosen[ours] = found
-    for ours, example in (("obs", "obs_0, obs_1, ... (or one column obs)"), ("reward", "reward")):
-        if ours not in chosen:
+            matched[field] = found
+    for field, example in (("obs", "obs_0, obs_1, ... (or one column obs)"), ("reward", "reward")):
+        if field not in matched:
             raise ValueError(
-                f"{where} has no column {example}. Name yours with columns={{{ours!r}: ...}}; it has {listed(names)}."
+                f"{where} has no column {example}. Name yours with columns={{{field!r}: ...}}; "
+                f"it has {quote_names(names)}."
             )
-    return chosen
+    return matched
 
 
-def needed(chosen: Choice) -> list[str]:
-    """Their names, each once."""
+def columns_to_read(matched: ColumnMap) -> list[str]:
+    """The columns of all matched fields, each once."""
     return list(
-        dict.fromkeys(name for value in chosen.values() for name in ((value,) if type(value) is str else value))
+        dict.fromkeys(name for value in matched.values() for name in ((value,) if type(value) is str else value))
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names for a sentence; repr keeps control characters of an untrusted file out of the terminal."""
+def quote_names(names: Sequence[str]) -> str:
+    """Names for an error message; repr escapes the control characters of an untrusted file."""
     shown = ", ".join(repr(str(name)[:60]) for name in names[:20])
     return (shown or "no columns") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
-def _ours(columns: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The user's mapping under our own names."""
+def _by_field(columns: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The user's mapping with aliases of fields replaced by the fields."""
     if columns is None:
         return {}
     if not isinstance(columns, Mapping):
-        raise ValueError(f"columns must map our names to yours, as in {{'reward': 'r'}}; it is {columns!r}.")
-    mapped: dict[str, Any] = {}
+        raise ValueError(f"columns must map valuefit's names to yours, as in {{'reward': 'r'}}; it is {columns!r}.")
+    mapping: dict[str, Any] = {}
     for name, value in columns.items():
-        if name not in OURS:
-            raise ValueError(f"columns maps {name!r}, which valuefit does not know. It knows {', '.join(KNOWN)}.")
-        if OURS[name] in mapped:
-            raise ValueError(f"columns maps {OURS[name]!r} twice. Name it once.")
-        mapped[OURS[name]] = value
-    return mapped
+        if name not in FIELD_OF_ALIAS:
+            raise ValueError(
+                f"columns maps {name!r}, which is not a valuefit name. The names are {', '.join(ALIASES)}."
+            )
+        field = FIELD_OF_ALIAS[name]
+        if field in mapping:
+            raise ValueError(f"columns maps {field!r} twice. Name it once.")
+        mapping[field] = value
+    return mapping
 
 
-def _theirs(ours: str, value: Any, names: Sequence[str], where: str) -> str | tuple[str, ...]:
-    """The columns that the user named, which must be there."""
+def _mapped_columns(field: str, value: Any, names: Sequence[str], where: str) -> str | tuple[str, ...]:
+    """The columns that the user's mapping gives for a field; raises ValueError if the source does not have them."""
     if isinstance(value, str):
         if value in names:
             return value
-        if ours in VECTORS:
-            numbered = _numbered(value, names, where) or tuple(name for name in names if name.startswith(value))
+        if field in VECTOR_FIELDS:
+            numbered = _numbered_columns(value, names, where) or tuple(name for name in names if name.startswith(value))
             if numbered and value:
                 return numbered
-        raise ValueError(f"{where} has no column {value!r}, which columns names for {ours}. It has {listed(names)}.")
-    if ours not in VECTORS or not isinstance(value, Sequence) or not value:
-        kind = "a column, a prefix or a list of columns" if ours in VECTORS else "one column"
-        raise ValueError(f"columns must name {kind} for {ours}; it says {value!r}.")
+        raise _missing(field, value, names, where)
+    if field not in VECTOR_FIELDS or not isinstance(value, Sequence) or not value:
+        kind = "a column, a prefix or a list of columns" if field in VECTOR_FIELDS else "one column"
+        raise ValueError(f"columns must give {kind} for {field}; it gives {value!r}.")
     for name in value:
         if name not in names:
-            raise ValueError(f"{where} has no column {name!r}, which columns names for {ours}. It has {listed(names)}.")
+            raise _missing(field, name, names, where)
     return tuple(value)
 
 
-def _find(ours: str, names: Sequence[str], where: str) -> str | tuple[str, ...] | None:
-    """The column that bears one of the known names; two of them are refused, for one would be ignored."""
-    found: list[str | tuple[str, ...]] = [alias for alias in KNOWN[ours] if alias in names]
-    if ours in VECTORS:
-        found += [columns for alias in KNOWN[ours] if (columns := _numbered(alias, names, where))]
+def _missing(field: str, name: Any, names: Sequence[str], where: str) -> ValueError:
+    return ValueError(f"{where} has no column {name!r}, which columns gives for {field}. It has {quote_names(names)}.")
+
+
+def _find_by_alias(field: str, names: Sequence[str], where: str) -> str | tuple[str, ...] | None:
+    """The column, or the numbered columns, with an alias of the field as name; raises ValueError if several match."""
+    found: list[str | tuple[str, ...]] = [alias for alias in ALIASES[field] if alias in names]
+    if field in VECTOR_FIELDS:
+        found += [columns for alias in ALIASES[field] if (columns := _numbered_columns(alias, names, where))]
     if len(found) > 1:
         both = " and ".join(repr(one if type(one) is str else one[0]) for one in found[:2])
-        raise ValueError(f"{where} has {both}, which both mean {ours}. Say which with columns={{{ours!r}: ...}}.")
+        raise ValueError(f"{where} has {both}, which both match {field}. Choose one with columns={{{field!r}: ...}}.")
     return found[0] if found else None
 
 
-def _numbered(prefix: str, names: Sequence[str], where: str) -> tuple[str, ...]:
-    """prefix_0, prefix_1, ... (or prefix0, prefix1, ...), by number: as text, 10 would come before 2."""
+def _numbered_columns(prefix: str, names: Sequence[str], where: str) -> tuple[str, ...]:
+    """prefix_0, prefix_1, ... (or prefix0, prefix1, ...), sorted by number: as text, 10 would sort before 2."""
     pattern = re.compile(re.escape(prefix) + r"_?([0-9]{1,9})")
     found = sorted((int(match[1]), name) for name in names if (match := pattern.fullmatch(name)))
     for (one, first), (other, second) in pairwise(found):
         if one == other:
-            raise ValueError(f"{where} has {first!r} and {second!r}, which bear the same number. Rename one of them.")
+            raise ValueError(f"{where} has {first!r} and {second!r}, which have the same number. Rename one of them.")
     return tuple(name for _, name in found)

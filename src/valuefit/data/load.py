@@ -1,4 +1,4 @@
-"""One door for logs: `load` whatever holds one, `save` it in a form that loads fast."""
+"""`load` reads a log from any supported source; `save` writes it in a format that loads fast."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
 from valuefit.data.readers.hdf5 import read_hdf5
-from valuefit.data.readers.minari import folder_of, is_minari, read_minari
-from valuefit.data.readers.native import is_native, own_files, read_native, write_native
+from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
+from valuefit.data.readers.native import file_names, is_native, read_native, write_native
 from valuefit.data.readers.npz import read_npz, write_npz
 from valuefit.data.readers.parquet import read_parquet, write_parquet
 from valuefit.data.transitions import Transitions
@@ -36,26 +36,28 @@ READERS: dict[str, Callable[..., Transitions]] = {
 
 
 def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | None = None) -> Transitions:
-    """The log in a file, a folder, a Minari dataset, a table or a dict of arrays.
+    """Read a log from a file, a folder, a Minari dataset, a table or a dict of arrays.
 
     `source` is a path (.csv, .tsv, .parquet, .npz, .h5/.hdf5 in D4RL's layout, a folder written by `save`, a Minari
     folder), "minari:<id>" (on this machine; nothing is downloaded), a dict of arrays, a pandas or polars frame, or an
-    Arrow table. `columns` maps our names to yours: `{"reward": "r", "obs": ["x", "v"], "done": None}`; our names are
-    obs, next_obs, action, reward, terminated, truncated, done, episode, step, behaviour_prob, target_prob, their
-    logarithms behaviour_log_prob and target_log_prob, and ratio. `limit` is how many bytes a file may unfold to (if
-    None, half of memory). What was assumed or left out stands in `log.notes`.
+    Arrow table. `columns` maps valuefit's names to yours: `{"reward": "r", "obs": ["x", "v"], "done": None}`; the
+    names are obs, next_obs, action, reward, terminated, truncated, done, episode, step, behaviour_prob, target_prob,
+    their logarithms behaviour_log_prob and target_log_prob, and ratio. `limit` is the maximum size in memory of the
+    contents of a file, in bytes (None: half of memory). `log.notes` list what was assumed or left out.
     """
     limit = memory_limit() if limit is None else limit
     if isinstance(source, Transitions):
         if columns:
-            raise ValueError("columns names the columns of a file or table, but this is a log already.")
+            raise ValueError(
+                "columns applies to files and tables, but the source is already a log. Load it without columns."
+            )
         return source
     if isinstance(source, Mapping):
         return read_arrays(source, columns=columns)
     if not isinstance(source, str | os.PathLike):
         return read_frame(source, columns=columns)
     if isinstance(source, str) and source.startswith("minari:"):
-        log = read_minari(folder_of(source.removeprefix("minari:")), columns=columns, limit=limit)
+        log = read_minari(dataset_folder(source.removeprefix("minari:")), columns=columns, limit=limit)
         return replace(log, source=source)
     if "://" in str(source):
         raise ValueError(f"{source} is not on this machine. Download it first, then give its path.")
@@ -66,7 +68,7 @@ def _load_path(path: Path, columns: Mapping[str, Any] | None, limit: int) -> Tra
     if path.is_dir():
         if is_native(path):
             if columns:
-                raise ValueError(f"{path} was written by valuefit and bears its own names. Load it without columns.")
+                raise ValueError(f"{path} was written by valuefit and has fixed column names. Load it without columns.")
             return read_native(path, limit=limit)
         if is_minari(path):
             return read_minari(path, columns=columns, limit=limit)
@@ -78,17 +80,15 @@ def _load_path(path: Path, columns: Mapping[str, Any] | None, limit: int) -> Tra
         raise ValueError(f"There is no file {str(path)!r}.")
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(
-            f"valuefit cannot tell what {path} is by its ending. It reads {', '.join(READERS)} and folders."
-        )
+        raise ValueError(f"{path} has an unsupported extension. valuefit reads {', '.join(READERS)} and folders.")
     return reader(path, columns=columns, limit=limit)
 
 
 def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """Write a log: a `.parquet` or `.npz` file by the ending, else valuefit's own folder, which is mapped when loaded.
+    """Write a log as a `.parquet` or `.npz` file, by the extension, or as a folder, which is memory-mapped when loaded.
 
-    It is written under a temporary name and then renamed. Nothing is overwritten without `force`, and a folder that
-    valuefit did not write not even then.
+    It is written under a temporary name and then renamed. An existing log is overwritten only with `force`; a folder
+    that contains other files is never overwritten.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -98,13 +98,13 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if suffix == ".parquet":
-            write_parquet(temporary, _as_table(log, flat=True))
+            write_parquet(temporary, _to_columns(log, flat=True))
         elif suffix == ".npz":
-            write_npz(temporary, _as_table(log, flat=False))
+            write_npz(temporary, _to_columns(log, flat=False))
         else:
             temporary.mkdir()
             write_native(temporary, log)
-        _put(temporary, path, force)
+        _move_into_place(temporary, path, force)
     finally:
         _remove(temporary)
     return path
@@ -117,27 +117,27 @@ def _check_target(path: Path, force: bool, *, folder: bool) -> None:
     if not os.path.lexists(path):
         return
     if path.is_dir() != folder:
-        kind = "folder" if path.is_dir() else "file"
-        raise ValueError(f"{path} is a {kind}, and what is to be written is not. Choose another name.")
-    if folder and any(entry.name not in own_files() for entry in path.iterdir()):
-        raise ValueError(f"{path} is a folder that holds more than a log of valuefit. Choose another name.")
+        existing, written = ("folder", "file") if path.is_dir() else ("file", "folder")
+        raise ValueError(f"{path} is a {existing}, but the log would be a {written}. Choose another name.")
+    if folder and any(entry.name not in file_names() for entry in path.iterdir()):
+        raise ValueError(f"The folder {path} contains other files than a valuefit log. Choose another name.")
 
 
-def _put(temporary: Path, path: Path, force: bool) -> None:
-    """Give what was written its name; an old folder steps aside first, for folders are not renamed over others."""
+def _move_into_place(temporary: Path, path: Path, force: bool) -> None:
+    """Rename `temporary` to `path`; an old folder is renamed first, because a folder cannot be renamed over another."""
     if not force and os.path.lexists(path):
-        raise ValueError(f"{path} appeared while the log was being written. Choose another name, or use force.")
+        raise ValueError(f"{path} was created while the log was being written. Choose another name, or use force.")
     if not path.is_dir():
         os.replace(temporary, path)
         return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.old")
-    os.rename(path, aside)
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    os.rename(path, old)
     try:
         os.rename(temporary, path)
     except BaseException:
-        os.rename(aside, path)
+        os.rename(old, path)
         raise
-    _remove(aside)
+    _remove(old)
 
 
 def _remove(path: Path) -> None:
@@ -147,9 +147,13 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _as_table(log: Transitions, *, flat: bool) -> dict[str, Any]:
-    """One row a step; next observations unless each is that of the next row, masked where an episode terminated."""
-    _check_whole(log)
+def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
+    """One array per column, under the names of a table (`flat`) or of `Transitions.from_arrays`.
+
+    Next observations are included if any differs from the observation of the next row; they are masked where the
+    episode terminated.
+    """
+    _check_contiguous(log)
     if flat and log.observations.ndim > 2:
         raise ValueError(
             f"Observations of shape {log.observations.shape[1:]} do not fit the columns of a table. Save the log as a "
@@ -165,8 +169,8 @@ def _as_table(log: Transitions, *, flat: bool) -> dict[str, Any]:
     }
     follows = np.append((log.next[:-1] == log.now[1:]) & ~log.begins[1:], False)
     if not (follows | log.terminated).all():
-        none = log.terminated.reshape(-1, *[1] * (log.observations.ndim - 1))
-        table[next_obs] = np.ma.array(log.observations[log.next], mask=np.broadcast_to(none, table[obs].shape))
+        mask = log.terminated.reshape(-1, *[1] * (log.observations.ndim - 1))
+        table[next_obs] = np.ma.array(log.observations[log.next], mask=np.broadcast_to(mask, table[obs].shape))
     if (log.ratio != 1).any():
         table["ratio"] = log.ratio
     for name in ("action", "behaviour_prob"):
@@ -177,12 +181,12 @@ def _as_table(log: Transitions, *, flat: bool) -> dict[str, Any]:
     return table
 
 
-def _check_whole(log: Transitions) -> None:
-    """A table tells episodes by their ids alone, so it cannot hold a selection that cuts or repeats them."""
+def _check_contiguous(log: Transitions) -> None:
+    """Refuse selections with gaps or repeated steps: a table delimits episodes by their numbers alone."""
     last = np.append(log.begins[1:], True)
-    whole = not ((log.terminated | log.truncated) & ~last).any()
-    if not whole or len(np.unique(log.episode)) != log.begins.sum():
+    contiguous = not ((log.terminated | log.truncated) & ~last).any()
+    if not contiguous or len(np.unique(log.episode)) != log.begins.sum():
         raise ValueError(
-            "This log is a selection in which steps of an episode do not follow one another, which a table cannot say. "
-            "Save it as a folder (a name without ending)."
+            "This log is a selection in which the steps of an episode are not consecutive, which a table cannot "
+            "represent. Save it as a folder (a name without extension)."
         )

@@ -1,4 +1,4 @@
-"""Arrays in .npy format inside archives and folders: their headers are checked before anything is read or unpacked."""
+"""Arrays in .npy format in archives and folders; headers are checked before any data is read or decompressed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from numpy.lib import format as npy
 from valuefit.extras import said
 from valuefit.typing import Array
 
-# np.load reads an entry before anybody has seen its size
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# np.load would allocate an array before its declared size can be checked
+HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of an .npy stream; refuses Python objects, which would be unpickled, and other kinds of dtype."""
+    """Shape and dtype of an .npy stream; raises ValueError for Python objects and dtypes not among `kinds`."""
     try:
-        shape, _, dtype = HEADERS[npy.read_magic(stream)](stream)
+        shape, _, dtype = HEADER_READERS[npy.read_magic(stream)](stream)
     except (ValueError, KeyError) as error:
-        raise ValueError(f"{where} is no array of numbers in .npy format ({said(error)}).") from error
+        raise ValueError(f"{where} is not an array of numbers in .npy format ({said(error)}).") from error
     if dtype.hasobject or dtype.kind not in kinds:
         raise ValueError(
             f"{where} holds {'Python objects' if dtype.hasobject else f'dtype {dtype}'}, not numbers. "
-            "valuefit unpickles nothing: save it as a plain numeric array."
+            "valuefit does not unpickle objects: save it as a plain numeric array."
         )
     return shape, dtype
 
 
 def declared_bytes(archive: zipfile.ZipFile, name: str, where: str, *, kinds: str = "biuf") -> int:
-    """Bytes of an array in an .npz archive by its header, which must fit the entry that carries it."""
+    """Bytes of an array in an .npz archive by its header, which must not exceed the size of the archive entry."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as stream:
         shape, dtype = read_header(stream, f"{name!r} in {where}", kinds=kinds)
@@ -39,7 +39,7 @@ def declared_bytes(archive: zipfile.ZipFile, name: str, where: str, *, kinds: st
         size *= length
     if size > info.file_size:
         raise ValueError(
-            f"{name!r} in {where} declares more numbers than it holds: the file is damaged. Write it anew."
+            f"{name!r} in {where} declares more numbers than it holds: the file is damaged. Write it again."
         )
     return size
 

@@ -1,4 +1,4 @@
-"""The log: steps of episodes, with every observation stored once."""
+"""The log of transitions, with each observation stored once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from valuefit.typing import Array
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """An immutable log of steps: observations once, and for each step where it was and where it led.
+    """An immutable log of steps, each a pair of row indices into the stored observations.
 
-    `now[t]` and `next[t]` are rows of `observations`; `next[t] = -1` where the episode terminated and
-    no observation followed. `terminated` stops the bootstrap, `truncated` does not. `begins[t]` says
-    that step t does not continue step t-1, so a trace starts afresh there. Build it with
+    `now[t]` and `next[t]` are rows of `observations`; `next[t] = -1` where the episode terminated.
+    `terminated` stops the bootstrap, `truncated` does not. `begins[t]` is True where step t does not
+    continue step t-1, so that the eligibility trace restarts there. Build it with
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
-    by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied; large observations are not.
-    `notes` say in words what a reader assumed or left out, `source` where the log came from, `names` what the numbers
-    of an observation are called, where that is known.
+    by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied;
+    observations are copied only where necessary.
+    `notes` list what a reader assumed or left out, `source` is the file or object the log was read from, and `names`
+    are the names of the entries of an observation, where they are known.
     """
 
     observations: Array
@@ -55,13 +56,13 @@ class Transitions:
         target_prob: Any = None,
         ratio: Any = None,
     ) -> Transitions:
-        """A log from one array a column, one entry a step, steps of an episode together and in order.
+        """A log from one array per column, one entry per step; the steps of an episode are contiguous and in order.
 
-        `observation` is (n, ...) floats, or (n,) integers that name states. Without `next_observation`
-        the observation of the following step is taken. Without `episode`, an episode ends at each
-        `terminated` or `truncated`. Importance ratios come from `ratio`, or from
+        `observation` is (n, ...) floats, or (n,) integers that label states. Without `next_observation`
+        the observation of the following step is used. Without `episode`, an episode ends at each
+        `terminated` or `truncated`. Importance ratios are `ratio`, or
         `target_prob / behaviour_prob` of the logged action; without either the log is on-policy.
-        `behaviour_prob` alone is kept for a target policy that is named later.
+        `behaviour_prob` alone is kept for a target policy given later.
         """
         observation = check_observations("observation", observation)
         n = len(observation)
@@ -78,16 +79,19 @@ class Transitions:
         last[:-1] = begins[1:]
         early = (terminated | truncated) & ~last
         if early.any():
-            where = int(np.flatnonzero(early)[0])
+            step = int(np.flatnonzero(early)[0])
             raise ValueError(
-                f"Step {where} is marked as an end, but episode {episode[where]} goes on after it. "
-                "Give the steps that follow an episode number of their own."
+                f"Step {step} is marked as terminated or truncated, but episode {episode[step]} continues after it. "
+                "Give the steps that follow another episode number."
             )
-        rows, now, next = _store_once(observation, next_observation, terminated, last, episode)
+        rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
         if action is not None:
             action = np.asarray(action)
             if action.dtype.hasobject or action.ndim == 0 or len(action) != n:
-                raise ValueError(f"action must be numbers, one a step: {n} steps, action {action.shape}.")
+                raise ValueError(
+                    f"action must be numbers, one entry per step; the log has {n} steps, "
+                    f"action has shape {action.shape}."
+                )
         return cls(
             observations=rows,
             now=now,
@@ -96,16 +100,17 @@ class Transitions:
             terminated=terminated,
             truncated=truncated,
             episode=episode,
-            ratio=_ratios(ratio, behaviour_prob, target_prob, n),
+            ratio=_importance_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
             action=action,
-            behaviour_prob=None if behaviour_prob is None else _behaviour(behaviour_prob, n),
+            behaviour_prob=None if behaviour_prob is None else _positive_probabilities(behaviour_prob, n),
         )._frozen()
 
     def _frozen(self) -> Transitions:
+        """The same log with read-only arrays."""
         for name, column in list(vars(self).items()):
             if isinstance(column, np.ndarray):
-                view = column.view()  # the caller's own array stays writeable
+                view = column.view()  # the caller's array stays writeable
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
         return self
@@ -115,12 +120,12 @@ class Transitions:
 
     @property
     def has_numbered_states(self) -> bool:
-        """Whether observations are state numbers rather than vectors."""
+        """Whether observations are integer state labels rather than vectors."""
         return are_state_numbers(self.observations)
 
     @property
     def shape(self) -> tuple[int]:
-        """(steps,): what scikit-learn asks of data that it slices."""
+        """(steps,), which scikit-learn requires of data that it slices."""
         return (len(self),)
 
     def __repr__(self) -> str:
@@ -131,7 +136,7 @@ class Transitions:
         )
 
     def __getitem__(self, steps: Any) -> Transitions:
-        """The chosen steps. Where a chosen step does not follow the one before it, a trace starts afresh."""
+        """The chosen steps. The eligibility trace restarts where a chosen step does not follow the previous one."""
         chosen = np.atleast_1d(np.arange(len(self))[steps])
         if len(chosen) == 0:
             raise ValueError("No steps are left: the selection is empty.")
@@ -153,7 +158,7 @@ class Transitions:
         return ids[np.argsort(first)]
 
     def select(self, episodes: int | Sequence[int] | Array) -> Transitions:
-        """The steps of these episodes, whole, in the order of the log."""
+        """All steps of these episodes, in the order of the log."""
         wanted = np.atleast_1d(np.asarray(episodes))
         missing = np.setdiff1d(wanted, self.episode)
         if len(missing):
@@ -161,7 +166,7 @@ class Transitions:
         return self[np.isin(self.episode, wanted)]
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
-        """Two logs with about `fraction` and the rest of the episodes, drawn at random; no episode is cut."""
+        """Split by episode into two logs: about `fraction` of the episodes, drawn at random, and the others."""
         ids = self.episodes
         if not 0 < fraction < 1:
             raise ValueError(f"fraction must lie strictly between 0 and 1; it is {fraction}.")
@@ -173,18 +178,18 @@ class Transitions:
         return self[inside], self[~inside]
 
 
-def _store_once(
+def _share_rows(
     observation: Array, next_observation: Any, terminated: Array, last: Array, episode: Array
 ) -> tuple[Array, Array, Array]:
-    """Rows, now, next: the observation after a step is the next step's own wherever they are equal."""
+    """Rows, now, next: the next observation of a step shares the row of the following step where they are equal."""
     n = len(observation)
     if next_observation is None:
-        open_end = last & ~terminated
-        if open_end.any():
-            where = int(np.flatnonzero(open_end)[0])
+        missing = last & ~terminated
+        if missing.any():
+            step = int(np.flatnonzero(missing)[0])
             raise ValueError(
-                f"Episode {episode[where]} ends at step {where} without terminating, and nothing says what it "
-                "observed next. Give next_observation, or leave that last step out."
+                f"Episode {episode[step]} ends at step {step} without terminating, but its next observation is "
+                "missing. Give next_observation, or leave that last step out."
             )
         now = np.arange(n)
         rows, next = observation, np.where(last, -1, now + 1)
@@ -194,34 +199,34 @@ def _store_once(
             raise ValueError(
                 f"next_observation has shape {shape} but observation has {observation.shape}. They must be equal."
             )
-        # what follows a terminated step is never looked at, so it may be padding
+        # the next observation of a terminated step is never used, so it may be padding
         after = check_observations("next_observation", next_observation, ~terminated)
-        same = np.zeros(n, bool)
+        shared = np.zeros(n, bool)
         equal = after[:-1] == observation[1:]
-        same[:-1] = equal.all(axis=tuple(range(1, equal.ndim))) & ~last[:-1]
-        alone = ~same & ~terminated
+        shared[:-1] = equal.all(axis=tuple(range(1, equal.ndim))) & ~last[:-1]
+        separate = ~shared & ~terminated
         next = np.full(n, -1)
-        next[same] = np.flatnonzero(same) + 1
-        next[alone] = n + np.arange(alone.sum())
-        now, rows = np.arange(n), np.concatenate([observation, after[alone]])
-    if are_state_numbers(rows):  # a row for each state, not for each visit
-        rows, place = np.unique(rows, return_inverse=True)
-        now, next = place[now], np.where(next < 0, -1, place[next])
+        next[shared] = np.flatnonzero(shared) + 1
+        next[separate] = n + np.arange(separate.sum())
+        now, rows = np.arange(n), np.concatenate([observation, after[separate]])
+    if are_state_numbers(rows):  # one row per state, not per visit
+        rows, index = np.unique(rows, return_inverse=True)
+        now, next = index[now], np.where(next < 0, -1, index[next])
     return rows, now.astype(np.int64), next.astype(np.int64)
 
 
-def _behaviour(behaviour_prob: Any, n: int) -> Array:
+def _positive_probabilities(behaviour_prob: Any, n: int) -> Array:
     behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
     if (behaviour <= 0).any():
-        where = int(np.flatnonzero(behaviour <= 0)[0])
+        step = int(np.flatnonzero(behaviour <= 0)[0])
         raise ValueError(
-            f"behaviour_prob is {behaviour[where]} at step {where}, but that action was taken. "
-            "Probabilities of logged actions are positive (are these log-probabilities? take exp first)."
+            f"behaviour_prob is {behaviour[step]} at step {step}, but that action was taken. "
+            "Probabilities of logged actions must be positive (if these are log-probabilities, take exp first)."
         )
     return behaviour
 
 
-def _ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
+def _importance_ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
     if ratio is not None:
         if target_prob is not None:
             raise ValueError("Give either ratio or the two probabilities, not both.")
@@ -236,13 +241,11 @@ def _ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
     else:
         target = numbers("target_prob", target_prob, length=n)
         with np.errstate(over="ignore"):
-            values = target / _behaviour(behaviour_prob, n)
+            values = target / _positive_probabilities(behaviour_prob, n)
     if not np.isfinite(values).all():
-        where = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ValueError(
-            f"target_prob / behaviour_prob is {values[where]} at step {where}: behaviour_prob is too small."
-        )
+        step = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(f"target_prob / behaviour_prob is {values[step]} at step {step}: behaviour_prob is too small.")
     if (values < 0).any():
-        where = int(np.flatnonzero(values < 0)[0])
-        raise ValueError(f"ratio is {values[where]} at step {where}. Importance ratios cannot be negative.")
+        step = int(np.flatnonzero(values < 0)[0])
+        raise ValueError(f"ratio is {values[step]} at step {step}. Importance ratios cannot be negative.")
     return values

@@ -1,1 +1,1 @@
-"""Readers of files and tables, one format each; all end in `data.assemble`."""
+"""Readers of files and tables, one format per module; each passes its columns to `data.assemble`."""

@@ -1,4 +1,4 @@
-"""A dict of arrays, one entry a step: our names, D4RL's or d3rlpy's, or any with `columns`."""
+"""Dicts of arrays, with valuefit's names, those of D4RL or d3rlpy, or others mapped by `columns`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build
-from valuefit.data.columns import choose
+from valuefit.data.assemble import build_log
+from valuefit.data.columns import match_columns
 from valuefit.data.transitions import Transitions
 from valuefit.extras import said
 from valuefit.typing import Array
 
 
 def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Transitions:
-    """A log from named arrays (lists and CPU tensors will do); entries that are not needed are not looked at."""
+    """A log from named arrays, lists or CPU tensors, one entry per step; other entries are ignored."""
     where = "the dict"
 
     def read(name: str) -> Array:
@@ -23,7 +23,8 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
             return np.asarray(source[name])
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"Column {name!r} of {where} is no array: {said(error)}. Give one row of equal shape for each step."
+                f"Column {name!r} of {where} is not an array: {said(error)}. Give rows of equal shape, one per step."
             ) from error
 
-    return build(choose([name for name in source if isinstance(name, str)], columns, where), read, where)
+    matched = match_columns([name for name in source if isinstance(name, str)], columns, where)
+    return build_log(matched, read, where)

@@ -1,4 +1,4 @@
-"""Tables in memory that speak Arrow (pandas, polars, pyarrow), and their columns as NumPy arrays."""
+"""Tables in memory that support Arrow (pandas, polars, pyarrow), and their columns as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,71 +7,71 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build
-from valuefit.data.columns import choose, needed
+from valuefit.data.assemble import build_log
+from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need, said
 from valuefit.typing import Array
 
 
 def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Transitions:
-    """A log from a pandas or polars frame, an Arrow table, or whatever else offers the Arrow stream protocol."""
+    """A log from a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
     kind = type(source).__name__
     pyarrow = need("pyarrow", "files", f"Reading a {kind}")
     try:
         table = pyarrow.table(source)
     except TypeError as error:
         raise ValueError(
-            f"A {kind} is no log that valuefit can read. Give a path, 'minari:<id>', a dict of arrays, or a table "
+            f"valuefit cannot read a log of type {kind}. Give a path, 'minari:<id>', a dict of arrays, or a table "
             "(pandas, polars, Arrow)."
         ) from error
     except pyarrow.ArrowException as error:
         raise ValueError(
             f"The {kind} cannot be read as a table: {said(error)}. Drop or convert that column."
         ) from error
-    return build_table(table, columns, f"the {kind}")
+    return build_log_from_table(table, columns, f"the {kind}")
 
 
-def build_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Transitions:
+def build_log_from_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Transitions:
     """A log from a pyarrow.Table."""
-    check_names(table.column_names, where)
-    chosen = choose(table.column_names, columns, where)
-    for name in needed(chosen):
-        check_type(name, table.schema.field(name).type, where)
-    return build(chosen, lambda name: to_array(name, table[name], where), where)
+    check_unique_names(table.column_names, where)
+    matched = match_columns(table.column_names, columns, where)
+    for name in columns_to_read(matched):
+        check_numeric_type(name, table.schema.field(name).type, where)
+    return build_log(matched, lambda name: to_array(name, table[name], where), where)
 
 
-def check_names(names: Sequence[str], where: str) -> None:
-    """Two columns of one name: nobody can say which is meant."""
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1] if len(set(names)) < len(names) else []
-    if twice:
-        raise ValueError(f"{where} has more than one column {twice[0][:60]!r}. Rename them.")
+def check_unique_names(names: Sequence[str], where: str) -> None:
+    """Raise ValueError if two columns have the same name, which would be ambiguous."""
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{where} has more than one column {repeated[:60]!r}. Rename them.")
 
 
-def check_type(name: str, kind: Any, where: str) -> None:
-    """Refuse what is not numbers or lists of numbers, before it is read."""
+def check_numeric_type(name: str, kind: Any, where: str) -> None:
+    """Raise ValueError if an Arrow type is neither numeric nor lists of numbers; called before the column is read."""
     types = need("pyarrow", "files", "Reading a table").types
     inner = kind
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = kind.value_type
     if types.is_dictionary(inner):
         inner = inner.value_type
-    simple = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal, types.is_null
-    if not any(test(inner) for test in simple):
+    numeric = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal, types.is_null
+    if not any(test(inner) for test in numeric):
         text = types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)
         holds = "text" if text else str(kind)[:60]
         raise ValueError(
-            f"Column {name!r} of {where} holds {holds}, not numbers. Convert it (for names, number them), or name "
+            f"Column {name!r} of {where} holds {holds}, not numbers. Convert it (number the categories), or name "
             "another column with columns=."
         )
 
 
 def to_array(name: str, column: Any, where: str) -> Array:
-    """An Arrow column as numbers; what is missing becomes NaN."""
+    """An Arrow column as a numeric array; missing values become NaN."""
     pyarrow = need("pyarrow", "files", "Reading a table")
     types, kind = pyarrow.types, column.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _vectors(name, column, where)
+        return _list_column(name, column, where)
     if types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
     if types.is_decimal(kind) or types.is_null(kind):
@@ -81,8 +81,8 @@ def to_array(name: str, column: Any, where: str) -> Array:
     return np.asarray(column.to_numpy())
 
 
-def _vectors(name: str, column: Any, where: str) -> Array:
-    """A column of lists of one length: a matrix, with a row of NaN where a list is missing."""
+def _list_column(name: str, column: Any, where: str) -> Array:
+    """A column of lists of equal length as a matrix, with a row of NaN where a list is missing."""
     compute = need("pyarrow.compute", "files", "Reading a table")
     blocks, present, width = [], [], None
     for chunk in column.chunks:
@@ -93,17 +93,17 @@ def _vectors(name: str, column: Any, where: str) -> Array:
         lengths = compute.unique(compute.list_value_length(valid)).to_pylist()
         width = lengths[0] if width is None else width
         if lengths != [width]:
-            odd = next(length for length in lengths if length != width)
+            other = next(length for length in lengths if length != width)
             raise ValueError(
-                f"The lists in column {name!r} of {where} differ in length ({width} and {odd}). Every observation "
-                "needs as many numbers."
+                f"The lists in column {name!r} of {where} differ in length ({width} and {other}). Give every step the "
+                "same number of entries."
             )
         blocks.append(to_array(name, compute.list_flatten(valid), where).reshape(len(valid), width))
     if not blocks:
         return np.full((len(column), 1), np.nan)
-    values, there = np.concatenate(blocks), np.concatenate(present)
-    if there.all():
+    values, valid_rows = np.concatenate(blocks), np.concatenate(present)
+    if valid_rows.all():
         return values
-    filled = np.full((len(there), width or 0), np.nan)
-    filled[there] = values
+    filled = np.full((len(valid_rows), width or 0), np.nan)
+    filled[valid_rows] = values
     return filled

@@ -1,4 +1,4 @@
-"""CSV with a header line; commas, semicolons or tabs between the columns."""
+"""CSV files with a header line; the delimiter is a comma, a semicolon or a tab."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from valuefit.data.assemble import build
-from valuefit.data.columns import choose, needed
-from valuefit.data.readers.arrow import check_names, to_array
+from valuefit.data.assemble import build_log
+from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.readers.arrow import check_unique_names, to_array
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need, said
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
-LONGEST_HEADER = 1 << 20  # bytes
+MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 
 
 def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from a CSV file; only the columns that are needed are converted."""
+    """A log from a CSV file; only the matched columns are converted."""
     arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
     pyarrow = need("pyarrow", "files", "Reading CSV")
     where = str(path)
     names, delimiter = _header(path)
-    check_names(names, where)
-    chosen = choose(names, columns, where)
-    wanted = needed(chosen)
-    check_size(8 * len(wanted) * _lines(path), limit, where)
+    check_unique_names(names, where)
+    matched = match_columns(names, columns, where)
+    wanted = columns_to_read(matched)
+    check_size(8 * len(wanted) * _count_lines(path), limit, where)
     try:
-        with open(path, "rb") as stream:  # a stream, for pyarrow would unpack a compressed file by its name
+        with open(path, "rb") as stream:  # a stream, because pyarrow would decompress a file by its extension
             table = arrow_csv.read_csv(
                 stream,
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
@@ -42,31 +42,31 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Tr
         column = table[name]
         if pyarrow.types.is_string(column.type) or pyarrow.types.is_binary(column.type):
             raise ValueError(
-                f"Column {name!r} of {where} holds text{_example(column)}, not numbers. Convert it (for names, number "
-                "them), or name another column with columns=."
+                f"Column {name!r} of {where} holds text{_example(column)}, not numbers. Convert it (number the "
+                "categories), or name another column with columns=."
             )
         return to_array(name, column, where)
 
-    return build(chosen, read, where)
+    return build_log(matched, read, where)
 
 
 def _header(path: Path) -> tuple[list[str], str]:
-    """Names of the columns, and what stands between them."""
+    """Column names and the delimiter."""
     with open(path, "rb") as stream:
-        line = stream.readline(LONGEST_HEADER)
+        line = stream.readline(MAX_HEADER_BYTES)
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"The first line of {path} is not UTF-8 text, so it is no CSV header.") from error
-    if not text or len(line) == LONGEST_HEADER:
-        raise ValueError(f"{path} has no header line. Write the names of the columns in its first line.")
+        raise ValueError(f"The first line of {path} is not UTF-8 text, so it is not a CSV header.") from error
+    if not text or len(line) == MAX_HEADER_BYTES:
+        raise ValueError(f"{path} has no header line. Write the column names in its first line.")
     delimiter = max((",", ";", "\t"), key=text.count)
     names = next(csv.reader([text], delimiter=delimiter))
     return names, delimiter
 
 
-def _lines(path: Path) -> int:
-    """How many rows the file can have: its size says little, for a cell may take one byte or twenty."""
+def _count_lines(path: Path) -> int:
+    """Maximum number of rows; the file size is a poor bound, because a cell may take one byte or twenty."""
     lines = 0
     with open(path, "rb") as stream:
         while block := stream.read(1 << 22):
@@ -75,7 +75,7 @@ def _lines(path: Path) -> int:
 
 
 def _example(column: Any) -> str:
-    """The first cell that is no number, for the sentence."""
+    """The first cell that is not a number, for the error message."""
     for cell in column.slice(0, 100_000).to_pylist():
         try:
             float(cell or 0)

@@ -1,4 +1,4 @@
-"""HDF5 in the layout of D4RL; nothing outside the file is ever followed."""
+"""HDF5 files in the layout of D4RL; links and external data are never followed."""
 
 from __future__ import annotations
 
@@ -8,102 +8,105 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build
-from valuefit.data.columns import choose, needed
+from valuefit.data.assemble import build_log
+from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need, said
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
-MOST_NAMES = 10_000
+MAX_DATASETS = 10_000  # bounds the time to list the datasets of an untrusted file
 
 
 def read_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from `observations, actions, rewards, terminals`, and if there `timeouts, next_observations`.
+    """A log from the datasets `observations, actions, rewards, terminals`; optional: `timeouts, next_observations`.
 
-    `infos/action_log_probs` become behaviour probabilities. Other layouts: `columns` maps our names to
-    paths inside the file (`{"obs": "data/state"}`).
+    `infos/action_log_probs` are converted to behaviour probabilities. For other layouts `columns` maps
+    valuefit's names to paths inside the file (`{"obs": "data/state"}`).
     """
     where = str(path)
-    with opened(path) as file:
-        chosen = choose(names_in(file), columns, where)
-        found = {name: dataset(file, name, where) for name in needed(chosen)}
-        check_size(sum(declared(one) for one in found.values()), limit, where)
-        arrays = {name: values(one, where) for name, one in found.items()}
-    return build(chosen, arrays.__getitem__, where)
+    with open_hdf5(path) as file:
+        matched = match_columns(dataset_paths(file), columns, where)
+        found = {name: find_dataset(file, name, where) for name in columns_to_read(matched)}
+        check_size(sum(dataset_bytes(dataset) for dataset in found.values()), limit, where)
+        arrays = {name: read_dataset(dataset, where) for name, dataset in found.items()}
+    return build_log(matched, arrays.__getitem__, where)
 
 
-def opened(path: Path) -> Any:
-    """The file, for reading."""
+def open_hdf5(path: Path) -> Any:
+    """Open a file for reading."""
     h5py = need("h5py", "files", "Reading HDF5")
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise ValueError(f"{path} is no HDF5 file, or it is damaged ({said(error)}). Write it anew.") from error
+        raise ValueError(f"{path} is not an HDF5 file, or it is damaged ({said(error)}). Write it again.") from error
 
 
-def names_in(group: Any) -> list[str]:
-    """Paths of datasets in a group and in the groups it contains; links are named but not followed."""
+def dataset_paths(group: Any) -> list[str]:
+    """Paths of the datasets in a group and its subgroups; links are listed but not followed."""
     h5py = need("h5py", "files", "Reading HDF5")
     found: list[str] = []
-    seen = set()  # groups, by where they lie in the file: they may contain themselves
-    waiting = [(group, "")]
-    while waiting:
-        place, prefix = waiting.pop()
-        address = h5py.h5o.get_info(place.id).addr
-        if address in seen:
+    visited = set()  # addresses of groups: a group may contain itself
+    pending = [(group, "")]
+    while pending:
+        parent, prefix = pending.pop()
+        address = h5py.h5o.get_info(parent.id).addr
+        if address in visited:
             continue
-        seen.add(address)
-        for name in place:
-            inside = isinstance(place.get(name, getlink=True), h5py.HardLink)
-            if inside and place.get(name, getclass=True) is h5py.Group:
-                waiting.append((place[name], f"{prefix}{name}/"))
+        visited.add(address)
+        for name in parent:
+            inside = isinstance(parent.get(name, getlink=True), h5py.HardLink)
+            if inside and parent.get(name, getclass=True) is h5py.Group:
+                pending.append((parent[name], f"{prefix}{name}/"))
             else:
                 found.append(prefix + name)
-        if len(found) + len(waiting) > MOST_NAMES:
-            raise ValueError(f"{group.file.filename} holds more than {MOST_NAMES} arrays, so it is no log of steps.")
+        if len(found) + len(pending) > MAX_DATASETS:
+            raise ValueError(
+                f"{group.file.filename} holds more than {MAX_DATASETS} arrays, so it is not a log of steps."
+            )
     return found
 
 
-def dataset(group: Any, name: str, where: str) -> Any:
-    """The dataset at a path, every part of which lies in this file."""
+def find_dataset(group: Any, name: str, where: str) -> Any:
+    """The numeric dataset at a path; raises ValueError if any part of the path or of its data is outside the file."""
     h5py = need("h5py", "files", "Reading HDF5")
-    place = group
+    found = group
     for part in name.split("/"):
-        link = place.get(part, getlink=True) if isinstance(place, h5py.Group) and part else None
+        link = found.get(part, getlink=True) if isinstance(found, h5py.Group) and part else None
         if isinstance(link, h5py.ExternalLink | h5py.SoftLink):
             raise ValueError(
-                f"{name!r} in {where} is a link, which may lead to another file; valuefit does not follow it. Copy the "
-                "data into the file."
+                f"{name!r} in {where} is a link, which may point to another file; valuefit does not follow links. Copy "
+                "the data into the file."
             )
         if link is None:
             raise ValueError(f"{where} has no dataset {name!r}.")
-        place = place[part]
-    if not isinstance(place, h5py.Dataset) or place.shape is None:
-        raise ValueError(f"{name!r} in {where} is no array of numbers.")
-    if place.external is not None or place.is_virtual:
-        kind = "a virtual dataset" if place.is_virtual else "stored in another file"
+        found = found[part]
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        raise ValueError(f"{name!r} in {where} is not an array of numbers.")
+    if found.external is not None or found.is_virtual:
+        kind = "a virtual dataset, which may refer to other files" if found.is_virtual else "stored in another file"
         raise ValueError(
-            f"{name!r} in {where} is {kind}, which may draw on other files; valuefit does not open them. Copy the "
-            "data into the file."
+            f"{name!r} in {where} is {kind}; valuefit does not open other files. Copy the data into the file."
         )
-    if place.dtype.hasobject or place.dtype.kind not in "biuf":
+    if found.dtype.hasobject or found.dtype.kind not in "biuf":
         raise ValueError(
-            f"Column {name!r} of {where} holds {'text' if place.dtype.hasobject else place.dtype}, not numbers. "
+            f"Column {name!r} of {where} holds {'text' if found.dtype.hasobject else found.dtype}, not numbers. "
             "Convert it, or name another with columns=."
         )
-    return place
+    return found
 
 
-def declared(one: Any) -> int:
-    """Bytes of a dataset by its shape, or of the one chunk that must be unpacked to read any of it."""
-    chunk = int(np.prod(one.chunks, dtype=object)) if one.chunks else 0
-    return int(one.dtype.itemsize) * max(int(np.prod(one.shape, dtype=object)), chunk)
+def dataset_bytes(dataset: Any) -> int:
+    """Bytes needed to read a dataset: those of its declared shape, or of one chunk if that is larger."""
+    chunk = int(np.prod(dataset.chunks, dtype=object)) if dataset.chunks else 0
+    return int(dataset.dtype.itemsize) * max(int(np.prod(dataset.shape, dtype=object)), chunk)
 
 
-def values(one: Any, where: str) -> Array:
-    """All numbers of a dataset."""
+def read_dataset(dataset: Any, where: str) -> Array:
+    """A dataset as an array."""
     try:
-        return np.asarray(one[()])
+        return np.asarray(dataset[()])
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"{one.name!r} in {where} cannot be read ({said(error)}). Write the file anew.") from error
+        raise ValueError(
+            f"{dataset.name!r} in {where} cannot be read ({said(error)}). Write the file again."
+        ) from error
