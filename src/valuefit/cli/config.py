@@ -167,34 +167,28 @@ def _no_path(name: str, value: str) -> bool:
 
 
 def config_text(settings: Settings, folder: Path) -> str:
-    """The TOML that repeats a run, to be put into this folder: all that shapes the answer, defaults too."""
+    """The TOML text of a file in `folder` that repeats a run: every setting that affects the result, with defaults."""
+    import tomli_w
+
     lines = [f"# Written by valuefit {__version__}; valuefit evaluate --config FILE runs it again."]
     if settings.log is None:
         lines.append("# No log is named, so it is the one that comes with valuefit.")
     if settings.policy is not None and is_code(settings.policy):
         lines.append("# The policy is code, so it must be repeated on the command line: --policy module:function")
+    options: dict[str, Any] = {}
     for one in fields(settings):
         value = getattr(settings, one.name)
-        if one.name in SHOWING or one.name == "columns" or value is None:
+        if one.name in SHOWING or value is None or value == {}:
             continue
-        if one.name in PATHS and not _no_path(one.name, value) and not os.path.isabs(value):
+        if one.name == "columns":  # TOML has no null
+            value = {ours: theirs or "" for ours, theirs in value.items()}
+        elif one.name in PATHS and not _no_path(one.name, value) and not os.path.isabs(value):
             value = os.path.relpath(value, folder)
-        lines.append(f"{one.name.replace('_', '-')} = {_toml(value)}")
-    if settings.columns:
-        lines += ["", "[columns]"]
-        for ours, theirs in settings.columns.items():
-            listed = f"[{', '.join(map(_toml, theirs))}]" if isinstance(theirs, list) else _toml(theirs or "")
-            lines.append(f"{_toml(ours)} = {listed}")
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: str | float) -> str:
-    if not isinstance(value, str):
-        return repr(value)
+        options[one.name.replace("_", "-")] = value
+    text = "\n".join(lines) + "\n" + tomli_w.dumps(options)
     try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"The name {value!r} is not text in UTF-8, so TOML cannot hold it. Rename it.") from None
-    import json
-
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # else as in TOML
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)]
+        raise ValueError(f"The name in {line!r} is not text in UTF-8, so TOML cannot hold it. Rename it.") from None
+    return text
