@@ -51,22 +51,24 @@ def main() -> None:
 @main.command(cls=SectionedCommand, short_help="Estimate the value of a policy from a log.")
 @click.argument("log", required=False, type=click.Path())
 @columns_option
-@setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, or "
-                "a .npy or .csv file of probabilities (states x actions, or one per step).")  # fmt: skip
-@setting_option("starts", "FILE", "Observations (.npy, .csv) to average the value over. [default: the first "
+@setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
+                "Python function that returns the probabilities of the actions for given observations; or a .npy or "
+                ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
+@setting_option("starts", "FILE", "File of observations (.npy, .csv) to average the value over. [default: the first "
                 "observation of each episode]", kind=click.Path())  # fmt: skip
-@setting_option("features", "NAME", f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}; with options: "
-                "fourier:order=5.", complete=complete_features)  # fmt: skip
+@setting_option("features", "NAME", "Features of an observation; the value is a weighted sum of them: "
+                f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}. Options follow a colon: fourier:order=5.",
+                complete=complete_features)  # fmt: skip
 @setting_option("discount", "NUMBER", "Discount factor per step, 0 to 1.", kind=float)
 @setting_option("values", "KIND", "Fit values of a state, or of a state-action pair. state-action needs --policy and "
                 "discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"]))  # fmt: skip
 @setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float)
-@setting_option("ridge", "NUMBER", "l2 penalty on the weights.", kind=float)
-@setting_option("solver", "NAME", "Solver; see valuefit solvers.", complete=complete_solvers)
+@setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float)
+@setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.", complete=complete_solvers)
 @setting_option("tol", "NUMBER", "Stop when the relative gap to the minimum of the objective is below this. "
                 "statistical: stop when the solver error is far below the standard error.",
                 kind=Tolerance())  # fmt: skip
-@setting_option("max_passes", "NUMBER", "Maximum number of passes over the log.", kind=float)
+@setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float)
 @setting_option("seed", "NUMBER", "Random seed of the solver.", kind=int)
 @setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
@@ -84,7 +86,8 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
     (or over --starts). It is reported with its standard error and a 95% interval.
 
     LOG has one row per step. It is a .csv, .tsv, .parquet or .npz file, an .h5 file in the layout of D4RL, a folder
-    written by valuefit or Minari, or minari:ID. Without LOG, the built-in example (Mountain Car) is evaluated.
+    written by valuefit or Minari, or minari:ID, a downloaded Minari dataset. Without LOG, the built-in
+    example (Mountain Car) is evaluated.
 
     \b
     Columns of LOG (use --columns if yours have other names):
@@ -168,6 +171,9 @@ def solvers(markdown: bool) -> None:
 def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
     """Compare all solvers on the Random MDP of Du et al. (2017): passes, seconds, gap.
 
+    A pass reads every step of the log once. The gap is the distance of the objective from its minimum, relative to its
+    distance at the start: 1 at the start, 0 at the minimum.
+
     \b
     Examples:
       valuefit demo --quick
@@ -187,8 +193,17 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
 def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
     """Reproduce an experiment of Du et al. (2017): tune the steps, run, write figure and tables.
 
-    NAME is random-mdp, mountain-car-5000, mountain-car-20000, off-policy, traces, table-1, or a path to a TOML
-    file. An interrupted run resumes if you start it again with the same folder.
+    \b
+    NAME is one of these, or the path of a TOML file:
+      random-mdp            Figure 1
+      mountain-car-5000     Figure 2
+      mountain-car-20000    Figure 3
+      off-policy            section 7, importance ratios
+      traces                section 7, eligibility traces
+      table-1               Table 1, measured
+
+    The paper is "Stochastic Variance Reduction Methods for Policy Evaluation" (ICML 2017). An interrupted run resumes
+    if you start it again with the same folder.
 
     \b
     Examples:

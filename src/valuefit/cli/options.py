@@ -113,6 +113,7 @@ def setting_option(name: str, metavar: str, text: str, *, kind: Any = str, compl
 
 columns_option = click.option(
     "--columns", multiple=True, metavar="OURS=THEIRS", callback=read_columns,
-    help="Use your column THEIRS as OURS: reward=r, or obs=x,v. Repeat for more. done= ignores a column.",
+    help="Read the column that valuefit calls OURS from your column THEIRS: reward=r, or obs=x,v. Repeat it for more "
+    "columns. An empty THEIRS (done=) ignores the column.",
 )  # fmt: skip
 force_option = click.option("--force", is_flag=True, default=None, help="Overwrite existing files.")

@@ -75,9 +75,8 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
                     continue
                 colour, dashes = LINE_STYLES[curve.method]
                 passes, logs = on_common_passes([run for run in curve.runs if run["passes"]])
-                shown = 10 ** np.clip(
-                    logs, np.log10(MIN_PLOTTED_GAP) - 1, 3
-                )  # beyond the axis limits, so that curves run out of the panel
+                # the limits lie outside the axis, so that curves run out of the panel
+                shown = 10 ** np.clip(logs, np.log10(MIN_PLOTTED_GAP) - 1, 3)
                 # dashed lines are drawn over solid ones, so that both show where they coincide
                 zorder = 2.0 if dashes == "-" else 2.1
                 median = np.median(shown, axis=0)
