@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src")]  # these sources, whatever is installed
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]  # use these sources, not an installed valuefit
 
-import valuefit  # noqa: E402  (only now can it be found)
+import valuefit  # noqa: E402  (needs the path above)
 
 project = "valuefit"
 author = copyright = "The valuefit developers"
@@ -17,7 +17,7 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 highlight_language = "text"
-smartquotes = False  # quotes in sentences are often code
+smartquotes = False  # quotes are often part of code
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -36,6 +36,6 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {page.stem: [] for page in HERE.glob("*.md")}  # these have no pages below them
+html_sidebars = {page.stem: [] for page in HERE.glob("*.md")}  # these pages have no subpages
 html_show_sourcelink = False
 html_copy_source = False

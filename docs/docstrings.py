@@ -1,4 +1,4 @@
-"""Docstrings of valuefit as reStructuredText: they are written as plain text, to be read in the source too."""
+"""Convert the plain-text docstrings of valuefit to reStructuredText for Sphinx."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import inspect
 import re
 from typing import Any
 
-FORWARD = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")  # what newer Sphinx makes of an alias inside a union
+FORWARD = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")  # newer Sphinx shows a type alias in a union like this
 QUOTED = re.compile(r"(`[^`]+`)")
 
 
 def as_rst(text: str) -> str:
-    """Text with `code` in literal quotes, and nothing else that reStructuredText would take for markup."""
+    """Turn `code` into literals and escape everything else that reStructuredText would read as markup."""
     parts = QUOTED.split(text)
     parts[0::2] = [re.sub(r"([\\*|]|_(?=\W|$))", r"\\\1", part) for part in parts[0::2]]
     parts[1::2] = [f"`{part}`" for part in parts[1::2]]
@@ -20,7 +20,7 @@ def as_rst(text: str) -> str:
 
 
 def parameters(thing: Any) -> set[str]:
-    """Names that a docstring may explain: arguments and fields."""
+    """Names of the arguments and dataclass fields of a function or class."""
     try:
         found = set(inspect.signature(thing).parameters)
     except (TypeError, ValueError):
@@ -31,7 +31,7 @@ def parameters(thing: Any) -> set[str]:
 
 
 def with_lists(paragraph: str, names: set[str]) -> list[str]:
-    """The paragraph, with what follows "name:" or "name, name:" as entries of a list where these are arguments."""
+    """The paragraph as lines; "name: text" and "name, name: text" become list entries if the names are in `names`."""
     starts = []
     for match in re.finditer(r"(?:^|(?<=[.;?)] ))(\w+(?:, \w+)*): ", paragraph):
         if all(name in names for name in match[1].split(", ")):
@@ -40,14 +40,14 @@ def with_lists(paragraph: str, names: set[str]) -> list[str]:
         return [as_rst(paragraph)]
     lines = [as_rst(paragraph[: starts[0].start()].strip()), ""] if starts[0].start() else []
     for match, end in zip(starts, [*(match.start() for match in starts[1:]), len(paragraph)], strict=True):
-        said = paragraph[match.end() : end].strip()
+        text = paragraph[match.end() : end].strip()
         listed = ", ".join(f"``{name}``" for name in match[1].split(", "))
-        lines.append(f"* {listed}: {as_rst(said)}")
+        lines.append(f"* {listed}: {as_rst(text)}")
     return lines
 
 
 def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """What Sphinx calls with every docstring; `lines` is changed in place."""
+    """Hook for every docstring; changes `lines` in place."""
     names = parameters(thing)
     paragraphs = re.split(r"\n\s*\n", "\n".join(lines).strip())
     out: list[str] = []
@@ -57,14 +57,14 @@ def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: lis
 
 
 def sign(app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returns: str) -> Any:
-    """Signatures without noise: results are made by valuefit, so nobody needs their constructors."""
+    """Hook for signatures: hide the constructors of result classes, which users do not call."""
     if what == "class" and dataclasses.is_dataclass(thing) and ".solver" not in name:
         return "", None
     return tuple(None if text is None else FORWARD.sub(r"\1", text) for text in (signature, returns))
 
 
 def list_solvers(app: Any, page: str, source: list[str]) -> None:
-    """Put every solver that there is on the page of solvers, so that a new one needs no line there."""
+    """Hook for pages: insert an entry for every registered solver into the page of solvers."""
     from valuefit.solvers import registry
 
     entries = "".join(
@@ -75,7 +75,7 @@ def list_solvers(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """The hooks."""
+    """Register the hooks."""
     app.connect("autodoc-process-signature", sign)
     app.connect("autodoc-process-docstring", rewrite)
     app.connect("source-read", list_solvers)

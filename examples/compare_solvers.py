@@ -1,4 +1,4 @@
-"""Every solver on one problem: same minimum, different cost."""
+"""Run every solver on one problem: the minimum is the same, the cost differs."""
 
 import valuefit as vf
 

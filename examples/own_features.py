@@ -1,4 +1,4 @@
-"""Features by name, a scikit-learn pipeline and a function, on Mountain Car: do the answers agree?"""
+"""Evaluate one Mountain Car log with built-in features, a scikit-learn pipeline and a function, and compare."""
 
 import numpy as np
 from sklearn.kernel_approximation import RBFSampler
@@ -13,7 +13,7 @@ sampler = RBFSampler(gamma=0.5, n_components=80, random_state=0)
 
 
 def energy(observations):
-    """A constant, place, speed and what physics says about them."""
+    """A constant, position, velocity, potential and kinetic energy, and products of these."""
     x, v = observations.T
     height, motion = np.sin(3 * x), 1000 * v**2
     return np.column_stack([np.ones(len(x)), x, 10 * v, height, motion, height * motion, height * 10 * v])
@@ -27,4 +27,4 @@ for name, features in {
 }.items():
     evaluation = vf.evaluate(log, features=features, discount=0.99)
     print(f"{name:9} {evaluation.problem.d:3} features  {evaluation.policy_value}")
-print("Where they disagree by more than their intervals, some of them cannot express the value.")
+print("If estimates differ by more than their intervals, some of the features cannot express the value function.")

@@ -1,4 +1,4 @@
-"""A log in, the policy's value with its interval out."""
+"""Estimate the value of a policy from a log, with its interval."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import valuefit as vf
 
 rng = np.random.default_rng(0)
 rows = []
-for episode in range(500):  # walks on five states, left or right by a coin; reward 1 for leaving on the right
+for episode in range(500):  # random walks on five states; reward 1 for leaving on the right
     state = 2
     while 0 <= state <= 4:
         after = state + int(rng.choice([-1, 1]))

@@ -1,4 +1,4 @@
-"""A pandas table with names of its own, rows out of order, and a time limit that is not an end."""
+"""Evaluate a pandas table with other column names, unsorted rows, and episodes truncated by a time limit."""
 
 import numpy as np
 import pandas as pd

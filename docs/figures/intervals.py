@@ -1,4 +1,4 @@
-"""The figure on the first page: python docs/figures/intervals.py (half a minute)."""
+"""Draw the figure of the README: python docs/figures/intervals.py (half a minute)."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ EPISODES = (25, 50, 100, 200, 400, 800, 1600)
 
 
 def walks(episodes: int, seed: int) -> vf.Transitions:
-    """Walks on five states under a coin, where one step in five goes the other way."""
+    """Random walks on five states; one step in five goes the other way."""
     rng = np.random.default_rng(seed)
     rows = []
     for episode in range(episodes):
@@ -28,12 +28,12 @@ def walks(episodes: int, seed: int) -> vf.Transitions:
 
 
 def mostly_right(states: np.ndarray) -> np.ndarray:
-    """The policy to be judged: right seven times out of ten."""
+    """The policy to evaluate: right with probability 0.7."""
     return np.tile([0.3, 0.7], (len(states), 1))
 
 
 def main() -> None:
-    """Draw it beside this file."""
+    """Write the figure next to this file."""
     _, axis = plt.subplots(figsize=(7.2, 3.0), layout="constrained")
     for shift, colour, name, values in (
         (0.94, "#3b6fb6", "by importance ratios", "state"),

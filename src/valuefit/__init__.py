@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from valuefit.problem.problem import Problem
     from valuefit.problem.theory import Theory
 
-# public name -> module that holds it; imported on first use, for numba and scipy take their time
-_HOME = {
+# Public name -> module, imported on first use because numba and scipy import slowly.
+_MODULE_OF = {
     "Evaluation": "evaluation.evaluation",
     "PolicyEvaluator": "evaluation.estimator",
     "Problem": "problem.problem",
@@ -42,9 +42,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"valuefit has no {name!r}; it has {', '.join(__all__)}.")
-    module = importlib.import_module(f"valuefit.{_HOME[name]}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"valuefit has no attribute {name!r}; it has {', '.join(__all__)}.")
+    module = importlib.import_module(f"valuefit.{_MODULE_OF[name]}")
     found = module if name in ("datasets", "features", "solvers") else getattr(module, name)
     globals()[name] = found
     return found

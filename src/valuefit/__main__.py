@@ -1,4 +1,4 @@
-"""`python -m valuefit` is the command line."""
+"""Run the command line with `python -m valuefit`."""
 
 from valuefit.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Options in a TOML file: what wins, what is refused, and that a written file repeats the run."""
+"""Options in a TOML file: precedence, rejected files, and exact repetition of a run from a written file."""
 
 import os
 import tomllib
@@ -16,8 +16,8 @@ from valuefit.cli.config import Settings, config_text, merge
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A working directory with a log and a folder for settings."""
+def workdir(tmp_path, monkeypatch):
+    """A working directory with a log, a policy, starts and an empty folder `runs`."""
     monkeypatch.chdir(tmp_path)
     columns = steps(lengths=(25,) * 12)
     pd.DataFrame(flat(columns)).rename(columns={"reward": "r"}).to_csv("log.csv", index=False)
@@ -28,7 +28,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-EVERYTHING = (
+ALL_OPTIONS = (
     "log.csv", "--columns", "reward=r", "--columns", "obs=obs_0,obs_1,obs_2", "--columns", "truncated=", "--columns",
     "next_obs=", "--policy", "target.npy", "--starts", "starts.npy", "--features", "fourier:order=1", "--discount",
     "0.9", "--trace", "0.3", "--ridge", "1e-3", "--solver", "saga", "--tol", "1e-05", "--max-passes", "50", "--seed",
@@ -36,35 +36,35 @@ EVERYTHING = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ["run.toml", "runs/run.toml"])
-def test_a_written_file_repeats_the_run_bit_for_bit(where, place):
-    # without truncated columns some steps are left out, so the probabilities by step are fewer
+@pytest.mark.parametrize("path", ["run.toml", "runs/run.toml"])
+def test_a_written_file_repeats_the_run_bit_for_bit(path, workdir):
+    # ignoring the column truncated drops 6 of the 300 steps, so the policy has 294 probabilities
     np.save("target.npy", np.full(294, 0.5))
-    first = run("evaluate", *EVERYTHING, "--json", "--write-config", where)
+    first = run("evaluate", *ALL_OPTIONS, "--json", "--write-config", path)
     assert first.exit_code in (0, 3), first.stderr
-    again = run("evaluate", "--config", where, "--json")
+    again = run("evaluate", "--config", path, "--json")
     assert (again.exit_code, again.stdout) == (first.exit_code, first.stdout)
-    third = run("evaluate", "--config", where, "--json", "--write-config", "third.toml")
+    third = run("evaluate", "--config", path, "--json", "--write-config", "third.toml")
     assert third.stdout == first.stdout
     assert tomllib.loads(Path("third.toml").read_text())["log"] == "log.csv"
 
 
-def test_a_process_elsewhere_repeats_the_number(place, tmp_path_factory):
+def test_a_process_in_another_folder_repeats_the_number(workdir, tmp_path_factory):
     words = ("log.csv", "--columns", "reward=r", "--json")
     first = piped("evaluate", *words, "--write-config", "runs/run.toml")
     assert first.returncode == 0, first.stderr
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    again = piped("evaluate", "--config", place / "runs" / "run.toml", "--json", cwd=elsewhere)
+    again = piped("evaluate", "--config", workdir / "runs" / "run.toml", "--json", cwd=elsewhere)
     assert again.stdout == first.stdout
 
 
-def test_the_example_is_repeated_too(place):
+def test_a_run_on_the_example_log_is_repeated(workdir):
     first = run("evaluate", "--json", "--features", "fourier:order=2", "--write-config", "run.toml")
     assert "No log is named" in Path("run.toml").read_text()
     assert run("evaluate", "--config", "run.toml", "--json").stdout == first.stdout
 
 
-def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(place):
+def test_the_command_line_overrides_the_file_and_the_file_the_defaults(workdir):
     Path("run.toml").write_text(
         'log = "log.csv"\ndiscount = 0.5\nmax-passes = 7\nseed = 3\njson = true\n'
         'columns = { reward = "r", action = "" }'
@@ -72,14 +72,14 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(place):
     done = run("evaluate", "--config", "run.toml", "--discount", "0.6", "--no-json", "--quiet")
     assert done.exit_code == 0
     assert done.stdout.count("\n") == 1
-    told = facts("evaluate", "--config", "run.toml", "--discount", "0.6")
-    assert (told["discount"], told["seed"], told["ridge"]) == (0.6, 3, 0.0)
+    answer = facts("evaluate", "--config", "run.toml", "--discount", "0.6")
+    assert (answer["discount"], answer["seed"], answer["ridge"]) == (0.6, 3, 0.0)
     settings = merge({"columns": {"action": "a"}, "seed": None}, "run.toml")
     assert settings.columns == {"reward": "r", "action": "a"}
     assert (settings.seed, settings.max_passes, settings.json) == (3, 7.0, True)
 
 
-def test_every_setting_can_stand_in_a_file(place):
+def test_every_setting_can_be_read_from_a_file(workdir):
     text = (
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
         '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
@@ -95,7 +95,7 @@ def test_every_setting_can_stand_in_a_file(place):
     )  # fmt: skip
 
 
-def test_code_in_a_file_runs_only_if_the_command_line_repeats_it(place):
+def test_code_in_a_file_runs_only_if_the_command_line_repeats_it(workdir):
     words = ("--policy", "lab_uniform:policy")
     first = run("evaluate", "log.csv", "--columns", "reward=r", *words, "--write-config", "run.toml", "--json")
     assert first.exit_code == 0, first.stderr
@@ -106,7 +106,7 @@ def test_code_in_a_file_runs_only_if_the_command_line_repeats_it(place):
     assert run("evaluate", "--config", "run.toml", *words, "--json").stdout == first.stdout
 
 
-def test_a_repeated_run_overwrites_nothing_by_itself(place):
+def test_a_repeated_run_overwrites_nothing_without_force(workdir):
     words = ("evaluate", "log.csv", "--columns", "reward=r", "--save", "runs/kept.npz")
     assert run(*words, "--write-config", "runs/run.toml").exit_code == 0
     assert tomllib.loads(Path("runs/run.toml").read_text())["save"] == "kept.npz"
@@ -116,22 +116,22 @@ def test_a_repeated_run_overwrites_nothing_by_itself(place):
     assert run("evaluate", "--config", "runs/run.toml", "--force").exit_code == 0
 
 
-def test_what_is_no_path_stays_as_it_is(place):
+def test_values_that_are_not_relative_paths_are_written_unchanged(workdir):
     settings = Settings(log="minari:lab/walk-v0", policy="module:function", starts="/data/s.npy")
-    told = tomllib.loads(config_text(settings, Path("runs")))
-    assert (told["log"], told["policy"], told["starts"]) == ("minari:lab/walk-v0", "module:function", "/data/s.npy")
+    table = tomllib.loads(config_text(settings, Path("runs")))
+    assert (table["log"], table["policy"], table["starts"]) == ("minari:lab/walk-v0", "module:function", "/data/s.npy")
     Path("runs/run.toml").write_text(config_text(settings, Path("runs")))
     assert merge({"policy": "module:function"}, "runs/run.toml") == settings
 
 
-def test_a_name_that_is_no_text_is_refused():
-    with pytest.raises(ValueError, match="is not text in UTF-8, so TOML cannot hold it"):
+def test_a_name_that_is_not_utf8_is_rejected():
+    with pytest.raises(ValueError, match=r"The name in .*log = .* is not valid UTF-8, which TOML requires"):
         config_text(Settings(log=os.fsdecode(b"\xff.csv")), Path())
 
 
-def test_a_huge_file_is_refused(tmp_path):
+def test_a_huge_file_is_rejected(tmp_path):
     (tmp_path / "huge.toml").write_text("#" * (1 << 20) + "\n")
-    with pytest.raises(ValueError, match=r"huge.toml is longer than a file of options can be"):
+    with pytest.raises(ValueError, match=r"huge.toml is larger than 1,048,576 bytes, the limit for a file of options"):
         merge({}, str(tmp_path / "huge.toml"))
 
 
@@ -151,7 +151,7 @@ names = texts.filter(lambda text: not set("/\0") & set(text) and text not in (".
         columns=st.dictionaries(texts, texts | st.none() | st.lists(texts, min_size=1)),
     )
 )
-def test_any_settings_survive_being_written_and_read(tmp_path_factory, settings):
+def test_settings_are_the_same_after_writing_and_reading(tmp_path_factory, settings):
     folder = tmp_path_factory.getbasetemp() / "settings"
     folder.mkdir(exist_ok=True)
     (folder / "run.toml").write_bytes(config_text(settings, folder).encode())

@@ -1,4 +1,4 @@
-"""One log in each format, evaluated with one command line and with one Python call: the same number."""
+"""The command line and `vf.evaluate` give the same number for one log in every format."""
 
 import numpy as np
 import pandas as pd
@@ -17,24 +17,24 @@ def columns():
 
 
 def agree(source, answer, **settings):
-    """The command line's answer is that of `vf.evaluate`; gives the evaluation."""
+    """Assert that `answer`, the output of the command line, equals that of `vf.evaluate`; returns the evaluation."""
     evaluation = vf.evaluate(source, **settings)
-    told = evaluation.policy_value
-    assert abs(answer["policy_value"]["estimate"] - told.estimate) <= 1e-8
-    assert abs(answer["policy_value"]["standard_error"] - told.standard_error) <= 1e-8
-    assert np.allclose(answer["policy_value"]["interval"], told.interval, rtol=0, atol=1e-8)
+    value = evaluation.policy_value
+    assert abs(answer["policy_value"]["estimate"] - value.estimate) <= 1e-8
+    assert abs(answer["policy_value"]["standard_error"] - value.standard_error) <= 1e-8
+    assert np.allclose(answer["policy_value"]["interval"], value.interval, rtol=0, atol=1e-8)
     return evaluation
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "parquet with lists", "npz", "d4rl", "minari"])
-def test_every_format_gives_the_number_of_the_arrays(kind, columns, tmp_path):
+def test_every_format_gives_the_same_number_as_arrays(kind, columns, tmp_path):
     path = WRITERS[kind](columns, tmp_path)
     evaluation = agree(str(path), facts("evaluate", path))
     arrays = vf.evaluate(columns)
     assert abs(evaluation.policy_value.estimate - arrays.policy_value.estimate) <= 1e-8
 
 
-def test_a_parquet_file_as_a_process_of_its_own(columns, tmp_path):
+def test_a_parquet_file_in_a_separate_process(columns, tmp_path):
     path = WRITERS["parquet"](columns, tmp_path)
     done = piped("evaluate", path, "--json", "--discount", 0.9, "--features", "fourier:order=1", "--trace", 0.5)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def test_a_parquet_file_as_a_process_of_its_own(columns, tmp_path):
 
 
 def test_a_csv_without_truncation_flags(columns, tmp_path):
-    """The last step of an episode that was cut leads nowhere that the file tells of: it is left out, with a note."""
+    """The last step of a truncated episode has no known next observation: it is dropped, with a note."""
     table = pd.DataFrame(flat(columns)).drop(columns=["truncated", "next_obs_0", "next_obs_1", "next_obs_2"])
     table.to_csv(tmp_path / "log.csv", index=False)
     answer = facts("evaluate", tmp_path / "log.csv")
@@ -53,8 +53,8 @@ def test_a_csv_without_truncation_flags(columns, tmp_path):
         columns["obs"][kept], columns["reward"][kept], terminated=columns["terminated"][kept],
         episode=columns["episode"][kept], next_observation=columns["next_obs"][kept],
     )  # fmt: skip
-    number = vf.evaluate(by_hand, features=evaluation.features).policy_value.estimate
-    assert abs(answer["policy_value"]["estimate"] - number) <= 1e-8
+    expected = vf.evaluate(by_hand, features=evaluation.features).policy_value.estimate
+    assert abs(answer["policy_value"]["estimate"] - expected) <= 1e-8
     assert any("Left out the last step of 5 episodes" in note for note in answer["notes"])
 
 
@@ -71,10 +71,10 @@ def test_a_minari_dataset_by_its_id(columns, tmp_path, monkeypatch):
     assert answer["policy_value"] == facts("evaluate", folder)["policy_value"]
 
 
-def test_names_of_other_people(columns, tmp_path):
+def test_columns_with_other_names(columns, tmp_path):
     table = pd.DataFrame(flat(columns)).drop(columns=["next_obs_0", "next_obs_1", "next_obs_2"])
-    theirs = {"obs_0": "x", "obs_1": "[/]", "obs_2": "<script>", "reward": "r"}
-    table.rename(columns=theirs).to_csv(tmp_path / "log.csv", index=False)
+    renamed = {"obs_0": "x", "obs_1": "[/]", "obs_2": "<script>", "reward": "r"}
+    table.rename(columns=renamed).to_csv(tmp_path / "log.csv", index=False)
     words = ("--columns", "obs=x,[/],<script>", "--columns", "reward=r", "--columns", "action=")
     answer = facts("evaluate", tmp_path / "log.csv", *words)
     mapping = {"obs": ["x", "[/]", "<script>"], "reward": "r", "action": None}
@@ -82,7 +82,7 @@ def test_names_of_other_people(columns, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["log.parquet", "log.npz", "log"])
-def test_convert_and_evaluate_what_it_wrote(target, columns, tmp_path):
+def test_a_converted_log_gives_the_same_evaluation(target, columns, tmp_path):
     source = WRITERS["d4rl"](columns, tmp_path)
     done = run("convert", source, tmp_path / target)
     assert done.exit_code == 0, done.stderr
@@ -94,7 +94,7 @@ def test_convert_and_evaluate_what_it_wrote(target, columns, tmp_path):
     assert run("convert", source, tmp_path / target, "--force").exit_code == 0
 
 
-def test_convert_tells_what_it_assumed(columns, tmp_path):
+def test_convert_prints_the_notes_of_the_reader(columns, tmp_path):
     table = pd.DataFrame(flat(columns)).drop(columns=["truncated", "next_obs_0", "next_obs_1", "next_obs_2"])
     table.rename(columns={"reward": "r"}).to_csv(tmp_path / "log.csv", index=False)
     done = run("convert", tmp_path / "log.csv", tmp_path / "log", "--columns", "reward=r")
@@ -108,7 +108,7 @@ def test_convert_tells_what_it_assumed(columns, tmp_path):
 
 @pytest.fixture
 def discrete(tmp_path, monkeypatch):
-    """A log over four states, with a module, a table and probabilities by step that say the same policy."""
+    """A log over four states; one policy as a module, as a table and as probabilities by step."""
     rng = np.random.default_rng(3)
     n = 600
     state, action = rng.integers(0, 4, n), rng.integers(0, 2, n)
@@ -129,15 +129,15 @@ def discrete(tmp_path, monkeypatch):
 
 def test_a_policy_as_module_table_and_numbers_by_step(discrete):
     table = discrete
-    wanted = vf.evaluate("log.csv", policy=table).policy_value
+    expected = vf.evaluate("log.csv", policy=table).policy_value
     for policy in ("lab_policy:probabilities", "table.npy", "steps.csv"):
         answer = facts("evaluate", "log.csv", "--policy", policy)
-        assert abs(answer["policy_value"]["estimate"] - wanted.estimate) <= 1e-8
-        assert answer["policy_value"]["effective_sample_size"] == wanted.effective_sample_size
+        assert abs(answer["policy_value"]["estimate"] - expected.estimate) <= 1e-8
+        assert answer["policy_value"]["effective_sample_size"] == expected.effective_sample_size
     other = facts("evaluate", "log.csv", "--policy", "table.npy", "--values", "state-action", "--columns",
                   "behaviour_prob=")  # fmt: skip
     agree("log.csv", other, policy=table, values="state-action", columns={"behaviour_prob": None})
-    assert other["policy_value"]["estimate"] != pytest.approx(wanted.estimate, abs=1e-6)
+    assert other["policy_value"]["estimate"] != pytest.approx(expected.estimate, abs=1e-6)
 
 
 def test_starts_from_a_file(discrete):

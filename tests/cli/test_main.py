@@ -1,4 +1,4 @@
-"""What `valuefit` shows: on a terminal, piped, as JSON, when stopped; its help and its completion."""
+"""Output of `valuefit` on a terminal, in a pipe, as JSON and after Ctrl-C; its help and its tab completion."""
 
 import os
 import re
@@ -15,9 +15,9 @@ import valuefit as vf
 from helpers.command_line import facts, on_terminal, piped, run, strict
 from helpers.log_files import flat, steps
 from valuefit.cli.config import Settings
-from valuefit.cli.console import printable, sentence
+from valuefit.cli.console import cli_message, printable
 from valuefit.cli.main import main
-from valuefit.cli.options import FEATURES, SECTIONS, solver_names
+from valuefit.cli.options import FEATURE_NAMES, SECTIONS, solver_names
 from valuefit.features.registry import names as feature_names
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -31,31 +31,31 @@ def log(tmp_path, monkeypatch):
     return "log.csv"
 
 
-# ---- the answer -----------------------------------------------------------------------------------------------
+# ---- the result -----------------------------------------------------------------------------------------------
 
 
 def test_without_a_log_the_example_is_evaluated():
     done = run("evaluate", "--json")
-    told = strict(done.stdout)
+    answer = strict(done.stdout)
     assert done.exit_code == 0
     assert done.stdout.startswith("{")
     assert done.stdout.endswith("}\n")
     assert done.stderr == ""
-    assert told["policy_value"]["estimate"] == pytest.approx(-69.6, abs=0.2)
-    assert told["steps"] == 18307
-    assert "comes with valuefit" in told["notes"][0]
+    assert answer["policy_value"]["estimate"] == pytest.approx(-69.6, abs=0.2)
+    assert answer["steps"] == 18307
+    assert "comes with valuefit" in answer["notes"][0]
 
 
-def test_json_tells_all_that_python_does_but_the_time(log):
-    told = facts("evaluate", log, "--ridge", 0.01)
-    wanted = vf.evaluate(log, ridge=0.01).to_dict()
-    assert told.keys() == wanted.keys()
-    assert wanted["solver"].pop("seconds") > 0
-    assert told["solver"].keys() == wanted["solver"].keys()
-    assert told["notes"] == wanted["notes"]
+def test_json_has_the_keys_of_to_dict_except_the_time(log):
+    answer = facts("evaluate", log, "--ridge", 0.01)
+    expected = vf.evaluate(log, ridge=0.01).to_dict()
+    assert answer.keys() == expected.keys()
+    assert expected["solver"].pop("seconds") > 0
+    assert answer["solver"].keys() == expected["solver"].keys()
+    assert answer["notes"] == expected["notes"]
 
 
-def test_piped_it_is_plain_text_with_the_answer_and_no_bars(log):
+def test_in_a_pipe_the_output_is_plain_text_without_progress_bars(log):
     done = piped("evaluate", log)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
@@ -65,7 +65,7 @@ def test_piped_it_is_plain_text_with_the_answer_and_no_bars(log):
     assert done.stderr == ""
 
 
-def test_a_reader_that_goes_away_is_no_traceback(log):
+def test_a_closed_pipe_gives_no_traceback(log):
     command = f"{sys.executable} -m valuefit evaluate {log} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
@@ -80,7 +80,7 @@ def test_quiet_is_one_line(log):
     assert one.stdout.endswith("with 1 warning\n")
 
 
-def test_no_standard_error_is_said_and_null(tmp_path):
+def test_an_unknown_standard_error_is_named_in_text_and_null_in_json(tmp_path):
     pd.DataFrame({"obs_0": [0.5], "reward": [1.0], "terminated": [1]}).to_csv(tmp_path / "one.csv", index=False)
     words = ("evaluate", tmp_path / "one.csv", "--features", "identity")
     assert facts(*words)["policy_value"]["standard_error"] is None
@@ -90,19 +90,19 @@ def test_no_standard_error_is_said_and_null(tmp_path):
     assert "unknown" in shown
 
 
-def test_a_terminal_shows_bars_then_a_table_then_words(log):
+def test_a_terminal_shows_a_progress_bar_then_tables_then_notes(log):
     code, shown = on_terminal("evaluate", log, cwd=".")
     assert code == 0
     assert "Reading" in shown
     assert "Solving" in shown
     plain = ESCAPE.sub("", shown)
     assert re.search(r"│ policy value │ +-?\d\S* │ +\S+ │ +\S+ to \S+ │", plain)
-    where = [plain.index(word) for word in ("How good is the policy?", "policy value", "solver  ", "Notes")]
-    assert where == sorted(where)
+    positions = [plain.index(word) for word in ("How good is the policy?", "policy value", "solver  ", "Notes")]
+    assert positions == sorted(positions)
     assert "750 steps in 25 episodes" in plain
 
 
-def test_what_is_not_converged_is_shown_with_exit_code_3(log):
+def test_a_result_that_did_not_converge_is_printed_with_exit_code_3(log):
     words = ("evaluate", log, "--solver", "gtd2", "--max-passes", 2)
     done = run(*words)
     assert done.exit_code == 3
@@ -114,10 +114,10 @@ def test_what_is_not_converged_is_shown_with_exit_code_3(log):
     assert ESCAPE.sub("", shown).index("Warnings") < ESCAPE.sub("", shown).index("Notes")
 
 
-# ---- stopped by the keyboard ------------------------------------------------------------------------------------
+# ---- interrupted by Ctrl-C --------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_while_solving_shows_the_best_so_far_and_gives_130(log):
+def test_ctrl_c_while_solving_prints_the_current_result_and_gives_130(log):
     def stop(process):
         os.kill(process.pid, signal.SIGINT)
 
@@ -129,7 +129,7 @@ def test_ctrl_c_while_solving_shows_the_best_so_far_and_gives_130(log):
     assert "policy value" in shown
 
 
-def test_ctrl_c_anywhere_else_gives_130_and_a_word(log):
+def test_ctrl_c_at_another_time_gives_130_and_a_message(log):
     with open("lab_stop.py", "w") as module:
         module.write("def policy(observations):\n    raise KeyboardInterrupt\n")
     done = run("evaluate", log, "--policy", "lab_stop:policy")
@@ -141,7 +141,7 @@ def test_ctrl_c_anywhere_else_gives_130_and_a_word(log):
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
-def test_save_is_what_python_loads(log):
+def test_a_saved_evaluation_can_be_loaded_in_python(log):
     done = run("evaluate", log, "--save", "kept.npz")
     assert done.exit_code == 0
     assert "Evaluation: kept.npz" in done.stdout
@@ -149,24 +149,24 @@ def test_save_is_what_python_loads(log):
     assert kept.policy_value == vf.evaluate(log).policy_value
 
 
-def test_report_is_written_where_it_says(log, monkeypatch):
-    asked = []
+def test_the_report_is_written_to_the_given_path(log, monkeypatch):
+    calls = []
 
     def write_report(evaluation, path, *, force):
-        asked.append((evaluation.policy_value.starts, path, force))
+        calls.append((evaluation.policy_value.starts, path, force))
         return path
 
     monkeypatch.setitem(sys.modules, "valuefit.report.page", SimpleNamespace(write_report=write_report))
     assert "Report: page.html" in run("evaluate", log, "--report", "page.html").stdout
     assert strict(run("evaluate", log, "--report", "page.html", "--force", "--json").stdout)
-    assert asked == [(25, "page.html", False), (25, "page.html", True)]
+    assert calls == [(25, "page.html", False), (25, "page.html", True)]
 
 
-# ---- names are not trusted -----------------------------------------------------------------------------------------
+# ---- untrusted names ----------------------------------------------------------------------------------------------
 
 
-def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):
-    """The path holds [/], <script> and an escape sequence; so do its columns."""
+def test_names_with_markup_or_escape_sequences_are_printed_escaped(tmp_path):
+    """The path and the columns contain [/], <script> and an escape sequence."""
     (tmp_path / "[").mkdir()
     table = pd.DataFrame(flat(steps(lengths=(9,) * 20)))
     name = "[/]<script>\x1b[31m.csv"
@@ -180,32 +180,60 @@ def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):
     assert "\x1b]0;" not in shown
     code, shown = on_terminal("evaluate", name, cwd=tmp_path)
     assert code == 1
-    told = shown.rpartition("\x1b[2K")[2]  # after the bar is gone
-    assert told.startswith("Error: [/]<script>\\x1b[31m.csv has no column obs_0")
-    assert r"'[/]', '\x1b]0;gone\x07', '[red]<script>'" in told
-    assert "\x1b" not in told
+    message = shown.rpartition("\x1b[2K")[2]  # after the progress bar has been erased
+    assert message.startswith("Error: [/]<script>\\x1b[31m.csv has no column obs_0")
+    assert r"'[/]', '\x1b]0;gone\x07', '[red]<script>'" in message
+    assert "\x1b" not in message
     code, shown = on_terminal("convert", name, "[/]", *words[2:], cwd=tmp_path)
     assert (code, "\x1b" in shown) == (0, False)
     assert "Written: [/]" in shown
 
 
-def test_printable_keeps_what_is_harmless():
+def test_printable_escapes_control_characters_only():
     assert printable("Größe 3 × 4, 速度") == "Größe 3 × 4, 速度"
     assert printable("a\x1b[2J\x07\x9b\u202e\n\udc80") == r"a\x1b[2J\x07\x9b\u202e\n\udc80"
 
 
-def test_sentences_speak_of_options():
-    assert sentence("Name yours with columns={'obs': ...}; it has x.") == "Name yours with --columns obs=...; it has x."
-    assert sentence("Leave done out with columns={'done': None}.") == "Leave done out with --columns done=."
-    assert sentence('use values="state-action", which') == "use --values state-action, which"
-    assert sentence("overwrite it with force=True.") == "overwrite it with --force."
+@pytest.mark.parametrize(
+    ("message", "translated"),
+    [
+        ("Name yours with columns={'obs': ...}; it has x.", "Name yours with --columns obs=...; it has x."),
+        ('Name it with columns={"obs": ...}.', "Name it with --columns obs=...."),
+        ("Leave done out with columns={'done': None}.", "Leave done out with --columns done=."),
+        ("name another column with columns=.", "name another column with --columns."),
+        ("Use columns= to rename it", "Use --columns to rename it"),
+        ('use values="state-action", which', "use --values state-action, which"),
+        ("or values='state'.", "or --values state."),
+        ('Use features="fourier:order=5".', "Use --features fourier:order=5."),
+        ("Give policy=, or", "Give --policy, or"),
+        ("Give policy= or a column.", "Give --policy or a column."),
+        ("in Python: Evaluation.load(path, policy=...).", "in Python: Evaluation.load(path, policy=...)."),
+        ("Try ridge=1e-3 or trace=0.", "Try --ridge 1e-3 or --trace 0."),
+        ("overwrite it with force=True.", "overwrite it with --force."),
+        ("overwrite it with force.", "overwrite it with --force."),
+        ("Choose another name, or use force.", "Choose another name, or use --force."),
+        ("Allow more with max_passes.", "Allow more with --max-passes."),
+        ("Give more max_passes, a smaller tol", "Give more --max-passes, a smaller tol"),
+        ("Increase max_passes=500", "Increase --max-passes 500"),
+        ("max_passes=1000 is enough", "--max-passes 1000 is enough"),
+        ("max_passes", "max_passes"),  # the name of a column
+        ("max_passes is 0; it must be more than 0.", "--max-passes is 0; it must be more than 0."),
+        ("run.toml sets 'max_passes' twice", "run.toml sets 'max_passes' twice"),
+        ("repeat it: --policy module:function", "repeat it: --policy module:function"),
+        ("To read it, load it with a larger limit.", "To read it, load it in Python with a larger limit."),
+        ("The policy value and the features are shown.", "The policy value and the features are shown."),
+    ],
+)
+def test_messages_name_options_instead_of_python_arguments(message, translated):
+    assert cli_message(message) == translated
+    assert cli_message(translated) == translated
 
 
 # ---- help and completion -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["", *main.commands])
-def test_help_has_examples_that_can_be_parsed(command):
+def test_the_examples_in_the_help_can_be_parsed(command):
     done = run(*command.split(), "--help")
     assert done.exit_code == 0
     examples = [line.split("   ")[0] for line in re.findall(r"^ {4}valuefit (.*)$", done.stdout, re.M)]
@@ -217,19 +245,19 @@ def test_help_has_examples_that_can_be_parsed(command):
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_every_setting_is_an_option_under_a_heading():
+def test_every_setting_is_an_option_in_a_section_of_the_help():
     options = {one.name for one in main.commands["evaluate"].params}
     assert options == {*Settings.__dataclass_fields__, "config", "write_config"}
     assert {name for names in SECTIONS.values() for name in names} == options - {"log"}
 
 
-def test_completion_knows_features_and_solvers():
-    assert list(FEATURES) == feature_names()
+def test_completion_lists_all_features_and_solvers():
+    assert list(FEATURE_NAMES) == feature_names()
     assert set(solver_names()) == {"auto", *vf.solvers.names()}
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "completions"),
     [
         ("valuefit ev", {"evaluate"}),
         ("valuefit evaluate --features fo", {"fourier"}),
@@ -238,7 +266,7 @@ def test_completion_knows_features_and_solvers():
         ("valuefit evaluate --write", {"--write-config"}),
     ],
 )
-def test_the_shell_completes_words(words, wanted):
+def test_the_shell_completes_words(words, completions):
     environment = {
         **os.environ, "_VALUEFIT_COMPLETE": "bash_complete", "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
@@ -246,7 +274,7 @@ def test_the_shell_completes_words(words, wanted):
     code = "from valuefit.cli.main import main; import sys\ntry: main(prog_name='valuefit')\nfinally: "
     code += "assert not {'numpy', 'rich'} & set(sys.modules), 'slow'"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert {line.split(",")[1] for line in done.stdout.split()} == wanted, done.stderr
+    assert {line.split(",")[1] for line in done.stdout.split()} == completions, done.stderr
     assert done.returncode == 0
 
 
@@ -257,22 +285,22 @@ def test_completion_prints_the_script(shell):
     assert f"_VALUEFIT_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_help_of_a_command_that_is_not_there():
+def test_an_unknown_command_is_rejected():
     done = run("evalute")
     assert done.exit_code == 2
     assert "No such command 'evalute'" in done.stderr
 
 
 def test_evaluate_can_be_stopped_by_its_callback():
-    seen = []
+    calls = []
     rng = np.random.default_rng(0)
     ends = np.arange(200) % 10 == 9
     log = vf.Transitions.from_arrays(rng.normal(size=(200, 2)), rng.normal(size=200), terminated=ends)
 
-    def third(standing):
-        seen.append(standing.passes)
-        return len(seen) == 3
+    def stop_at_third(progress):
+        calls.append(progress.passes)
+        return len(calls) == 3
 
-    found = vf.evaluate(log, solver="saga", tol=0, callback=third)
-    assert found.result.status == "interrupted"
-    assert len(seen) == 3
+    evaluation = vf.evaluate(log, solver="saga", tol=0, callback=stop_at_third)
+    assert evaluation.result.status == "interrupted"
+    assert len(calls) == 3

@@ -1,4 +1,4 @@
-"""Every wrong input ends with its sentence on stderr, its exit code, nothing on stdout, and no traceback."""
+"""Wrong input gives one line on stderr and its exit code, nothing on stdout, and no traceback."""
 
 import numpy as np
 import pandas as pd
@@ -29,29 +29,29 @@ TOML = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("wrong")
+    path = tmp_path_factory.mktemp("wrong")
     table = pd.DataFrame(flat(steps(lengths=(20,) * 8)))
-    table.to_csv(place / "log.csv", index=False)
-    table.drop(columns="behaviour_prob").to_csv(place / "bare.csv", index=False)
-    table.drop(columns=["obs_0", "obs_1", "obs_2"]).to_csv(place / "blind.csv", index=False)
-    table.assign(reward=np.where(np.arange(len(table)) == 7, np.nan, 1.0)).to_csv(place / "nan.csv", index=False)
-    table.assign(reward="much").to_csv(place / "text.csv", index=False)
-    (place / "log.xlsx").write_bytes(b"PK")
-    (place / "empty.csv").write_text("")
-    (place / "broken.parquet").write_bytes(b"PAR1 and no more")
-    (place / "there.html").write_text("mine")
-    (place / "there.npz").write_text("mine")
-    (place / "there.toml").write_text("mine")
-    (place / "sub").mkdir()
-    np.save(place / "three.npy", np.full((4, 3), 1 / 3))
-    np.save(place / "wide.npy", np.full((4, 3), 0.5))
-    np.save(place / "short.npy", np.full(5, 0.5))
-    np.save(place / "starts.npy", np.zeros((2, 5)))
-    np.save(place / "no-starts.npy", np.zeros((0, 3)))
-    (place / "lab_broken.py").write_text("def policy(observations):\n    return observations.shpae\n")
+    table.to_csv(path / "log.csv", index=False)
+    table.drop(columns="behaviour_prob").to_csv(path / "bare.csv", index=False)
+    table.drop(columns=["obs_0", "obs_1", "obs_2"]).to_csv(path / "blind.csv", index=False)
+    table.assign(reward=np.where(np.arange(len(table)) == 7, np.nan, 1.0)).to_csv(path / "nan.csv", index=False)
+    table.assign(reward="much").to_csv(path / "text.csv", index=False)
+    (path / "log.xlsx").write_bytes(b"PK")
+    (path / "empty.csv").write_text("")
+    (path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (path / "there.html").write_text("mine")
+    (path / "there.npz").write_text("mine")
+    (path / "there.toml").write_text("mine")
+    (path / "sub").mkdir()
+    np.save(path / "three.npy", np.full((4, 3), 1 / 3))
+    np.save(path / "wide.npy", np.full((4, 3), 0.5))
+    np.save(path / "short.npy", np.full(5, 0.5))
+    np.save(path / "starts.npy", np.zeros((2, 5)))
+    np.save(path / "no-starts.npy", np.zeros((0, 3)))
+    (path / "lab_broken.py").write_text("def policy(observations):\n    return observations.shpae\n")
     for name, text in TOML.items():
-        (place / name).write_text(text)
-    return place
+        (path / name).write_text(text)
+    return path
 
 
 WRONG = [
@@ -85,7 +85,7 @@ WRONG = [
     ("log.csv --starts starts.npy", "has shape (5,), but an observation of the log has (3,)"),
     ("log.csv --starts no-starts.npy", "starts is empty"),
     ("log.csv --starts broken.parquet", "Starts are read from"),
-    # how
+    # features, solver, numbers
     ("log.csv --features fourrier", "There are no features 'fourrier' (did you mean 'fourier'?)"),
     ("log.csv --features fourier:odrer=5", "have no option 'odrer' (did you mean 'order'?)"),
     ("log.csv --solver sga", "There is no solver 'sga'. Did you mean 'saga'?"),
@@ -94,15 +94,15 @@ WRONG = [
     ("log.csv --ridge -1", "ridge is -1.0; it must be a finite number, 0 or more."),
     ("log.csv --ridge nan", "ridge is nan; it must be a finite number, 0 or more."),
     ("log.csv --tol nan", "tol is nan"),
-    ("log.csv --max-passes 0", "max_passes is 0"),
+    ("log.csv --max-passes 0", "--max-passes is 0"),
     ("log.csv --seed -1", "seed is -1; it must be a whole number, 0 or more."),
     ("log.csv --solver ilstd --ridge 1", "ilstd cannot take a problem with ridge"),
-    # what is written
+    # output files
     ("log.csv --report there.html", "there.html already exists. Choose another name, or overwrite it with --force"),
     ("log.csv --save there.npz", "there.npz already exists. Choose another name, or overwrite it with --force."),
     ("log.csv --write-config there.toml", "there.toml already exists."),
     ("log.csv --report page.pdf", "The report is an HTML page, so 'page.pdf' should end in .html."),
-    ("log.csv --save none/x.npz", "There is no folder 'none' to write into. Make it first."),
+    ("log.csv --save none/x.npz", "There is no folder 'none' to write into. Create it first."),
     ("log.csv --save sub --force", "'sub' is a folder; --save needs the name of a file."),
     ("log.csv --save log.csv --force", "--save would overwrite the input: both are 'log.csv'."),
     ("log.csv --policy wide.npy --save sub/../wide.npy --force", "--save would overwrite the input"),
@@ -110,62 +110,62 @@ WRONG = [
     # TOML
     ("--config none.toml", "There is no file 'none.toml'."),
     ("--config malformed.toml", "malformed.toml is not valid TOML: Invalid value (at line 1, column 12)"),
-    ("--config unknown.toml", "has the key 'discont', which valuefit evaluate does not know. Did you mean 'discount'?"),
-    ("--config strange.toml", "has the key 'zzz', which valuefit evaluate does not know. It knows log, columns,"),
-    ("--config code.toml", "asks for the policy 'os:system', which is code, and a file may not ask for that. If you "
-     "trust it, repeat it on the command line: --policy os:system"),
-    ("--config force.toml", "what is overwritten is not for a file to decide. Repeat it on the command line: --force"),
-    ("--config text.toml", "text.toml says discount = 'high'; it must be a number."),
-    ("--config truth.toml", "truth.toml says ridge = True; it must be a number."),
-    ("--config seed.toml", "seed.toml says seed = 1.5; it must be a whole number."),
-    ("--config tol.toml", "says tol = 'tight'; it must be a number or \"statistical\"."),
-    ("--config values.toml", 'says values = \'states\'; it must be "state" or "state-action".'),
-    ("--config quiet.toml", "says quiet = 'yes'; it must be true or false."),
-    ("--config features.toml", "says features = 3; it must be text in quotes."),
-    ("--config columns.toml", "says columns = 'reward'; it must be a table of names"),
-    ("--config columns2.toml", "says columns = {'reward': 3}; it must be a table of names"),
+    ("--config unknown.toml", "key 'discont', which is no option of valuefit evaluate. Did you mean 'discount'?"),
+    ("--config strange.toml", "'zzz', which is no option of valuefit evaluate. The known keys are log, columns,"),
+    ("--config code.toml", "sets the policy 'os:system', which is code, and a file may not run code. If you trust it, "
+     "repeat it on the command line: --policy os:system"),
+    ("--config force.toml", "sets force, but a file may not allow overwriting. Repeat it on the command line: --force"),
+    ("--config text.toml", "text.toml sets discount = 'high'; it must be a number."),
+    ("--config truth.toml", "truth.toml sets ridge = True; it must be a number."),
+    ("--config seed.toml", "seed.toml sets seed = 1.5; it must be a whole number."),
+    ("--config tol.toml", "sets tol = 'tight'; it must be a number or \"statistical\"."),
+    ("--config values.toml", 'sets values = \'states\'; it must be "state" or "state-action".'),
+    ("--config quiet.toml", "sets quiet = 'yes'; it must be true or false."),
+    ("--config features.toml", "sets features = 3; it must be text in quotes."),
+    ("--config columns.toml", "sets columns = 'reward'; it must be a table of names"),
+    ("--config columns2.toml", "sets columns = {'reward': 3}; it must be a table of names"),
     ("--config twice.toml", "sets 'max_passes' twice"),
-    ("--config table.toml", "has the key 'config', which valuefit evaluate does not know."),
+    ("--config table.toml", "has the key 'config', which is no option of valuefit evaluate."),
     ("--config sub", "There is no file 'sub'."),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "wanted"), WRONG, ids=[words for words, _ in WRONG])
-def test_wrong_input_has_its_sentence_and_exit_code_1(words, wanted, folder, monkeypatch):
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[words for words, _ in WRONG])
+def test_wrong_input_gives_its_message_and_exit_code_1(words, message, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*") if "__pycache__" not in str(path))
     done = run("evaluate", *words.split(), "--json")
     assert done.exit_code == 1, done.stdout
     assert done.stdout == ""
     assert done.stderr.startswith("Error: ")
-    assert wanted in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     after = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*") if "__pycache__" not in str(path))
     assert [one for one in after if not one[0].is_dir()] == [one for one in before if not one[0].is_dir()]
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "message"),
     [
         ("log.csv --discount much", "'much' is not a valid float"),
         ("log.csv --values states", "'states' is not one of 'state', 'state-action'"),
         ("log.csv --tol tight", "'tight' is neither a number nor \"statistical\"."),
-        ("log.csv --columns reward", "'reward' is not of the form ours=theirs, as in reward=r."),
-        ("log.csv --columns reward=a --columns reward=b", "'reward' is named twice."),
+        ("log.csv --columns reward", "'reward' does not have the form OURS=THEIRS, as in reward=r."),
+        ("log.csv --columns reward=a --columns reward=b", "'reward' is given twice."),
         ("log.csv --discont 0.9", "--discont"),
         ("log.csv log.csv", "unexpected extra argument"),
     ],
 )
-def test_wrong_usage_has_exit_code_2(words, wanted, folder, monkeypatch):
+def test_wrong_usage_gives_exit_code_2(words, message, folder, monkeypatch):
     monkeypatch.chdir(folder)
     done = run("evaluate", *words.split())
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert wanted in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "message"),
     [
         ("missing.csv out", "There is no file 'missing.csv'."),
         ("log.csv out.csv", "valuefit saves logs as folders, .parquet or .npz, not as .csv. Choose another name."),
@@ -175,16 +175,16 @@ def test_wrong_usage_has_exit_code_2(words, wanted, folder, monkeypatch):
         ("nan.csv out", "reward is nan at step 7"),
     ],
 )
-def test_convert_refuses_with_a_sentence(words, wanted, folder, monkeypatch):
+def test_convert_rejects_wrong_input_with_a_message(words, message, folder, monkeypatch):
     monkeypatch.chdir(folder)
     done = run("convert", *words.split())
     assert done.exit_code == 1
     assert done.stdout == ""
-    assert wanted in done.stderr
+    assert message in done.stderr
     assert not (folder / "out").exists()
 
 
-def test_a_process_of_its_own_says_the_same(folder):
+def test_a_separate_process_prints_the_same_message(folder):
     done = piped("evaluate", "nan.csv", "--json", cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "Error: reward is nan at step 7. Remove that step or give it a finite value.\n"
@@ -195,7 +195,7 @@ def test_a_process_of_its_own_says_the_same(folder):
     assert "Traceback" not in shown
 
 
-def test_force_overwrites_what_was_asked_for_and_nothing_else(folder, monkeypatch):
+def test_force_overwrites_the_named_files_and_nothing_else(folder, monkeypatch):
     monkeypatch.chdir(folder)
     for name in ("a.npz", "a.toml"):
         (folder / name).write_text("old")
@@ -207,13 +207,13 @@ def test_force_overwrites_what_was_asked_for_and_nothing_else(folder, monkeypatc
         (folder / name).unlink()
 
 
-def test_the_reason_of_a_failure_to_write_is_told_after_the_answer(folder, monkeypatch):
+def test_a_failed_write_is_reported_after_the_result(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
-    def full(self, path, *, force):
+    def disk_full(self, path, *, force):
         raise OSError(28, "No space left on device", path)
 
-    monkeypatch.setattr("valuefit.evaluation.evaluation.Evaluation.save", full)
+    monkeypatch.setattr("valuefit.evaluation.evaluation.Evaluation.save", disk_full)
     done = run("evaluate", "log.csv", "--save", "b.npz", "-q")
     assert done.exit_code == 1
     assert "standard error" in done.stdout

@@ -9,8 +9,8 @@ from helpers.problems import Oracle
 from valuefit.datasets.mdp import random_mdp
 from valuefit.engine import choice
 from valuefit.engine.choice import rank
-from valuefit.engine.stopping import FINEST_GAP
 from valuefit.engine.statistical_tolerance import supported_gap
+from valuefit.engine.stopping import FINEST_GAP
 
 
 def wide(n=3000, d=400, *, storage=np.asarray, **settings):

@@ -1,4 +1,4 @@
-"""The command line as people meet it: in this process, piped, and on a terminal."""
+"""Run the command line in this process, in a subprocess with pipes, and on a pseudo-terminal."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from valuefit.cli.main import main
 
-# SIGINT may be ignored where tests run in the background, and children inherit that
+# Children inherit SIGINT, which a shell ignores for tests in the background, so restore its handler.
 MODULE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from valuefit.cli.main import main; main()"
@@ -19,47 +19,49 @@ MODULE = (
 
 
 def run(*words):
-    """Run in this process; nothing but an exit code may come out, and never a traceback."""
+    """Run in this process; no exception but SystemExit may escape."""
     done = CliRunner().invoke(main, [str(word) for word in words], prog_name="valuefit")
     assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
     return done
 
 
 def facts(*words, code=0):
-    """The one JSON object of a run with --json; NaN and Infinity are refused."""
+    """The JSON object that a run with --json prints; `code` is the expected exit code."""
     done = run(*words, "--json")
     assert done.exit_code == code, done.stderr
     return strict(done.stdout)
 
 
 def strict(text):
-    def refuse(word):
-        raise AssertionError(f"JSON carries {word}")
+    """Parse JSON; NaN and Infinity fail the test."""
 
-    return json.loads(text, parse_constant=refuse)
+    def fail(word):
+        raise AssertionError(f"JSON contains {word}")
+
+    return json.loads(text, parse_constant=fail)
 
 
 def piped(*words, **settings):
-    """Run as a process of its own, its output caught."""
+    """Run in a subprocess and capture its output."""
     command = [sys.executable, "-c", MODULE, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
 
 
 def on_terminal(*words, cwd, once=None, then=None):
-    """Run with a terminal for stdout and stderr: exit code and all that was shown.
+    """Run with a terminal as stdout and stderr; returns the exit code and everything printed.
 
-    `then(process)` is called when the bytes `once` have been seen.
+    `then(process)` is called as soon as the output contains the bytes `once`.
     """
-    ours, theirs = pty.openpty()
+    parent_end, child_end = pty.openpty()
     environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
     command = [sys.executable, "-c", MODULE, *map(str, words)]
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=cwd, env=environment) as process:
-        os.close(theirs)
+    with subprocess.Popen(command, stdout=child_end, stderr=child_end, cwd=cwd, env=environment) as process:
+        os.close(child_end)
         shown = b""
-        with contextlib.suppress(OSError):  # how Linux says that the other side has gone
-            while part := os.read(ours, 65536):
+        with contextlib.suppress(OSError):  # Linux raises it when the child has closed its end
+            while part := os.read(parent_end, 65536):
                 shown += part
                 if once is not None and once in shown:
                     once = then(process)
-        os.close(ours)
+        os.close(parent_end)
         return process.wait(timeout=60), shown.decode()

@@ -1,4 +1,4 @@
-"""Experiments: what the paper claims, on the quick version; resumed runs; equal seeds, equal numbers."""
+"""Experiments: the claims of the paper on quick versions, resumed runs, equal numbers from equal seeds."""
 
 import csv
 import json
@@ -27,15 +27,15 @@ def rows_of(curves):
 def test_every_experiment_of_the_package_is_well_formed():
     assert available() == ["mountain-car-20000", "mountain-car-5000", "off-policy", "random-mdp", "traces"]
     for name in available():
-        for small in (False, True):
-            experiment = load_experiment(name, quick=small)
+        for is_quick in (False, True):
+            experiment = load_experiment(name, quick=is_quick)
             assert set(experiment.grids) == {"printed", "widened"}
-            assert len(experiment.seeds) >= (2 if small else 5)
+            assert len(experiment.seeds) >= (2 if is_quick else 5)
             assert not set(experiment.tuning_seeds) & set(experiment.seeds)
             assert len(experiment.tuning_seeds) == 3
             sizes = {f"n = {panel.source['steps']:,}" for panel in experiment.panels}
             assert all(size in experiment.title for size in sizes)
-            assert ("quick" in experiment.title) == small
+            assert ("quick" in experiment.title) == is_quick
     figure1 = load_experiment("random-mdp")
     assert figure1.grids["printed"] == {
         "step_theta": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6],
@@ -44,7 +44,7 @@ def test_every_experiment_of_the_package_is_well_formed():
     assert figure1.panels[0].source["states"] == 400
 
 
-def test_svrg_and_saga_are_linear_and_ahead_on_every_panel(quick):
+def test_svrg_and_saga_converge_linearly_and_faster_than_the_others_on_every_panel(quick):
     experiment, curves, _ = quick
     rows = rows_of(curves)
     for panel in experiment.panels:
@@ -53,21 +53,21 @@ def test_svrg_and_saga_are_linear_and_ahead_on_every_panel(quick):
             assert row["last gap"] < 1e-6
             assert row["straightness"] >= 0.95
         for other in ("PDBG", "GTD2", "TD (fLSTD-SA)"):
-            slower = rows.get((panel.label, "widened", other))
-            if slower is not None:
-                assert slower["last gap"] > 1e4 * rows[panel.label, "widened", "SVRG"]["last gap"]
+            row = rows.get((panel.label, "widened", other))
+            if row is not None:
+                assert row["last gap"] > 1e4 * rows[panel.label, "widened", "SVRG"]["last gap"]
 
 
-def test_td_is_left_out_where_its_fixed_point_is_not_the_minimiser(quick):
+def test_td_is_excluded_where_its_fixed_point_is_not_the_minimiser(quick):
     rows = rows_of(quick[1])
     assert ("ridge = 0", "printed", "TD (fLSTD-SA)") in rows
     assert ("ridge = L", "printed", "TD (fLSTD-SA)") not in rows
 
 
-def test_gtd2_and_td_flatten(quick):
-    for found in quick[1]:
-        if found.method in ("gtd2", "flstd-sa") and found.grid == "widened":
-            _, logs = on_common_passes(found.runs)
+def test_gtd2_and_td_stall(quick):
+    for curve in quick[1]:
+        if curve.method in ("gtd2", "flstd-sa") and curve.grid == "widened":
+            _, logs = on_common_passes(curve.runs)
             middle, last = np.median(logs[:, logs.shape[1] // 2]), np.median(logs[:, -1])
             assert abs(last - middle) < 1.0
             assert last > -4
@@ -91,31 +91,30 @@ def test_a_second_run_gives_the_same_numbers(quick, tmp_path):
     assert run_experiment(experiment, tmp_path, jobs=2) == curves
 
 
-def test_a_stopped_run_goes_on_where_it_was(quick, tmp_path):
+def test_an_interrupted_run_resumes(quick, tmp_path):
     experiment, curves, folder = quick
-    finished = []
+    fractions = []
 
-    def stop(text, share):
-        finished.append(share)
-        if len(finished) == 60:
+    def stop(text, fraction):
+        fractions.append(fraction)
+        if len(fractions) == 60:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(experiment, tmp_path, jobs=1, progress=stop)
-    left = sum(1 for _ in (tmp_path / "runs").glob("*.json"))
-    assert left == 60
-    assert finished == sorted(finished)
-    assert 0 < finished[-1] < 0.5
-    done = []
-    assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda text, share: done.append(share)) == curves
+    assert sum(1 for _ in (tmp_path / "runs").glob("*.json")) == 60
+    assert fractions == sorted(fractions)
+    assert 0 < fractions[-1] < 0.5
+    resumed = []
+    assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda _, fraction: resumed.append(fraction)) == curves
     total = sum(1 for _ in (folder / "runs").glob("*.json"))
-    assert len(done) == total - 60
-    assert done == sorted(done)
-    assert done[0] > finished[-1]  # what was there already counts
-    assert done[-1] == pytest.approx(1)
-    again = []
-    assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda *told: again.append(told)) == curves
-    assert again == []
+    assert len(resumed) == total - 60
+    assert resumed == sorted(resumed)
+    assert resumed[0] > fractions[-1]  # finished runs count
+    assert resumed[-1] == pytest.approx(1)
+    calls = []
+    assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda *arguments: calls.append(arguments)) == curves
+    assert calls == []
 
 
 def test_figures_and_tables_are_written(quick):
@@ -131,58 +130,59 @@ def test_figures_and_tables_are_written(quick):
     assert min(float(row["gap"]) for row in rows if row["method"] == "saga") < 1e-6
 
 
-def test_straightness_can_fail():
+def test_straightness_is_low_for_a_power_law():
     passes = np.arange(1.0, 1000)
     assert straightness(passes, passes**-4.0) < 0.95
     assert straightness(passes, 0.9**passes) > 0.999
     assert straightness(passes, passes**-1.0) is None
 
 
-def test_straightness_looks_at_the_slow_tail_and_at_even_passes():
+def test_straightness_measures_the_slow_tail_at_even_passes():
     passes = np.unique(np.concatenate([np.arange(0.0, 200), np.arange(0.0, 40_000, 100)]))
-    two_speeds = 0.5**passes + 1e-6 * np.exp(-2e-4 * passes)
-    assert straightness(passes, two_speeds) > 0.99
-    flat = 0.5**passes + 1e-7
-    assert straightness(passes, flat) < 0.5  # a curve that stalls is not straight
-    wavy = 1e-2 * np.exp(-3e-4 * passes + 2 * np.sin(passes / 2000))
-    assert straightness(passes, wavy) < 0.9
+    fast_then_slow = 0.5**passes + 1e-6 * np.exp(-2e-4 * passes)
+    assert straightness(passes, fast_then_slow) > 0.99
+    stalled = 0.5**passes + 1e-7
+    assert straightness(passes, stalled) < 0.5
+    oscillating = 1e-2 * np.exp(-3e-4 * passes + 2 * np.sin(passes / 2000))
+    assert straightness(passes, oscillating) < 0.9
 
 
 def run_with(gap, *, status="budget", passes=None):
+    """A run as `run_job` returns it, by default with one point per pass."""
     return {"gap": list(gap), "passes": list(passes or range(len(gap))), "status": status}
 
 
-def test_scores_put_the_steady_before_the_unsteady_before_the_lost():
-    quick_one = run_with([1, 1e-5, 1e-11])
+def test_scores_rank_stable_before_unstable_before_diverged_runs():
+    fast = run_with([1, 1e-5, 1e-11])
     slow = run_with([1, 1e-3, 1e-5, 1e-7, 1e-9, 1e-11])
-    unfinished = run_with([1, 1e-1, 1e-2])
+    not_solved = run_with([1, 1e-1, 1e-2])
     worse = run_with([1, 0.5, 0.4])
-    risen = run_with([1, 1e-6, 1e-3, 1e-11])
-    long_lost = run_with([1, 10, 1e5], status="diverged", passes=[0, 40_000, 90_000])
-    soon_lost = run_with([1, 1e5], status="diverged")
-    at_once = run_with([], status="diverged")
-    order = [quick_one, slow, unfinished, worse, risen, long_lost, soon_lost, at_once]
+    unstable = run_with([1, 1e-6, 1e-3, 1e-11])
+    diverged_late = run_with([1, 10, 1e5], status="diverged", passes=[0, 40_000, 90_000])
+    diverged_early = run_with([1, 1e5], status="diverged")
+    diverged_at_once = run_with([], status="diverged")
+    order = [fast, slow, not_solved, worse, unstable, diverged_late, diverged_early, diverged_at_once]
     scores = [experiments.score(run) for run in order]
     assert scores == sorted(set(scores))
-    # noise around a level is no instability, nor is what happens below a gap of 1e-10
-    assert experiments.score(run_with([1, 1e-3, 9e-3, 2e-3])) < experiments.score(risen)
+    # noise around a level does not count as instability, nor does a rise below a gap of 1e-10
+    assert experiments.score(run_with([1, 1e-3, 9e-3, 2e-3])) < experiments.score(unstable)
     assert experiments.score(run_with([1, 1e-10, 1e-14, 1e-11])) == 1
 
 
-def play(race, outcome):
-    """The race with `outcome(steps, seed) -> run` in place of the solver; the stages as (steps, passes, seed)."""
-    stages = []
-    while not race.finished:
-        jobs = race.next_jobs()
+def simulate(search, outcome):
+    """Run a search with `outcome(steps, seed) -> run` instead of a solver; returns rungs of (steps, passes, seed)."""
+    rungs = []
+    while not search.finished:
+        jobs = search.next_rung()
         for job in jobs:
-            race.take(job, outcome((job.step_theta, job.step_w), job.seed) | {"seed": job.seed})
-        stages.append([((job.step_theta, job.step_w), job.passes, job.seed) for job in jobs])
-    return stages[:-1]
+            search.add_result(job, outcome((job.step_theta, job.step_w), job.seed) | {"seed": job.seed})
+        rungs.append([((job.step_theta, job.step_w), job.passes, job.seed) for job in jobs])
+    return rungs[:-1]
 
 
-def test_luck_on_one_tuning_seed_does_not_win():
+def test_steps_that_diverge_on_one_tuning_seed_are_not_selected():
     experiment = load_experiment("random-mdp", quick=True)
-    race = experiments.Race(experiment, experiment.panels[0], "widened", "saga")
+    search = experiments.StepSearch(experiment, experiment.panels[0], "widened", "saga")
     lucky, safe = (1e2, 0.3), (3e1, 0.1)
 
     def outcome(steps, seed):
@@ -190,44 +190,44 @@ def test_luck_on_one_tuning_seed_does_not_win():
             return run_with([1, 1e6], status="diverged")
         return run_with([1, {lucky: 1e-9, safe: 1e-7}.get(steps, 1e-3)])
 
-    stages = play(race, outcome)
-    assert len(stages[0]) == 18
-    assert {seed for _, _, seed in stages[1]} == {experiment.tuning_seeds[0]}
-    assert {seed for _, _, seed in stages[2]} == set(experiment.tuning_seeds)
-    assert {steps for steps, _, _ in stages[3]} == {safe}
-    assert [seed for _, _, seed in stages[3]] == list(experiment.seeds)
-    assert race.done == race.total == sum(passes for stage in stages for _, passes, _ in stage)
+    rungs = simulate(search, outcome)
+    assert len(rungs[0]) == 18
+    assert {seed for _, _, seed in rungs[1]} == {experiment.tuning_seeds[0]}
+    assert {seed for _, _, seed in rungs[2]} == set(experiment.tuning_seeds)
+    assert {steps for steps, _, _ in rungs[3]} == {safe}
+    assert [seed for _, _, seed in rungs[3]] == list(experiment.seeds)
+    assert search.passes_done == search.total_passes == sum(passes for rung in rungs for _, passes, _ in rung)
 
 
 def test_panels_may_have_their_own_passes():
-    for small in (False, True):
-        baird, flat, other = load_experiment("off-policy", quick=small).panels
+    for is_quick in (False, True):
+        baird, ill_conditioned, other = load_experiment("off-policy", quick=is_quick).panels
         assert baird.passes > other.passes
-        assert small or flat.passes > baird.passes
+        assert is_quick or ill_conditioned.passes > baird.passes
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [("title = ", "not an experiment"), ('title = "x"', "not an experiment"), ("panel = 3\n", "not an experiment")],
 )
-def test_a_file_that_is_no_experiment_is_refused(tmp_path, text, words):
-    path = tmp_path / "odd.toml"
+def test_a_file_that_is_not_an_experiment_is_rejected(tmp_path, text, message):
+    path = tmp_path / "invalid.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         load_experiment(str(path))
 
 
-def test_an_unknown_experiment_is_refused_with_those_there_are():
+def test_an_unknown_experiment_is_rejected_with_the_list_of_names():
     with pytest.raises(ValueError, match="random-mdp"):
         load_experiment("figure-7")
 
 
-def test_an_unknown_source_is_refused():
+def test_an_unknown_source_is_rejected():
     with pytest.raises(ValueError, match="no source 'chess'"):
         experiments.prepare(json.dumps([{"kind": "chess", "steps": 3}, {}, {}]))
 
 
-def test_off_policy_td_diverges_where_svrg_and_saga_are_linear(tmp_path):
+def test_off_policy_td_diverges_where_svrg_and_saga_converge_linearly(tmp_path):
     full = load_experiment("off-policy", quick=True)
     stars = tuple(panel for panel in full.panels if panel.source["kind"] == "baird")
     quick = replace(full, panels=stars, methods=("flstd-sa", "svrg", "saga"), grids={"widened": full.grids["widened"]})
@@ -246,12 +246,12 @@ def test_off_policy_td_diverges_where_svrg_and_saga_are_linear(tmp_path):
 
 
 def widened_only(name):
-    """A quick experiment on its widened grid, tuned on one seed."""
+    """A quick experiment with its widened grid only, tuned on one seed."""
     full = load_experiment(name, quick=True)
     return replace(full, grids={"widened": full.grids["widened"]}, tuning_seeds=full.tuning_seeds[:1])
 
 
-def test_with_traces_svrg_and_saga_are_linear_and_ahead(tmp_path):
+def test_with_traces_svrg_and_saga_converge_linearly_and_faster_than_the_others(tmp_path):
     quick = widened_only("traces")
     rows = rows_of(run_experiment(quick, tmp_path, jobs=1))
     for panel in quick.panels:
@@ -264,8 +264,8 @@ def test_with_traces_svrg_and_saga_are_linear_and_ahead(tmp_path):
                 assert rows[panel.label, "widened", other]["last gap"] > 100 * row["last gap"]
 
 
-def test_on_mountain_car_svrg_and_saga_are_ahead_and_a_larger_ridge_is_faster(tmp_path):
-    # n = 1,000 is harder than the sizes of the figures: no method comes to 1e-6 within these passes
+def test_on_mountain_car_svrg_and_saga_are_faster_than_the_others_and_with_a_larger_ridge(tmp_path):
+    # n = 1,000 is harder than the sizes of the figures: no method reaches 1e-6 within these passes
     quick, twin = (widened_only(name) for name in ("mountain-car-5000", "mountain-car-20000"))
     assert (quick.panels, quick.grids, quick.methods) == (twin.panels, twin.grids, twin.methods)
     none, _, large = quick.panels
@@ -279,8 +279,8 @@ def test_on_mountain_car_svrg_and_saga_are_ahead_and_a_larger_ridge_is_faster(tm
             assert rows[large.label, "widened", other]["last gap"] > 100 * big["last gap"]
 
 
-def test_the_table_tells_the_spread_over_seeds():
+def test_the_table_has_the_range_over_seeds():
     fast, slow, never = run_with([1, 1e-7]), run_with([1, 1e-2, 1e-7]), run_with([1, 0.5])
     curves = experiments.Curves("panel", "grid", "saga", 1.0, 1.0, 1.0, 1.0, [])
-    told = [table([replace(curves, runs=runs)])[0]["1e-6 by seed"] for runs in ([fast, slow], [fast, never], [never])]
-    assert told == ["1 to 2", "1 to never", None]
+    ranges = [table([replace(curves, runs=runs)])[0]["1e-6 by seed"] for runs in ([fast, slow], [fast, never], [never])]
+    assert ranges == ["1 to 2", "1 to never", None]

@@ -1,4 +1,4 @@
-"""Table 1 measured: counts follow the formulas, a stopped run goes on, and the page says it all."""
+"""Table 1: counted operations follow the formulas, an interrupted run resumes, the page is complete."""
 
 import json
 
@@ -10,12 +10,12 @@ from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.paper import table1
 
 
-def test_the_process_is_the_one_described():
+def test_the_autoregressive_process_has_the_stated_moments():
     log = ar1_log(50_000, memory=0.8)
     x = log.observations[log.now]
     assert np.abs(x.var(axis=0) - 1).max() < 0.1
-    after = log.observations[log.next]
-    assert np.corrcoef(x[:, 0], after[:, 0])[0, 1] == pytest.approx(0.8, abs=0.02)
+    x_next = log.observations[log.next]
+    assert np.corrcoef(x[:, 0], x_next[:, 0])[0, 1] == pytest.approx(0.8, abs=0.02)
     rows = fourier_features(30)(x)
     assert rows.shape == (50_000, 30)
     assert (rows[:, -1] == 1).all()
@@ -33,7 +33,7 @@ def cells(tmp_path_factory):
     return table1.run_table1(folder, quick=True), folder
 
 
-def test_counted_operations_grow_as_the_formulas_say(cells):
+def test_counted_operations_grow_as_in_the_formulas(cells):
     found, _ = cells
     assert table1.exponent(found["n"], "n", "lstd", "operations") == pytest.approx(1, abs=0.1)
     assert table1.exponent(found["d"], "d", "lstd", "operations") == pytest.approx(2, abs=0.1)
@@ -41,9 +41,9 @@ def test_counted_operations_grow_as_the_formulas_say(cells):
         for row in rows:
             assert row["methods"]["lstd"]["reached"]
             assert row["methods"]["saga"]["reached"]
-            # at a fixed number of passes, SVRG and SAGA cost n d
-            each = row["methods"]["saga"]
-            assert each["operations"] == pytest.approx(24 * row["n"] * row["d"] * each["passes"])
+            # a pass of SAGA costs O(n d)
+            saga = row["methods"]["saga"]
+            assert saga["operations"] == pytest.approx(24 * row["n"] * row["d"] * saga["passes"])
 
 
 def test_larger_n_needs_fewer_passes(cells):
@@ -51,12 +51,12 @@ def test_larger_n_needs_fewer_passes(cells):
     assert passes[-1] < passes[0]
 
 
-def test_a_second_call_measures_nothing_again(cells, monkeypatch):
+def test_a_second_call_measures_no_cell_again(cells, monkeypatch):
     found, folder = cells
     measured = []
     monkeypatch.setattr(table1, "measure", lambda size, **settings: measured.append(size))
     assert table1.run_table1(folder, quick=True) == found
-    assert measured == [table1.Size(200, 5)]  # the compiler's
+    assert measured == [table1.Size(200, 5)]  # the call that compiles
 
 
 def test_page_and_figure_are_written(cells):
@@ -68,7 +68,7 @@ def test_page_and_figure_are_written(cells):
     assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == found["d"][1]
 
 
-def test_what_was_not_reached_is_a_lower_bound_and_nothing_more():
+def test_seconds_without_the_target_are_a_lower_bound():
     def row(n, one, other):
         return {"n": n, "methods": {"a": one, "b": other}}
 
@@ -82,4 +82,4 @@ def test_what_was_not_reached_is_a_lower_bound_and_nothing_more():
         "not up to n = 2"
     )
     both = [row(1, cell(2), cell(1)), row(2, cell(2), cell(1, False)), row(3, cell(2), cell(4))]
-    assert table1.crossover(both, "n", "a", "b") == "faster at n = 3; slower at n = 1; open at n = 2"
+    assert table1.crossover(both, "n", "a", "b") == "faster at n = 3; slower at n = 1; undecided at n = 2"

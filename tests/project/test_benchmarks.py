@@ -1,4 +1,4 @@
-"""The benchmark grid on shrunken cells: its cells, its gaps, its peers, its page."""
+"""The benchmark grid on small cells: problems, gaps, other implementations, the results page."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from valuefit.solvers.adaptive_steps import Course
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_every_cell_makes_its_problem_and_a_held_out_one_with_the_same_features(name):
+def test_every_cell_makes_a_problem_and_a_held_out_one_with_the_same_features(name):
     cell = CELLS[name].shrunk()
     problem, other = cell.make(), cell.make(seed=1)
     assert problem.phi.sparse == cell.sparse
@@ -37,7 +37,7 @@ def test_every_cell_makes_its_problem_and_a_held_out_one_with_the_same_features(
     assert not np.array_equal(problem.reward, other.reward)
 
 
-def test_the_cells_of_the_issue_are_there():
+def test_the_required_sizes_are_in_the_grid():
     sizes = {(cell.n, cell.d) for cell in CELLS.values()}
     assert {(10**5, 200), (10**6, 200), (10**5, 1000), (5 * 10**4, 4000), (20_000, 201)} <= sizes
     assert {(10**5, 10**4), (10**6, 10**5), (10**6, 10**6)} <= sizes
@@ -83,7 +83,7 @@ def test_textbook_and_gmres_find_the_minimiser(name):
     assert truth.gap(found.theta) <= 1e-6
 
 
-def test_td_svrg_takes_its_published_step_and_converges():
+def test_td_svrg_converges_with_its_published_step():
     problem = CELLS["fourier well (1e5, 200)"].shrunk().make()
     truth = reference(problem)
     found = peers.td_svrg(problem, truth, tol=1e-6, seconds=30)
@@ -92,7 +92,7 @@ def test_td_svrg_takes_its_published_step_and_converges():
     assert peers.td_svrg(CELLS["random-mdp ridge=L"].shrunk().make(), truth, tol=1e-6, seconds=1).status == "not run"
 
 
-def test_td_svrg_steps_are_those_of_plain_loops():
+def test_td_svrg_steps_equal_those_of_plain_loops():
     problem = CELLS["lognormal ratios (1e5, 200)"].shrunk().make()
     rng = np.random.default_rng(3)
     draws, snapshot, step = rng.integers(0, problem.n, 50), rng.standard_normal(problem.d), 0.01
@@ -113,13 +113,13 @@ def test_td_svrg_steps_are_those_of_plain_loops():
     np.testing.assert_allclose(snapshot + deviation, theta, rtol=1e-10, atol=1e-12)
 
 
-def test_sparse_lu_solves_tiles_and_refuses_dense_rows():
+def test_sparse_lu_solves_tiles_and_rejects_dense_rows():
     problem = CELLS["tiles (1e5, 1e4)"].shrunk().make()
     assert reference(problem).gap(peers.sparse_lu(problem).theta) < 1e-8
     assert peers.sparse_lu(CELLS["random-mdp ridge=0"].shrunk().make()).note == "rows are dense"
 
 
-def test_a_fresh_problem_remembers_nothing():
+def test_a_fresh_problem_has_no_cached_moments():
     problem = CELLS["trace 0.8 (1e5, 200)"].shrunk().make()
     vf.solve(problem, "lstd")
     assert "A" in vars(problem)
@@ -128,7 +128,7 @@ def test_a_fresh_problem_remembers_nothing():
     np.testing.assert_allclose(again.A, problem.A)
 
 
-def test_outcomes_of_other_sources_are_not_carried_on(tmp_path):
+def test_results_of_other_sources_are_not_reused(tmp_path):
     path = tmp_path / "cell.json"
     Kept(path, "here").add("lstd", {"status": "converged"})
     assert Kept(path, "here").tasks == {"lstd": {"status": "converged"}}
@@ -166,28 +166,28 @@ def test_the_quick_grid_writes_its_tables_data_and_figure(tmp_path):
     assert "textbook@2" in data["cells"]["fourier well (1e5, 1000)"]["tasks"]
 
 
-def test_a_wrong_name_ends_with_a_sentence():
+def test_an_unknown_name_gives_an_error_message():
     with pytest.raises(SystemExit, match="No cell has 'chess' in its name"):
         main(["--only", "chess"])
     with pytest.raises(SystemExit, match="There is no 'adam' in the grid"):
         main(["--solvers", "adam"])
 
 
-def test_solvers_can_be_chosen():
+def test_solvers_can_be_selected():
     assert wanted_tasks("fourier well (1e5, 1000)", ["textbook"]) == ["reference", "textbook", "textbook@2"]
 
 
-def made_up(**tasks):
+def synthetic_results(**tasks):
     facts = {"kind": "random-mdp", "sparse": False, "n": 10, "d": 2, "tasks": tasks}
     return {"cells": {"random-mdp ridge=0": facts}, "engine": None}
 
 
-def test_a_cell_that_nobody_solved_is_still_shown(tmp_path):
-    late = {"status": "budget", "gap": 0.1, "passes": 400.0, "seconds": 2.0, "worst": 1.0}
-    gone = {"status": "killed", "message": "no end after 60 s"}
-    results = made_up(svrg=late, lstd=gone, saga={**late, "seconds": 4.0})
-    results["cells"]["random-mdp ridge=0"]["about"] = "made up"
-    results["cells"]["none"] = {**results["cells"]["random-mdp ridge=0"], "tasks": {"lstd": gone}}
+def test_a_cell_that_no_solver_solved_is_on_the_page(tmp_path):
+    over_budget = {"status": "budget", "gap": 0.1, "passes": 400.0, "seconds": 2.0, "worst": 1.0}
+    killed = {"status": "killed", "message": "no end after 60 s"}
+    results = synthetic_results(svrg=over_budget, lstd=killed, saga={**over_budget, "seconds": 4.0})
+    results["cells"]["random-mdp ridge=0"]["about"] = "synthetic"
+    results["cells"]["none"] = {**results["cells"]["random-mdp ridge=0"], "tasks": {"lstd": killed}}
     report.write({**results, "seconds": 1.0, "quick": False}, tmp_path)
     page = (tmp_path / "results.md").read_text()
     assert "| random-mdp ridge=0 | killed | (1: 1e-01) | (2: 1e-01) |" in page
@@ -195,40 +195,50 @@ def test_a_cell_that_nobody_solved_is_still_shown(tmp_path):
     assert (tmp_path / "results.png").stat().st_size > 1000
 
 
-def test_targets_are_missed_where_they_should_be():
+def test_targets_are_met_and_missed_as_expected():
     good = {"status": "converged", "gap": 1e-7, "passes": 20.0, "seconds": 1.0, "worst": 1.0, "message": ""}
     bad = {**good, "status": "diverged", "gap": 3.0}
-    verdicts = [met for *_, met in targets.stochastic(made_up(svrg=good, saga=bad))]
+    verdicts = [met for *_, met in targets.stochastic(synthetic_results(svrg=good, saga=bad))]
     assert verdicts == [True, True, True, False, False, False]
-    assert targets.krylov(made_up(krylov=good))[0][2]
-    assert not targets.krylov(made_up(krylov={**good, "passes": 31.0}))[0][2]
+    assert targets.krylov(synthetic_results(krylov=good))[0][2]
+    assert not targets.krylov(synthetic_results(krylov={**good, "passes": 31.0}))[0][2]
     assert not targets.krylov(
-        made_up(krylov={**good, "message": "Krylov iterations stalled; this was solved directly, as by 'lstd'."})
+        synthetic_results(
+            krylov={**good, "message": "Krylov iterations stalled; this was solved directly, as by 'lstd'."}
+        )
     )[0][2]
     slow = {**good, "seconds": 1.2}
     book = {**good, "seconds": 11.0}
-    assert [met for *_, met in targets.automatic(made_up(auto=slow, lstd=good, textbook=book))] == [False, True, False]
-    assert [met for *_, met in targets.automatic(made_up(auto=good, lstd=good, textbook=book))] == [True, True, True]
+    assert [met for *_, met in targets.automatic(synthetic_results(auto=slow, lstd=good, textbook=book))] == [
+        False,
+        True,
+        False,
+    ]
+    assert [met for *_, met in targets.automatic(synthetic_results(auto=good, lstd=good, textbook=book))] == [
+        True,
+        True,
+        True,
+    ]
     run = {"passes": 10.0, "best": 4.0, "full": 30.0}
     statistical = {"statistical": {"status": "done", "solvers": {"svrg": run, "saga": {**run, "passes": 31.0}}}}
-    assert [met for *_, met in targets.statistical(made_up(**statistical))] == [False, False]
+    assert [met for *_, met in targets.statistical(synthetic_results(**statistical))] == [False, False]
     alone = {"statistical": {"status": "done", "solvers": {"svrg": run}}}
-    assert [met for *_, met in targets.statistical(made_up(**alone))] == [True, True]
+    assert [met for *_, met in targets.statistical(synthetic_results(**alone))] == [True, True]
 
 
-def test_rates_of_all_orders_are_measured_and_judged_by_blocks():
+def test_rates_are_measured_for_all_orders_and_the_target_uses_blocks():
     figures = engine_figures(400, 7)
     assert all(figures[f"{name} {order} float32"]["over_floor"] > 0 for name in ("svrg", "saga") for order in ORDERS)
     for name, order in product(("svrg", "saga"), ORDERS):
         figures[f"{name} {order} float64"]["over_floor"] = 2.0 if order == "blocks" else 4.0
         figures[f"{name} {order} speed-up"] = 1.5 if name == "svrg" else 1.7
-    lines = targets.engine({**made_up(), "engine": figures})
+    lines = targets.engine({**synthetic_results(), "engine": figures})
     assert [met for *_, met in lines] == [True, False, True, True]
     assert lines[0][1] == "2.00x (single rows 4.00x, mini-batches 4.00x)"
-    assert [met for *_, met in targets.engine(made_up())] == [None] * 4
+    assert [met for *_, met in targets.engine(synthetic_results())] == [None] * 4
 
 
-def test_orders_are_what_they_say():
+def test_each_order_selects_its_memory():
     problem = dense_problem(400, 7)
     zero = np.zeros(7)
     memory = {order: in_order("svrg", order).init(problem, zero, zero)[0].memory for order in ORDERS}
@@ -237,10 +247,10 @@ def test_orders_are_what_they_say():
     assert isinstance(memory["mini-batches"], Course)
 
 
-def test_costs_are_positive_and_a_line_is_found():
+def test_costs_are_positive_and_a_line_is_fitted():
     found = costs.measure(quick=True)
     assert list(found) == list(COSTS)
     assert all(0 <= value < 1 for value in found.values())
-    assert min(found[name] for name in ("gram_flop", "factor_flop", "fixed")) > 0  # a slope may come out as 0 by chance
+    assert min(found[name] for name in ("gram_flop", "factor_flop", "fixed")) > 0  # a fitted slope can be 0 by chance
     assert costs.line([1.0, 2.0, 4.0], [3.0, 5.0, 9.0]) == pytest.approx((2.0, 1.0))
     assert costs.line([1.0, 2.0], [1.0, 3.0])[1] == 0.0

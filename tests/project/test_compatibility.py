@@ -1,4 +1,4 @@
-"""What others rely on: public names and signatures, the keys of the JSON output, files of earlier versions."""
+"""Compatibility: public names and signatures, the keys of the JSON output, files of earlier versions."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ from valuefit.cli.main import main
 DATA = ROOT / "tests" / "fixtures"
 OLD = DATA / "version-0.1"
 EXPECTED = json.loads((OLD / "expected.json").read_text())
-# what solvers and the cost model ask of each other, and users do not
+# methods of solvers that the engine and the cost model call, but users do not
 INTERNAL = [
     "A_passes", "C_passes", "auto_steps", "choose_step", "choose_steps", "correction", "epoch", "guarded", "init",
     "meeting", "moment_passes", "order", "passes", "proximal", "reading", "run", "steps", "theorem_steps",
@@ -23,7 +23,7 @@ INTERNAL = [
 
 
 def members(kind):
-    """Public methods and properties of a class of ours, by name."""
+    """(name, member) of the public methods and properties that valuefit defines in a class."""
     for name, member in inspect.getmembers(kind):
         if name in INTERNAL:
             continue
@@ -32,7 +32,7 @@ def members(kind):
 
 
 def signature_of(thing):
-    """Names, kinds and defaults of the parameters; annotations may change."""
+    """Names, kinds and defaults of the parameters, without annotations, which may change."""
     if not callable(thing):
         return "value"
     bare = inspect.Parameter.empty
@@ -41,7 +41,7 @@ def signature_of(thing):
 
 
 def signatures():
-    """Every public name, with its signature; of classes, those of their public members."""
+    """Signatures by public name, including the public members of classes and the options of the command line."""
     found = {}
     named = {f"vf.{name}": getattr(vf, name) for name in vf.__all__ if name not in ("features", "solvers", "datasets")}
     named |= {f"vf.features.{name}": getattr(vf.features, name) for name in vf.features.__all__}
@@ -57,8 +57,8 @@ def signatures():
     return found
 
 
-def test_public_names_and_signatures_stay():
-    """Where a change is meant: `python -c "import test_compatibility as t; t.write_signatures()"` in this folder."""
+def test_public_names_and_signatures_are_unchanged():
+    """After an intended change, run here: `python -c "import test_compatibility as t; t.write_signatures()"`."""
     wanted = json.loads((DATA / "signatures.json").read_text())
     now = signatures()
     assert {name: now.get(name) for name in wanted} == wanted
@@ -105,7 +105,7 @@ def test_results_of_version_0_1_load():
 def test_evaluations_of_version_0_1_load(name):
     evaluation = vf.Evaluation.load(OLD / f"{name}.npz")
     value = evaluation.policy_value
-    told = {"estimate": value.estimate, "standard_error": value.standard_error, "interval": list(value.interval)}
-    assert told == EXPECTED[name]
+    found = {"estimate": value.estimate, "standard_error": value.standard_error, "interval": list(value.interval)}
+    assert found == EXPECTED[name]
     assert np.mean(evaluation.value(evaluation.log.observations)) < 10
     assert "policy value" in evaluation.summary()

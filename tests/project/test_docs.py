@@ -1,4 +1,4 @@
-"""What README and the pages of docs/ show is what happens: their Python runs and prints what stands below it."""
+"""README and docs/: the Python code runs and prints the shown output, commands have valid options, links resolve."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ LINK = re.compile(r"\]\(([^)#\s]+\.(?:md|py|png))[^)]*\)")
 
 
 def blocks(page):
-    """(line, code, what it prints or None) of every Python block; a text block right below is what it prints."""
+    """(line, code, expected output or None) of every Python block; the text block after it is the expected output."""
     text = page.read_text()
     found = list(FENCE.finditer(text))
     for place, match in enumerate(found):
@@ -30,20 +30,20 @@ def blocks(page):
         yield text.count("\n", 0, match.start()) + 2, match[2], after[2] if near else None
 
 
-def run(page, line, code, world):
-    """What a block prints; a ValueError counts as printed, as the pages show it."""
+def run(page, line, code, namespace):
+    """The output of a block; a ValueError counts as output, because the pages show its message."""
     out = io.StringIO()
-    padded = "\n" * (line - 1) + code  # so that a traceback names the line of the page
+    padded = "\n" * (line - 1) + code  # so that a traceback has the line number of the page
     with contextlib.redirect_stdout(out):
         try:
-            exec(compile(padded, str(page), "exec"), world)
+            exec(compile(padded, str(page), "exec"), namespace)
         except ValueError as error:
             return f"ValueError: {error}"
     return out.getvalue()
 
 
-def plain(text):
-    """One line, fractions to three digits, rounding errors as 0: the rest of the digits is the machine's."""
+def normalised(text):
+    """One line, fractions with three digits, rounding errors as 0: the other digits depend on the machine."""
 
     def shorten(match):
         value = float(match[0])
@@ -52,30 +52,30 @@ def plain(text):
     return re.sub(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e-\d+", shorten, " ".join(text.split()))
 
 
-def matches(said, expected):
-    """Whether the words are the same; "..." on the page stands for anything."""
-    words = [re.escape(plain(part)) for part in expected.split("...")]
-    return re.fullmatch(r"\s*.*?\s*".join(words), plain(said), re.S) is not None
+def matches(output, expected):
+    """Whether the normalised texts are equal; "..." on the page matches any text."""
+    parts = [re.escape(normalised(part)) for part in expected.split("...")]
+    return re.fullmatch(r"\s*.*?\s*".join(parts), normalised(output), re.S) is not None
 
 
 WITH_CODE = [page for page in [ROOT / "README.md", *PAGES] if "```python" in page.read_text()]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+def test_the_code_of_a_page_runs_and_prints_the_shown_output(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    world = {"__name__": "__main__"}
+    namespace = {"__name__": "__main__"}
     for line, code, expected in blocks(page):
-        said = run(page, line, code, world)
+        output = run(page, line, code, namespace)
         where = f"{page.relative_to(ROOT)}, line {line}"
         if expected is None:
-            assert not said.startswith("ValueError"), f"{where}: {said}"
+            assert not output.startswith("ValueError"), f"{where}: {output}"
         else:
-            assert matches(said, expected), f"{where} prints:\n{said}\nbut the page says:\n{expected}"
+            assert matches(output, expected), f"{where} prints:\n{output}\nbut the page shows:\n{expected}"
 
 
-def test_a_page_that_says_something_else_is_seen(tmp_path):
+def test_a_page_with_another_output_is_detected(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1 + 1, 'is it')\n```\n\n```text\n3 is it\n```\n\n```python\nint('x')\n```\n")
     (line, code, expected), (other, wrong, nothing) = blocks(page)
@@ -88,7 +88,7 @@ def test_a_page_that_says_something_else_is_seen(tmp_path):
 
 
 def commands():
-    """(page, words) of every line of the pages that calls valuefit."""
+    """(page, arguments) of every valuefit command on the pages."""
     for page in [ROOT / "README.md", *PAGES]:
         for kind, text in FENCE.findall(page.read_text()):
             if kind == "console":
@@ -112,12 +112,12 @@ DATA = [page for page in WITH_CODE if page.parent.name == "data" and page.stem n
 
 
 @pytest.mark.parametrize("page", DATA, ids=lambda page: page.stem)
-def test_the_command_line_of_a_format_gives_the_number_of_its_python_call(page, tmp_path, monkeypatch):
+def test_the_command_on_the_page_of_a_format_gives_the_same_number_as_python(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    world = {"__name__": "__main__"}
+    namespace = {"__name__": "__main__"}
     for line, code, _ in blocks(page):
-        run(page, line, code, world)
+        run(page, line, code, namespace)
     called = [words for where, words in commands() if where == page and words[0] == "evaluate"]
     assert called
     for words in called:
@@ -129,7 +129,7 @@ def test_the_command_line_of_a_format_gives_the_number_of_its_python_call(page, 
         assert json.loads(done.stdout)["policy_value"]["estimate"] == pytest.approx(expected, abs=1e-8)
 
 
-def test_every_page_is_reached_and_every_link_leads_somewhere():
+def test_every_page_is_in_a_toctree_and_every_link_resolves():
     listed = {ROOT / "docs" / "index.md"}
     for page in [ROOT / "README.md", *PAGES]:
         text = page.read_text()

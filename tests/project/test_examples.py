@@ -1,4 +1,4 @@
-"""The scripts in examples/ run as a reader would run them, in seconds, and say what they are there to say."""
+"""The scripts in examples/ run without warnings and print the expected results."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from helpers.problems import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-SAYS = {
+EXPECTED_OUTPUT = {
     "compare_solvers": r"lstd\s+[\d.]+\s+\d\.\de-\d+\s+converged(.|\n)*ilstd\s+[\d.]+\s+\d\.\de-\d+\s+converged",
     "grid_search": r"1e-06\s+\S+\s+-68\.\d \+- 0\.\d <- best",
     "off_policy": r"truth:\s+0\.59399\n",
@@ -21,14 +21,14 @@ SAYS = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_without_a_warning_and_says_its_piece(example, tmp_path):
+def test_an_example_runs_without_a_warning_and_prints_its_result(example, tmp_path):
     command = [sys.executable, "-W", "error", str(example)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert re.search(SAYS[example.stem], done.stdout), done.stdout
+    assert re.search(EXPECTED_OUTPUT[example.stem], done.stdout), done.stdout
 
 
-def test_both_ways_off_policy_agree_with_the_truth_within_their_intervals(tmp_path):
+def test_the_intervals_of_both_off_policy_methods_contain_the_true_value(tmp_path):
     command = [sys.executable, str(ROOT / "examples" / "off_policy.py")]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     intervals = re.findall(r"interval ([\d.]+) to ([\d.]+)", shown)
@@ -38,9 +38,9 @@ def test_both_ways_off_policy_agree_with_the_truth_within_their_intervals(tmp_pa
         assert float(low) < truth < float(high)
 
 
-def test_every_example_is_on_its_page_and_short():
+def test_every_example_is_on_the_examples_page_and_short():
     page = (ROOT / "docs" / "examples.md").read_text()
-    assert {path.stem for path in EXAMPLES} == SAYS.keys()
+    assert {path.stem for path in EXAMPLES} == EXPECTED_OUTPUT.keys()
     for path in EXAMPLES:
         assert f"../examples/{path.name}" in page
         assert len(path.read_text().splitlines()) <= 50

@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: who imports whom, what pages say, what a wheel can do."""
+"""The repository as a whole: import order, README and ARCHITECTURE, the installed wheel."""
 
 import ast
 import os
@@ -15,13 +15,15 @@ from valuefit.cli.capabilities import markdown_table
 
 PACKAGE = ROOT / "src" / "valuefit"
 
-# The flow, one way: a package imports only from its left (DESIGN section 3), lazy imports included.
-FLOW = [
+# The direction of the data: a package imports only from packages before it, lazy imports included.
+PACKAGE_ORDER = [
     "typing", "memory", "extras", "atomic", "threads", "machine", "rows", "linalg", "data", "features", "datasets",
     "problem", "solvers", "engine", "evaluation", "report", "paper", "cli",
 ]  # fmt: skip
-# stated exceptions: (module, what it imports)
-BACKWARDS = {("valuefit.evaluation.evaluation", "valuefit.report.page")}  # Evaluation.report, on first use
+# (module, imported module)
+ALLOWED_BACKWARD_IMPORTS = {
+    ("valuefit.evaluation.evaluation", "valuefit.report.page")
+}  # Evaluation.report, on first use
 
 
 def module_name(path: Path) -> str:
@@ -33,7 +35,7 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of the package that this file imports, also inside functions and by `import_module("...")`."""
+    """Modules of the package that this file imports, also in functions and by `import_module("...")`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "valuefit":
@@ -46,43 +48,43 @@ def imports_of(path: Path) -> set[str]:
     return found - {"valuefit"}
 
 
-def test_packages_import_only_from_their_left():
-    places = {name: place for place, name in enumerate(FLOW)}
+def test_packages_import_only_from_packages_before_them():
+    positions = {name: position for position, name in enumerate(PACKAGE_ORDER)}
     for module, path in MODULES.items():
         if module in ("valuefit", "valuefit.__main__"):
             continue
         here = module.split(".")[1]
         for other in imports_of(path):
             there = other.split(".")[1]
-            if there != here and (module, other) not in BACKWARDS:
-                assert places[there] < places[here], f"{module} imports {other}, which stands to its right"
+            if there != here and (module, other) not in ALLOWED_BACKWARD_IMPORTS:
+                assert positions[there] < positions[here], f"{module} imports {other}, which comes after it"
 
 
-def test_every_stated_exception_is_needed():
-    assert all(other in imports_of(MODULES[module]) for module, other in BACKWARDS)
+def test_every_allowed_backward_import_exists():
+    assert all(other in imports_of(MODULES[module]) for module, other in ALLOWED_BACKWARD_IMPORTS)
 
 
-def test_no_module_imports_itself_by_way_of_others():
-    """Also within a package; `__init__` files import lazily, by name, and are left out."""
+def test_there_is_no_import_cycle():
+    """Within a package too; `__init__` files import lazily, by name, and are excluded."""
     graph = {
-        module: {other for other in imports_of(path) if (module, other) not in BACKWARDS}
+        module: {other for other in imports_of(path) if (module, other) not in ALLOWED_BACKWARD_IMPORTS}
         for module, path in MODULES.items()
         if path.name != "__init__.py"
     }
     done: set[str] = set()
 
-    def visit(module: str, trail: tuple[str, ...]) -> None:
-        assert module not in trail, " -> ".join([*trail, module])
+    def visit(module: str, path_so_far: tuple[str, ...]) -> None:
+        assert module not in path_so_far, " -> ".join([*path_so_far, module])
         if module not in done:
             for other in graph.get(module, ()):
-                visit(other, (*trail, module))
+                visit(other, (*path_so_far, module))
             done.add(module)
 
     for module in graph:
         visit(module, ())
 
 
-def test_a_solver_cannot_print_time_or_count():
+def test_solvers_do_not_print_measure_time_or_count_passes():
     for path in (PACKAGE / "solvers").glob("*.py"):
         text = path.read_text()
         assert not re.search(r"\bprint\(|^import time|^from time|perf_counter|max_passes|tol\b", text, re.M), path.name
@@ -98,12 +100,12 @@ def test_the_table_in_architecture_is_the_generated_one():
     assert markdown_table() in page, "Paste the output of `valuefit solvers --markdown` into ARCHITECTURE.md."
 
 
-def test_lstd_krylov_pdbg_svrg_and_saga_refuse_nothing():
+def test_lstd_krylov_pdbg_svrg_and_saga_support_every_problem():
     for name in ("lstd", "krylov", "pdbg", "svrg", "saga"):
         assert vf.solvers.registry()[name].refusals == {}
 
 
-def test_every_solver_is_documented_on_the_readme():
+def test_every_solver_is_in_the_readme():
     page = (ROOT / "README.md").read_text()
     for name in vf.solvers.names():
         assert f"`{name}`" in page
@@ -119,7 +121,7 @@ def test_readme_code_runs(tmp_path):
     assert "converged" in done.stdout
 
 
-def test_help_needs_no_numpy():
+def test_help_imports_nothing_slow():
     code = "import sys; from valuefit.cli.main import main; main(['--help'], standalone_mode=False);"
     code += "heavy = {'numpy', 'scipy', 'numba', 'rich', 'matplotlib'} & set(sys.modules); assert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -127,7 +129,7 @@ def test_help_needs_no_numpy():
     assert "Examples" in done.stdout
 
 
-def test_version_is_the_one_of_the_package():
+def test_the_version_is_the_same_everywhere():
     text = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{vf.__version__}"' in text
     assert f"version: {vf.__version__}" in (ROOT / "CITATION.cff").read_text()
@@ -141,7 +143,7 @@ def run(*command, **settings):
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    """The wheel, built from the sources and installed in an empty folder."""
+    """A folder with the wheel built from the sources, and its installation in `site`."""
     place = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT))
     built = next(place.glob("valuefit-*.whl"))
@@ -159,7 +161,7 @@ def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
     assert re.search(r"lstd\W+[\d.]+\W+[\d.]+\W+[\d.e-]+\W+converged", shown)
 
 
-def test_an_installed_wheel_evaluates_the_log_that_comes_along(wheel, tmp_path):
+def test_an_installed_wheel_evaluates_the_built_in_log(wheel, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(wheel / "site")}
     shown = run(sys.executable, "-m", "valuefit", "evaluate", "--quiet", cwd=tmp_path, env=environment)
     assert re.match(r"-69\.\d+ \(standard error 0\.\d+, 95% interval", shown)
@@ -186,7 +188,7 @@ def test_an_installed_wheel_writes_a_report_from_an_empty_folder(wheel, tmp_path
     assert "The policy value is" in (tmp_path / "report.html").read_text()
 
 
-def test_an_unknown_experiment_ends_with_a_sentence():
+def test_an_unknown_experiment_gives_an_error_message():
     done = subprocess.run([sys.executable, "-m", "valuefit", "reproduce", "figure-7"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "There is no experiment 'figure-7'" in done.stderr
@@ -198,7 +200,7 @@ def test_the_command_line_lists_solvers():
     assert "recursive-lstd" in run(sys.executable, "-m", "valuefit", "solvers")
 
 
-def test_solve_is_the_function_whatever_was_imported_before():
+def test_solve_is_the_function_after_any_import():
     code = "import valuefit.cli.demo, valuefit.paper.reproduce, valuefit as vf; assert callable(vf.solve); "
     code += "vf.solvers.names()"
     run(sys.executable, "-c", code)

@@ -1,4 +1,4 @@
-"""The table solver x capability, made from what the solvers themselves declare."""
+"""The table of solvers and the problems that each supports, generated from the solver classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from valuefit.solvers import registry
 
 
 def markdown_table() -> str:
-    """The table and, below it, the reason for every refusal."""
+    """The table in Markdown, followed by the reason for every "no"."""
     lines = ["| solver | " + " | ".join(TRAITS) + " |", "|---" * (len(TRAITS) + 1) + "|"]
     reasons: dict[str, list[str]] = {}
     for name, kind in registry().items():
@@ -24,11 +24,11 @@ def markdown_table() -> str:
 
 
 def print_table() -> None:
-    """The same for a terminal, with a line on each solver."""
+    """Print name, summary and unsupported problems of every solver on a terminal."""
     table = Table(title="valuefit solvers", title_justify="left")
     table.add_column("solver", style="bold", no_wrap=True)
-    table.add_column("what it does")
-    table.add_column("refuses")
+    table.add_column("method")
+    table.add_column("does not support")
     for name, kind in registry().items():
-        table.add_row(name, kind.summary, ", ".join(kind.refusals) or "nothing")
+        table.add_row(name, kind.summary, ", ".join(kind.refusals) or "-")
     Console().print(table)

@@ -1,4 +1,4 @@
-"""What `valuefit evaluate` was asked for: from the command line, from a TOML file, and written back into one."""
+"""Settings of `valuefit evaluate`: merged from the command line and a TOML file, and written to a TOML file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 from valuefit import __version__
 
-LONGEST = 1 << 20  # bytes of a TOML file
-TABLE_FILES = (".npy", ".csv", ".txt")  # a policy that ends so is a file, any other is code
+MAX_CONFIG_BYTES = 1 << 20  # far above any real file of options; guards against reading a log by mistake
+# Endings of policies that are files; any other policy is "module:function". A copy of `evaluation.policy.FILES`, which
+# cannot be imported here without numpy.
+POLICY_FILES = (".npy", ".csv", ".txt")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option of `valuefit evaluate`, with its default; None where nothing was asked."""
+    """Every option of `valuefit evaluate` with its default; None if the option has no value."""
 
     log: str | None = None
     columns: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +44,6 @@ PATHS = ("log", "policy", "starts", "report", "save")
 NUMBERS = ("discount", "trace", "ridge", "max_passes")
 SWITCHES = ("json", "quiet", "force")
 CHOICES = {"values": ("state", "state-action")}
-SHOWING = ("json", "quiet", "force")  # how a run is shown is not what it is, and who may overwrite is asked each time
 
 
 def default_of(name: str) -> Any:
@@ -52,149 +53,138 @@ def default_of(name: str) -> Any:
 
 
 def merge(given: dict[str, Any], config: str | None) -> Settings:
-    """The settings of a run: what the command line gives wins over the file, the file over the defaults.
+    """The settings of a run: the command line overrides the file, the file overrides the defaults.
 
-    given: options by name, None where the command line does not mention them. config: a TOML file, or None. What
-    would run code, or overwrite files, must stand on the command line too.
+    given: options by name, None if absent from the command line. config: path of a TOML file, or None. A policy that
+    is code, and `force`, are accepted from the file only if the command line repeats them.
     """
-    said = {name: value for name, value in given.items() if value is not None}
-    told = {} if config is None else read_config(Path(config))
-    policy = told.get("policy")
-    if policy is not None and "policy" not in said and is_code(policy):
+    from_command_line = {name: value for name, value in given.items() if value is not None}
+    from_file = {} if config is None else read_config(Path(config))
+    policy = from_file.get("policy")
+    if policy is not None and "policy" not in from_command_line and is_code(policy):
         raise ValueError(
-            f"{config} asks for the policy {policy!r}, which is code, and a file may not ask for that. If you trust "
-            f"it, repeat it on the command line: --policy {policy}"
+            f"{config} sets the policy {policy!r}, which is code, and a file may not run code. If you trust it, repeat "
+            f"it on the command line: --policy {policy}"
         )
-    if told.get("force") and not said.get("force"):
+    if from_file.get("force") and not from_command_line.get("force"):
         raise ValueError(
-            f"{config} says force, but what is overwritten is not for a file to decide. Repeat it on the command "
-            "line: --force"
+            f"{config} sets force, but a file may not allow overwriting. Repeat it on the command line: --force"
         )
-    columns = {**told.get("columns", {}), **said.get("columns", {})}
-    return Settings(**{**told, **said, "columns": columns})
+    columns = {**from_file.get("columns", {}), **from_command_line.get("columns", {})}
+    return Settings(**{**from_file, **from_command_line, "columns": columns})
 
 
 def is_code(policy: str) -> bool:
-    """Whether a policy of this name would be imported."""
-    return ":" in policy and Path(policy).suffix.lower() not in TABLE_FILES
+    """Whether this policy is "module:function", which would be imported."""
+    return ":" in policy and Path(policy).suffix.lower() not in POLICY_FILES
 
 
 # ---- reading ------------------------------------------------------------------------------------------------
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Options by name from a TOML file, checked; its relative paths start at the file's own folder."""
+    """Options by name from a TOML file, validated; relative paths are relative to the folder of the file."""
     import tomllib
 
     if not path.is_file():
         raise ValueError(f"There is no file {str(path)!r}.")
     with open(path, "rb") as stream:
-        data = stream.read(LONGEST + 1)
-    if len(data) > LONGEST:
-        raise ValueError(f"{path} is longer than a file of options can be.")
+        data = stream.read(MAX_CONFIG_BYTES + 1)
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ValueError(f"{path} is larger than {MAX_CONFIG_BYTES:,} bytes, the limit for a file of options.")
     try:
-        told = tomllib.loads(data.decode())
+        table = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     options = {}
     known = [one.name.replace("_", "-") for one in fields(Settings)]
-    for key, value in told.items():
+    for key, value in table.items():
         name = key.replace("_", "-")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It knows {', '.join(known)}."
-            raise ValueError(f"{path} has the key {key!r}, which valuefit evaluate does not know. {hint}")
+            hint = f"Did you mean {near[0]!r}?" if near else f"The known keys are {', '.join(known)}."
+            raise ValueError(f"{path} has the key {key!r}, which is no option of valuefit evaluate. {hint}")
         name = name.replace("-", "_")
         if name in options:
             raise ValueError(f"{path} sets {key!r} twice, once with a dash and once with an underscore.")
-        options[name] = _checked(path, name, value)
+        options[name] = _validate(path, name, value)
     for name in PATHS:
-        if name in options:
-            options[name] = _from_folder(name, options[name], path.parent)
+        if name in options and _is_relative_path(name, options[name]):
+            options[name] = os.path.relpath(os.path.join(path.parent, options[name]))
     return options
 
 
-def _checked(path: Path, name: str, value: Any) -> Any:
-    """The value as the option takes it, or a sentence."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+def _validate(path: Path, name: str, value: Any) -> Any:
+    """The value with the type of its option, or a ValueError that names the file, the key and the expected type."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name == "columns":
-        return _columns(path, value)
+        return _validate_columns(path, value)
     if name in SWITCHES:
-        right, wanted = isinstance(value, bool), "true or false"
+        valid, expected = isinstance(value, bool), "true or false"
     elif name == "seed":
-        right, wanted = number and isinstance(value, int), "a whole number"
+        valid, expected = is_number and isinstance(value, int), "a whole number"
     elif name in NUMBERS:
-        right, wanted = number, "a number"
+        valid, expected = is_number, "a number"
     elif name == "tol":
-        right, wanted = number or value == "statistical", 'a number or "statistical"'
+        valid, expected = is_number or value == "statistical", 'a number or "statistical"'
     elif name in CHOICES:
-        right, wanted = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
+        valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:
-        right, wanted = isinstance(value, str), "text in quotes"
-    if not right:
-        raise ValueError(f"{path} says {name.replace('_', '-')} = {value!r}; it must be {wanted}.")
+        valid, expected = isinstance(value, str), "text in quotes"
+    if not valid:
+        raise ValueError(f"{path} sets {name.replace('_', '-')} = {value!r}; it must be {expected}.")
     return float(value) if name in NUMBERS else value
 
 
-def _columns(path: Path, value: Any) -> dict[str, Any]:
-    """Our names to theirs; empty text leaves a column out, for TOML has no word for nothing."""
-    wrong = not isinstance(value, dict)
-    for theirs in () if wrong else value.values():
-        many = theirs if isinstance(theirs, list) else [theirs]
-        wrong |= not many or not all(isinstance(name, str) for name in many)
-    if wrong:
+def _validate_columns(path: Path, value: Any) -> dict[str, Any]:
+    """valuefit's column names -> names in the log; "" becomes None (the column is not used), as TOML has no null."""
+    valid = isinstance(value, dict)
+    for theirs in value.values() if valid else ():
+        names = theirs if isinstance(theirs, list) else [theirs]
+        valid &= bool(names) and all(isinstance(name, str) for name in names)
+    if not valid:
         raise ValueError(
-            f'{path} says columns = {value!r}; it must be a table of names, as in columns = {{ reward = "r", obs = '
+            f'{path} sets columns = {value!r}; it must be a table of names, as in columns = {{ reward = "r", obs = '
             '["x", "v"] }.'
         )
     return {ours: theirs or None for ours, theirs in value.items()}
 
 
-def _from_folder(name: str, value: str, folder: Path) -> str:
-    """A relative path of the file as seen from the working directory."""
-    if _no_path(name, value) or os.path.isabs(value):
-        return value
-    return os.path.relpath(os.path.join(folder, value))
-
-
-def _no_path(name: str, value: str) -> bool:
-    if name == "policy":
-        return Path(value).suffix.lower() not in TABLE_FILES
-    return name == "log" and (value.startswith("minari:") or "://" in value)
+def _is_relative_path(name: str, value: str) -> bool:
+    """Whether the value is a path that depends on the folder; "minari:ID", a URL and "module:function" are not."""
+    if name == "policy" and Path(value).suffix.lower() not in POLICY_FILES:
+        return False
+    if name == "log" and (value.startswith("minari:") or "://" in value):
+        return False
+    return not os.path.isabs(value)
 
 
 # ---- writing ------------------------------------------------------------------------------------------------
 
 
 def config_text(settings: Settings, folder: Path) -> str:
-    """The TOML that repeats a run, to be put into this folder: all that shapes the answer, defaults too."""
+    """The TOML text of a file in `folder` that repeats a run: every setting that affects the result, with defaults."""
+    import tomli_w
+
     lines = [f"# Written by valuefit {__version__}; valuefit evaluate --config FILE runs it again."]
     if settings.log is None:
-        lines.append("# No log is named, so it is the one that comes with valuefit.")
+        lines.append("# No log is named, so the example log of valuefit is used.")
     if settings.policy is not None and is_code(settings.policy):
         lines.append("# The policy is code, so it must be repeated on the command line: --policy module:function")
+    options: dict[str, Any] = {}
     for one in fields(settings):
         value = getattr(settings, one.name)
-        if one.name in SHOWING or one.name == "columns" or value is None:
+        if one.name in SWITCHES or value is None or value == {}:  # switches affect only how a run is shown and written
             continue
-        if one.name in PATHS and not _no_path(one.name, value) and not os.path.isabs(value):
+        if one.name == "columns":  # TOML has no null
+            value = {ours: theirs or "" for ours, theirs in value.items()}
+        elif one.name in PATHS and _is_relative_path(one.name, value):
             value = os.path.relpath(value, folder)
-        lines.append(f"{one.name.replace('_', '-')} = {_toml(value)}")
-    if settings.columns:
-        lines += ["", "[columns]"]
-        for ours, theirs in settings.columns.items():
-            listed = f"[{', '.join(map(_toml, theirs))}]" if isinstance(theirs, list) else _toml(theirs or "")
-            lines.append(f"{_toml(ours)} = {listed}")
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: str | float) -> str:
-    if not isinstance(value, str):
-        return repr(value)
+        options[one.name.replace("_", "-")] = value
+    text = "\n".join(lines) + "\n" + tomli_w.dumps(options)
     try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"The name {value!r} is not text in UTF-8, so TOML cannot hold it. Rename it.") from None
-    import json
-
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # else as in TOML
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)]
+        raise ValueError(f"The name in {line!r} is not valid UTF-8, which TOML requires. Rename it.") from None
+    return text

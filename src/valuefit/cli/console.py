@@ -1,4 +1,4 @@
-"""An evaluation on a terminal: the answer first, then how it was found, then what is doubtful."""
+"""Print an evaluation on a terminal: the value first, then the settings and the log, then warnings and notes."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ from rich.text import Text
 
 from valuefit.evaluation.text import number
 
-# words of the Python interface in sentences of the library, and what they are called on the command line
+# Messages of the library name arguments of the Python functions; these patterns replace them by the options.
+ARGUMENT = r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|starts|solver|tol|seed)"
 IN_OPTIONS = (
-    (re.compile(r"columns=\{'(\w+)': \.\.\.\}"), r"--columns \1=..."),
-    (re.compile(r"columns=\{'(\w+)': None\}"), r"--columns \1="),
-    (re.compile(r"\bcolumns=\."), "--columns."),
+    (re.compile(r"""columns=\{['"](\w+)['"]: \.\.\.\}"""), r"--columns \1=..."),
+    (re.compile(r"""columns=\{['"](\w+)['"]: None\}"""), r"--columns \1="),
+    (re.compile(ARGUMENT + r"""=(["'])([\w:.=,-]+)\2"""), r"--\1 \3"),  # values="state"
+    (re.compile(ARGUMENT + r"=(?=-?[\d.]*\d)"), r"--\1 "),  # ridge=0.1
+    (re.compile(ARGUMENT + r"=(?=$|[\s,;:)]|\.(?!\.))"), r"--\1"),  # columns= before a space or punctuation, not "=..."
     (re.compile(r"\bload it with a larger limit"), "load it in Python with a larger limit"),
-    (re.compile(r'values="(state(?:-action)?)"'), r"--values \1"),
-    (re.compile(r"\bwith force(?:=True)?\."), "with --force."),
-    (re.compile(r"\buse force\."), "use --force."),
-    (re.compile(r"\bpolicy=,"), "--policy,"),
-    (re.compile(r"\bwith max_passes\b"), "with --max-passes"),
+    (re.compile(r"(?<![\w-])force=True\b"), "--force"),
+    (re.compile(r"\b(with|use|give) force(?=$|[\s,;.])"), r"\1 --force"),
+    (re.compile(r"""(?<![\w'"-])max_passes=(?=\d)"""), "--max-passes "),
+    (re.compile(r"""(?<![\w'"-])max_passes=?(?=[\s.,;:)])"""), "--max-passes"),
 )
-MEANS = (
-    "What a start is worth: the sum of all rewards to come, each step discounted by {:g}. The interval covers the "
-    "chance in the log, not what these features cannot express."
+EXPLANATION = (
+    "The policy value is the expected sum of future rewards from a start, with discount {:g} per step. The interval "
+    "covers sampling error, not the error that these features make with infinite data."
 )
 
 
 def printable(text: str) -> str:
-    """Text in which nothing can steer a terminal: names in a log are not trusted."""
+    """Escape control characters: names in a log are not trusted and must not reach the terminal as commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def sentence(text: str) -> str:
-    """A sentence of the library for somebody at the command line."""
-    for pattern, words in IN_OPTIONS:
-        text = pattern.sub(words, text)
+def cli_message(text: str) -> str:
+    """A message of the library with options instead of Python arguments, safe to print on a terminal."""
+    for pattern, replacement in IN_OPTIONS:
+        text = pattern.sub(replacement, text)
     return printable(text)
 
 
-def cleaned(facts: Any) -> Any:
-    """Facts whose every text is fit for a terminal."""
+def cli_facts(facts: Any) -> Any:
+    """Nested dicts and lists with `cli_message` applied to every string."""
     if isinstance(facts, dict):
-        return {key: cleaned(value) for key, value in facts.items()}
+        return {key: cli_facts(value) for key, value in facts.items()}
     if isinstance(facts, list):
-        return [cleaned(value) for value in facts]
-    return sentence(facts) if isinstance(facts, str) else facts
+        return [cli_facts(value) for value in facts]
+    return cli_message(facts) if isinstance(facts, str) else facts
 
 
 def one_line(facts: dict[str, Any]) -> str:
-    """The value, how sure it is, and whether there are warnings."""
+    """The value, its standard error and interval, and the number of warnings, on one line."""
     value = facts["policy_value"]
     words = [number(value["estimate"])]
     if value["standard_error"] is None:
@@ -67,16 +69,20 @@ def one_line(facts: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def show(facts: dict[str, Any], source: str, console: Console) -> None:
-    """Print an evaluation, from what `Evaluation.to_dict` gives, cleaned."""
-    console.print(Group(_values(facts), Text(MEANS.format(facts["discount"]), style="dim"), "", _how(facts, source)))
+def print_tables(facts: dict[str, Any], source: str, console: Console) -> None:
+    """Print an evaluation for a terminal.
+
+    facts: `Evaluation.to_dict()` after `cli_facts`. source: the name of the log, printable.
+    """
+    explanation = Text(EXPLANATION.format(facts["discount"]), style="dim")
+    console.print(Group(_estimates(facts), explanation, "", _details(facts, source)))
     if facts["warnings"]:
-        console.print(_listed("Warnings", facts["warnings"], "bold yellow"))
-    console.print(_listed("Notes", facts["notes"], "bold"))
+        console.print(_numbered("Warnings", facts["warnings"], "bold yellow"))
+    console.print(_numbered("Notes", facts["notes"], "bold"))
 
 
-def _values(facts: dict[str, Any]) -> Table:
-    """The policy's value, and the weights where they are few."""
+def _estimates(facts: dict[str, Any]) -> Table:
+    """The policy value and, if there are few, the weights."""
     value = facts["policy_value"]
     table = Table(title="How good is the policy?", title_justify="left", title_style="bold")
     table.add_column("")
@@ -94,35 +100,35 @@ def _numbers(entry: dict[str, Any]) -> tuple[str, str, str]:
     return number(entry["estimate"]), number(entry["standard_error"]), interval
 
 
-def _how(facts: dict[str, Any], source: str) -> Table:
-    """How it was found, a line each."""
-    value, solved = facts["policy_value"], facts["solver"]
-    status = "green" if solved["status"] == "converged" else "bold red"
+def _details(facts: dict[str, Any], source: str) -> Table:
+    """Log, policy, settings and solver, one per line."""
+    value, solver = facts["policy_value"], facts["solver"]
+    style = "green" if solver["status"] == "converged" else "bold red"
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     grid.add_row("log", Text(source))
     grid.add_row("", Text(f"{facts['steps']:,} steps in {facts['episodes']:,} episodes"))
     if value["effective_sample_size"] is not None:
-        grid.add_row("", Text(f"worth {value['effective_sample_size']:,.0f} steps of the target policy"))
-    acted = "the one that acted" if value["effective_sample_size"] is None else "the one that the log's ratios are of"
-    grid.add_row("policy", Text(facts["policy"] or acted))
+        grid.add_row("", Text(f"effective sample size {value['effective_sample_size']:,.0f} steps"))
+    unnamed = "the behaviour policy" if value["effective_sample_size"] is None else "the target of the log's ratios"
+    grid.add_row("policy", Text(facts["policy"] or unnamed))
     grid.add_row("values of", Text("states" if facts["values"] == "state" else "states and actions"))
     grid.add_row("mean over", Text(f"{value['starts']:,} starts"))
     grid.add_row("features", Text(f"{facts['features']['count']:,}"))
     grid.add_row("discount", Text(f"{facts['discount']:g}, trace {facts['trace']:g}, ridge {facts['ridge']:g}"))
-    words = Text(f"{solved['name']}, ")
-    words.append(solved["status"], style=status)
-    words.append(f" after {solved['passes']:.1f} passes, {solved['seconds']:.2f} s")
-    grid.add_row("solver", words)
+    outcome = Text(f"{solver['name']}, ")
+    outcome.append(solver["status"], style=style)
+    outcome.append(f" after {solver['passes']:.1f} passes, {solver['seconds']:.2f} s")
+    grid.add_row("solver", outcome)
     return grid
 
 
-def _listed(title: str, sentences: list[str], style: str) -> Group:
-    """Sentences under a title, numbered."""
+def _numbered(title: str, sentences: list[str], style: str) -> Group:
+    """A numbered list under a title."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", style="dim")
     grid.add_column()
-    for place, text in enumerate(sentences, 1):
-        grid.add_row(f"{place}.", Text(text))
+    for position, text in enumerate(sentences, 1):
+        grid.add_row(f"{position}.", Text(text))
     return Group("", Text(title, style=style), grid)

@@ -1,4 +1,4 @@
-"""The demo: every solver on the paper's Random MDP, in one table."""
+"""`valuefit demo`: compare all solvers on the paper's Random MDP."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from valuefit.datasets.mdp import random_mdp
-from valuefit.engine.loop import Progress as Standing
+from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.solvers import names
 
-FULL = {"states": 400, "features": 200, "steps": 20_000}
-QUICK = {"states": 50, "features": 20, "steps": 2_000}
+FULL_SIZE = {"states": 400, "features": 200, "steps": 20_000}
+QUICK_SIZE = {"states": 50, "features": 20, "steps": 2_000}
 
 
 def make_problem(size: dict[str, int], seed: int) -> Problem:
-    """The Random MDP at this size, with the paper's discount."""
+    """The Random MDP of this size with the paper's discount."""
     mdp = random_mdp(size["states"], features=size["features"], seed=seed)
     return Problem(mdp.log(size["steps"], seed=seed), mdp.rows, discount=0.95)
 
 
 def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) -> list[tuple[Result, float]]:
-    """Run every solver with its defaults and print passes, seconds, true gap and status; returns them too."""
-    size = QUICK if quick else FULL
+    """Run every solver with its defaults; print passes, seconds, exact gap and status; returns (result, gap) pairs."""
+    size = QUICK_SIZE if quick else FULL_SIZE
     console = Console()
-    problem, small = make_problem(size, seed), make_problem(QUICK, seed)
+    problem, small = make_problem(size, seed), make_problem(QUICK_SIZE, seed)
     console.print(
         f"Random MDP: {size['states']} states, {problem.n:,} logged steps, {problem.d} features, discount 0.95. "
         f"Each solver runs with its defaults until a gap of {tol:.0e} is certified, at most {max_passes:g} passes."
@@ -39,12 +39,12 @@ def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) ->
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
         bar = bars.add_task("", total=max_passes)
 
-        def show(standing: Standing) -> None:
-            bars.update(bar, completed=min(standing.passes, max_passes))
+        def show(progress: SolverProgress) -> None:
+            bars.update(bar, completed=min(progress.passes, max_passes))
 
         for name in names():
             bars.reset(bar, description=name, total=max_passes)
-            solve(small, name, tol=0, max_passes=1)  # for the compiler, so that the seconds are those of the work
+            solve(small, name, tol=0, max_passes=1)  # compile first, so that seconds exclude compilation
             result = solve(problem, name, tol=tol, max_passes=max_passes, seed=seed, callback=show)
             results.append((result, exact.gap(result.theta)))
     table = Table()
@@ -56,5 +56,8 @@ def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) ->
         shown = name if result.solver == name else f"{name} ({result.solver})"
         table.add_row(shown, f"{result.passes:.1f}", f"{result.seconds:.3f}", f"{gap:.1e}", result.status)
     console.print(table)
-    console.print("gap: how far theta is from the best one, (F(theta) - F*) / (F(0) - F*); passes: see the README.")
+    console.print(
+        "gap: (F(theta) - F*) / (F(0) - F*), where F is the objective and F* its minimum; 0 is exact. "
+        "pass: every logged step read once, set-up and stopping tests included."
+    )
     return results

@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported here: `valuefit --help` must answer at once."""
+"""The `valuefit` command. This module imports nothing heavy, so that `valuefit --help` answers at once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import click
 from valuefit import __version__
 from valuefit.cli.config import CHOICES, merge
 from valuefit.cli.options import (
-    FEATURES,
+    FEATURE_NAMES,
     SHELLS,
     Commands,
-    Sectioned,
+    SectionedCommand,
     Tolerance,
     columns_option,
     complete_features,
     complete_solvers,
     force_option,
-    option,
+    setting_option,
 )
 
 
@@ -27,69 +27,78 @@ from valuefit.cli.options import (
 def main() -> None:
     """How good is this policy, from logged data alone?
 
-    valuefit fits a linear value function to a fixed log of steps and says what the policy is worth, how sure that is,
-    and when not to trust it.
+    valuefit estimates the value of a policy from a fixed log of steps. It fits a linear value function and reports the
+    estimate, its standard error, a 95% interval, and warnings about what makes the estimate unreliable.
 
     \b
     Examples:
-      valuefit evaluate                  the example log that comes along
-      valuefit evaluate log.csv          your own log
+      valuefit evaluate                  evaluate the built-in example log
+      valuefit evaluate log.csv          evaluate your own log
       valuefit evaluate log.parquet --discount 0.95 --report report.html
       valuefit convert log.csv log.parquet
-      valuefit solvers                   what each solver can do
-      valuefit demo                      all solvers on the paper's Random MDP
+      valuefit solvers                   list the solvers
+      valuefit demo                      compare all solvers on one problem
       valuefit reproduce random-mdp --quick
 
-    For completion with the tab key, put this into your shell's start-up file (or zsh, fish):
+    Run valuefit COMMAND --help for the options of a command. For tab completion, add this line to the start-up file
+    of your shell (bash; also zsh, fish):
 
     \b
       eval "$(valuefit completion bash)"
     """
 
 
-@main.command(cls=Sectioned, short_help="How good is the policy? Its value, with an interval.")
+@main.command(cls=SectionedCommand, short_help="Estimate the value of a policy from a log.")
 @click.argument("log", required=False, type=click.Path())
 @columns_option
-@option("policy", "POLICY", "Evaluate this policy, not the one that acted: module:function, or a .npy or .csv file of "
-        "probabilities (states x actions, or one a step).")  # fmt: skip
-@option("starts", "FILE", "Observations (.npy, .csv) to average the value over. [default: the first of each episode]",
-        kind=click.Path())  # fmt: skip
-@option("features", "NAME", f"{', '.join(FEATURES[:-1])} or {FEATURES[-1]}, with options as in fourier:order=5.",
-        complete=complete_features)  # fmt: skip
-@option("discount", "NUMBER", "What a reward one step later is worth, 0 to 1.", kind=float)
-@option("values", "KIND", "state, or state-action, which needs a policy and discrete actions but no behaviour_prob.",
-        kind=click.Choice(CHOICES["values"]))  # fmt: skip
-@option("trace", "NUMBER", "Eligibility-trace decay (lambda), 0 to 1.", kind=float)
-@option("ridge", "NUMBER", "l2 penalty on the weights.", kind=float)
-@option("solver", "NAME", "How to solve; valuefit solvers lists them.", complete=complete_solvers)
-@option("tol", "NUMBER", "Gap to the best weights at which to stop, or statistical: well below the chance in the log.",
-        kind=Tolerance())  # fmt: skip
-@option("max_passes", "NUMBER", "Passes over the log allowed.", kind=float)
-@option("seed", "NUMBER", "Draws the solver's samples.", kind=int)
-@option("report", "PATH.html", "Write a page with figures.", kind=click.Path())
-@option("save", "PATH.npz", "Write the evaluation, for Evaluation.load in Python.", kind=click.Path())
+@setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
+                "Python function that returns the probabilities of the actions for given observations; or a .npy or "
+                ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
+@setting_option("starts", "FILE", "File of observations (.npy, .csv) to average the value over. [default: the first "
+                "observation of each episode]", kind=click.Path())  # fmt: skip
+@setting_option("features", "NAME", "Features of an observation; the value is a weighted sum of them: "
+                f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}. Options follow a colon: fourier:order=5.",
+                complete=complete_features)  # fmt: skip
+@setting_option("discount", "NUMBER", "Discount factor per step, 0 to 1.", kind=float)
+@setting_option("values", "KIND", "Fit values of a state, or of a state-action pair. state-action needs --policy and "
+                "discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"]))  # fmt: skip
+@setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float)
+@setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float)
+@setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.", complete=complete_solvers)
+@setting_option("tol", "NUMBER", "Stop when the relative gap to the minimum of the objective is below this. "
+                "statistical: stop when the solver error is far below the standard error.",
+                kind=Tolerance())  # fmt: skip
+@setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float)
+@setting_option("seed", "NUMBER", "Random seed of the solver.", kind=int)
+@setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
+@setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
 @click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else.")
 @click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value and its interval.")
 @force_option
 @click.option("--config", type=click.Path(), metavar="FILE.toml",
-              help="Take options from here; those on the command line win.")  # fmt: skip
+              help="Read options from this file. The command line overrides it.")  # fmt: skip
 @click.option("--write-config", type=click.Path(), metavar="FILE.toml",
-              help="Write the options of this run, for --config.")  # fmt: skip
+              help="Write the options of this run to a file for --config.")  # fmt: skip
 def evaluate(config: str | None, write_config: str | None, **options: Any) -> None:
-    """How good is the policy? Its mean value over the starts, with a 95% interval.
+    """Estimate the value of a policy from a log.
 
-    LOG has one row a step. It is a .csv, .tsv, .parquet, .npz or .h5 file (as D4RL lays it out), a folder that
-    valuefit or Minari wrote, or minari:ID. Without LOG, the example that comes with valuefit is taken: Mountain Car.
+    The value is the expected discounted sum of future rewards, averaged over the first observations of the episodes
+    (or over --starts). It is reported with its standard error and a 95% interval.
+
+    LOG has one row per step. It is a .csv, .tsv, .parquet or .npz file, an .h5 file in the layout of D4RL, a folder
+    written by valuefit or Minari, or minari:ID, a downloaded Minari dataset. Without LOG, the built-in
+    example (Mountain Car) is evaluated.
 
     \b
-    Columns looked for (--columns names yours):
-      obs_0, obs_1, ...        what was observed before the step    needed
-      reward                   what the step earned                 needed
-      terminated               1 where the episode came to its end
-      truncated                1 where it was only cut off
-      episode                  a number for each episode
-      action, behaviour_prob   what was done, and how probable it was
-      next_obs_0, ...          what was observed after the step
+    Columns of LOG (use --columns if yours have other names):
+      obs_0, obs_1, ...    required   observation before the step
+      reward               required   reward of the step
+      terminated                      1 if the step ended the episode
+      truncated                       1 if the episode was cut off (time limit)
+      episode                         number of the episode
+      action                          action taken
+      behaviour_prob                  probability with which it was chosen
+      next_obs_0, ...                 observation after the step
 
     \b
     Examples:
@@ -102,16 +111,16 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
       valuefit evaluate log.csv --ridge 0.01 --write-config run.toml
       valuefit evaluate --config run.toml
 
-    Every option can stand in a TOML file, as in discount = 0.95; paths in it start at its own folder. A policy
-    that is code, and force, must be repeated on the command line.
+    A TOML file for --config may set every option, as in discount = 0.95. Its relative paths are relative to the folder
+    of the file. A policy that is code (module:function) and force must be repeated on the command line.
 
-    Exit codes: 0 done, 1 wrong input, 2 wrong usage, 3 did not converge (the answer is printed all the same),
-    130 stopped by Ctrl-C.
+    Exit codes: 0 success, 1 wrong input, 2 wrong usage, 3 the solver did not converge (the result is still printed),
+    130 interrupted by Ctrl-C.
     """
-    settings = merge(options, config)  # before anything heavy is imported
-    from valuefit.cli.commands import evaluate_log
+    settings = merge(options, config)  # before the slow imports, so that wrong options fail at once
+    from valuefit.cli.commands import run_evaluate
 
-    raise SystemExit(evaluate_log(settings, write_config))
+    raise SystemExit(run_evaluate(settings, write_config))
 
 
 @main.command()
@@ -120,10 +129,10 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
 @columns_option
 @force_option
 def convert(source: str, target: str, columns: dict[str, Any], force: bool | None) -> None:
-    """Write the log IN, in any format that evaluate reads, as OUT.
+    """Convert a log to Parquet, .npz or a folder.
 
-    OUT is a .parquet or .npz file by its ending; without ending it is a folder, which loads fastest and may be
-    larger than memory. What had to be assumed or left out is printed.
+    IN is a log in any format that evaluate reads. OUT is a file that ends in .parquet or .npz, or, without an ending,
+    a folder: it loads fastest and may be larger than memory. Notes on assumptions and dropped steps are printed.
 
     \b
     Examples:
@@ -131,15 +140,15 @@ def convert(source: str, target: str, columns: dict[str, Any], force: bool | Non
       valuefit convert hopper.hdf5 hopper
       valuefit convert log.csv log.npz --columns reward=r --columns obs=x,v
     """
-    from valuefit.cli.commands import convert_log
+    from valuefit.cli.commands import run_convert
 
-    convert_log(source, target, columns=columns, force=bool(force))
+    run_convert(source, target, columns=columns, force=bool(force))
 
 
 @main.command()
-@click.option("--markdown", is_flag=True, help="As a Markdown table.")
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 def solvers(markdown: bool) -> None:
-    """List the solvers and which problems each can take.
+    """List the solvers and which problems each supports.
 
     \b
     Examples:
@@ -154,13 +163,16 @@ def solvers(markdown: bool) -> None:
         print_table()
 
 
-@main.command(short_help="Compare every solver on the paper's Random MDP.")
-@click.option("--quick", is_flag=True, help="A small MDP: 50 states, 20 features, 2,000 steps.")
-@click.option("--tol", default=1e-6, show_default=True, help="Gap at which a solver may stop.")
-@click.option("--max-passes", default=100.0, show_default=True, help="Passes over the log allowed to each solver.")
-@click.option("--seed", default=0, show_default=True, help="Draws the MDP, the log and the solvers' samples.")
+@main.command(short_help="Compare all solvers on the paper's Random MDP.")
+@click.option("--quick", is_flag=True, help="Use a small MDP: 50 states, 20 features, 2,000 steps.")
+@click.option("--tol", default=1e-6, show_default=True, help="Relative gap at which a solver stops.")
+@click.option("--max-passes", default=100.0, show_default=True, help="Maximum number of passes per solver.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the MDP, the log and the solvers.")
 def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
-    """Compare every solver on the Random MDP of Du et al. (2017).
+    """Compare all solvers on the Random MDP of Du et al. (2017): passes, seconds, gap.
+
+    A pass reads every step of the log once. The gap is the distance of the objective from its minimum, relative to its
+    distance at the start: 1 at the start, 0 at the minimum.
 
     \b
     Examples:
@@ -172,17 +184,26 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
     compare_solvers(quick=quick, tol=tol, max_passes=max_passes, seed=seed)
 
 
-@main.command()
+@main.command(short_help="Reproduce a figure or table of the paper.")
 @click.argument("name")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the results. [default: results/NAME]")
-@click.option("--quick", is_flag=True, help="A small version, within a minute.")
-@click.option("--jobs", default=2, show_default=True, help="Runs at a time.")
-@click.option("--seed", default=0, show_default=True, help="Tuning uses this seed, the runs shown the next ones.")
+@click.option("--quick", is_flag=True, help="Run a small version, within a minute.")
+@click.option("--jobs", default=2, show_default=True, help="Number of parallel processes.")
+@click.option("--seed", default=0, show_default=True, help="Seed for tuning; the reported runs use the seeds after it.")
 def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
-    """Run an experiment of the paper: tune, run, draw, tabulate.
+    """Reproduce an experiment of Du et al. (2017): tune the steps, run, write figure and tables.
 
-    NAME is random-mdp, mountain-car-5000, mountain-car-20000, off-policy, traces, table-1, or a path to a TOML
-    file. A run that was stopped goes on where it was when it is started again with the same folder.
+    \b
+    NAME is one of these, or the path of a TOML file:
+      random-mdp            Figure 1
+      mountain-car-5000     Figure 2
+      mountain-car-20000    Figure 3
+      off-policy            section 7, importance ratios
+      traces                section 7, eligibility traces
+      table-1               Table 1, measured
+
+    The paper is "Stochastic Variance Reduction Methods for Policy Evaluation" (ICML 2017). An interrupted run resumes
+    if you start it again with the same folder.
 
     \b
     Examples:
@@ -194,14 +215,14 @@ def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> 
     try:
         reproduce_experiment(name, out=out, quick=quick, jobs=jobs, seed=seed)
     except KeyboardInterrupt:
-        click.echo("Run the same command again to go on from here.", err=True)
+        click.echo("Run the same command again to resume.", err=True)
         raise
 
 
-@main.command(short_help="Print the script for completion with the tab key.")
+@main.command(short_help="Print the script for tab completion.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script that completes valuefit's words with the tab key.
+    """Print the script for tab completion in your shell.
 
     \b
     Examples (in ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish):

@@ -1,4 +1,4 @@
-"""How commands and options behave on the command line: headings, names to complete, failures as sentences."""
+"""Command and option classes: options under headings, tab completion, errors as one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from click.shell_completion import CompletionItem
 
 from valuefit.cli.config import default_of
 
-FEATURES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
+EXIT_NOT_CONVERGED, EXIT_INTERRUPTED = 3, 130  # 130 is the shell's code for SIGINT
+FEATURE_NAMES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
 SHELLS = ("bash", "zsh", "fish")
-VECTORS = ("obs", "next_obs", "action")
+VECTOR_COLUMNS = ("obs", "next_obs", "action")
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
     "The solver": ("solver", "tol", "max_passes", "seed"),
-    "What is shown and written": ("report", "save", "json", "quiet", "force"),
-    "Repeating a run": ("config", "write_config"),
+    "The output": ("report", "save", "json", "quiet", "force"),
+    "A file of options": ("config", "write_config"),
 }
 
 
 class Commands(click.Group):
-    """Commands whose failures are sentences: exit code 1 for wrong input, 130 for Ctrl-C, never a traceback."""
+    """A group whose commands end with a message and exit code 1 on wrong input, 130 on Ctrl-C, without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As they are defined, the one that people need first."""
+        """In the order of definition instead of by name."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # click knows what to do when the reader has gone
+        except BrokenPipeError:  # click handles a closed pipe
             raise
         except (ValueError, OSError, ImportError, MemoryError) as error:
-            from valuefit.cli.console import sentence
+            from valuefit.cli.console import cli_message  # imports rich, so only on failure
 
-            raise click.ClickException(sentence(str(error) or type(error).__name__)) from error
+            raise click.ClickException(cli_message(str(error) or type(error).__name__)) from error
         except (KeyboardInterrupt, SystemError) as error:
-            # while numba enters a kernel, Ctrl-C surfaces as a SystemError that it caused
+            # numba raises SystemError from KeyboardInterrupt if Ctrl-C arrives while it enters a kernel
             if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):
                 raise
             click.echo("\nStopped.", err=True)
-            raise SystemExit(130) from None
+            raise SystemExit(EXIT_INTERRUPTED) from None
 
 
-class Sectioned(click.Command):
-    """A command whose options are listed under headings."""
+class SectionedCommand(click.Command):
+    """A command whose help lists options under the headings of `SECTIONS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
@@ -75,20 +76,20 @@ class Tolerance(click.ParamType):
 
 
 def read_columns(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """ours=theirs, as often as needed; vectors take several columns, and nothing after the = leaves a column out."""
+    """Parse pairs OURS=THEIRS; vectors take several columns (obs=x,v), and an empty THEIRS means no such column."""
     columns: dict[str, Any] = {}
     for pair in pairs:
         ours, equals, theirs = pair.partition("=")
         if not equals or not ours:
-            raise click.BadParameter(f"{pair!r} is not of the form ours=theirs, as in reward=r.", ctx, param)
+            raise click.BadParameter(f"{pair!r} does not have the form OURS=THEIRS, as in reward=r.", ctx, param)
         if ours in columns:
-            raise click.BadParameter(f"{ours!r} is named twice.", ctx, param)
-        columns[ours] = theirs.split(",") if ours in VECTORS and "," in theirs else theirs or None
+            raise click.BadParameter(f"{ours!r} is given twice.", ctx, param)
+        columns[ours] = theirs.split(",") if ours in VECTOR_COLUMNS and "," in theirs else theirs or None
     return columns
 
 
 def complete_features(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in FEATURES if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in FEATURE_NAMES if name.startswith(incomplete)]
 
 
 def complete_solvers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -96,22 +97,23 @@ def complete_solvers(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def solver_names() -> list[str]:
-    """The names that the files in `solvers/` declare: importing them would make completion slow."""
+    """Names of all solvers, read from the source files: importing them would make completion slow."""
     files = (Path(__file__).parents[1] / "solvers").glob("[a-z]*.py")
     return sorted(name for file in files for name in re.findall(r'name: ClassVar\[str\] = "(.*)"', file.read_text()))
 
 
-def option(name: str, metavar: str, text: str, *, kind: Any = str, complete: Any = None) -> Any:
-    """An option that is None unless the command line gives it; its default stands in the settings."""
+def setting_option(name: str, metavar: str, text: str, *, kind: Any = str, complete: Any = None) -> Any:
+    """An option of `Settings` that is None if absent, so that `config.merge` can apply the file and the default."""
     value = default_of(name)
     if value is not None:
         text += f" [default: {value if isinstance(value, str) else format(value, 'g')}]"
-    words = f"--{name.replace('_', '-')}"
-    return click.option(words, name, type=kind, default=None, metavar=metavar, help=text, shell_complete=complete)
+    flag = f"--{name.replace('_', '-')}"
+    return click.option(flag, name, type=kind, default=None, metavar=metavar, help=text, shell_complete=complete)
 
 
 columns_option = click.option(
     "--columns", multiple=True, metavar="OURS=THEIRS", callback=read_columns,
-    help="Name a column of yours, as in reward=r or obs=x,v; again for more. done= leaves a column out.",
+    help="Read the column that valuefit calls OURS from your column THEIRS: reward=r, or obs=x,v. Repeat it for more "
+    "columns. An empty THEIRS (done=) ignores the column.",
 )  # fmt: skip
-force_option = click.option("--force", is_flag=True, default=None, help="Overwrite files that are there already.")
+force_option = click.option("--force", is_flag=True, default=None, help="Overwrite existing files.")

@@ -1,4 +1,4 @@
-"""Experiments as data: problems, methods, step grids and seeds from a TOML file; tuned, run, resumed."""
+"""Experiments defined by a TOML file: problems, methods, step grids, seeds. Tunes the steps, runs, and resumes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from valuefit.solvers import find, registry
 from valuefit.solvers.solver import Solver
 from valuefit.threads import limit_threads
 
-HOME = Path(__file__).parent
-# Successive halving on the first tuning seed: parts of the budget, and how many of the settings go on to the next
+EXPERIMENTS = Path(__file__).parent
+# Rungs of successive halving on the first tuning seed: (fraction of the pass budget, fraction of configurations that
+# is promoted). The configurations promoted from the last rung run with the full budget on every tuning seed.
 RUNGS = ((1 / 32, 1 / 4), (1 / 6, 0.0))
-FINALISTS = 3  # that many at least go on; the last ones run in full on every tuning seed
-SHORTEST = 24.0  # passes: SVRG with N = 2n takes eight snapshots in them
-MORE_TUNING = (1000, 2000)  # added to the tuning seed: luck on one seed is no stability
-REACHED = 1e-10  # a gap this small is as good as any in a figure
-UNSTABLE = 100.0  # a gap that rises this much above its lowest is at the edge of stability
+MIN_PROMOTED = 3  # configurations
+MIN_RUNG_PASSES = 24.0  # SVRG with N = 2n takes eight snapshots in them
+TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
+SOLVED_GAP = 1e-10  # smaller gaps are not compared
+MAX_GAP_RISE = 100.0  # a gap that rises by this factor above its minimum so far counts as unstable
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a figure: a problem and the label above it."""
+    """One panel of a figure: a problem, its label and its budget of passes."""
 
     label: str
     source: dict[str, Any]
@@ -48,12 +49,13 @@ class Panel:
 
     @property
     def key(self) -> str:
+        """The problem as JSON, for `prepare`."""
         return json.dumps([self.source, self.problem, self.ridge], sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of one method at given steps; equal jobs give equal curves, so a finished one is never run again."""
+    """One run of one method with given steps; equal jobs give equal curves, so a finished job is not run again."""
 
     panel: Panel
     method: str
@@ -64,13 +66,14 @@ class Job:
 
     @property
     def name(self) -> str:
+        """A hash of all fields, the name of the file of its result."""
         text = json.dumps([self.panel.key, self.method, self.step_theta, self.step_w, self.passes, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a TOML file says."""
+    """The contents of a TOML file."""
 
     name: str
     title: str
@@ -82,24 +85,24 @@ class Experiment:
 
 
 def available() -> list[str]:
-    """Names of the experiments that come with the package."""
-    return sorted(path.stem for path in HOME.glob("*.toml"))
+    """Names of the experiments in the package."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
 
 
 def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experiment:
-    """An experiment by name, or from a path to a TOML file; `quick` applies its [quick] table.
+    """Load an experiment by name or from a path to a TOML file; `quick` applies its [quick] table.
 
-    Passes are those of [run], or a panel's own `passes`; in the quick version those of [quick.run], or a panel's
-    `quick_passes`. `seed` and two far from it tune; the seeds after it are those reported.
+    A panel has the passes of [run] or its own `passes`; in the quick version those of [quick.run] or its own
+    `quick_passes`. Tuning uses seed + `TUNING_SEED_OFFSETS`; the reported runs use the seeds after `seed`.
     """
-    path = Path(name) if name.endswith(".toml") else HOME / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
     if not path.exists():
-        raise ValueError(f"There is no experiment {name!r}. There are {', '.join(available())}, or give a .toml file.")
+        raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
     try:
         data = tomllib.loads(path.read_text())
-        small = data.pop("quick", {}) if quick else {}
-        run = {**data["run"], **small.get("run", {})}
-        source = {**data["source"], **small.get("source", {})}
+        changes = data.pop("quick", {}) if quick else {}
+        run = {**data["run"], **changes.get("run", {})}
+        source = {**data["source"], **changes.get("source", {})}
         panels = tuple(
             Panel(
                 panel["label"],
@@ -110,18 +113,18 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
             )
             for panel in data["panel"]
         )
-        grids = {**data["grid"], **small.get("grid", {})}
+        grids = {**data["grid"], **changes.get("grid", {})}
         seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
-        tuning = (seed, *(seed + more for more in MORE_TUNING))
-        title = small.get("title", data["title"] + (" (quick version)" if quick else ""))
+        tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
+        title = changes.get("title", data["title"] + (" (quick version)" if quick else ""))
         return Experiment(path.stem, title, panels, tuple(run["methods"]), grids, seeds, tuning)
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not an experiment: {error!r}. See those in {HOME}.") from error
+        raise ValueError(f"{path} is not an experiment: {error!r}. See the examples in {EXPERIMENTS}.") from error
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A panel's problem with what its step grids are scaled by."""
+    """The problem of a panel, its minimiser, the starting point, and the units of its step grids."""
 
     problem: Problem
     reference: np.ndarray[Any, Any]
@@ -132,15 +135,15 @@ class Prepared:
 
 @lru_cache(maxsize=4)
 def prepare(key: str) -> Prepared:
-    """The problem of a panel, made anew in each process."""
+    """Build the problem of `Panel.key`; cached per process."""
     source, settings, ridge = json.loads(key)
     log, features, start = _make_log(source)
-    plain = Problem(log, features, **settings)
-    amount = float(ridge.get("times", 0.0))
-    if amount:
-        L = Theory(plain).L_rho
-        amount *= math.sqrt(L) if ridge.get("of") == "sqrt(L)" else L
-    problem = Problem(log, features, **settings, ridge=amount) if amount else plain
+    problem = Problem(log, features, **settings)
+    penalty = float(ridge.get("times", 0.0))
+    if penalty:
+        L = Theory(problem).L_rho
+        penalty *= math.sqrt(L) if ridge.get("of") == "sqrt(L)" else L
+        problem = Problem(log, features, **settings, ridge=penalty)
     theory = Theory(problem)
     # the units of the paper's grid, section 8
     unit_theta, unit_w = 1 / (theory.L_rho * theory.kappa_C), 1 / theory.lambda_max_C
@@ -148,6 +151,7 @@ def prepare(key: str) -> Prepared:
 
 
 def _make_log(source: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The log, its features and the initial theta (None: 0) of a [source] table."""
     settings = dict(source)
     kind, steps, seed = settings.pop("kind"), settings.pop("steps"), settings.pop("seed", 0)
     if kind == "random-mdp":
@@ -156,15 +160,15 @@ def _make_log(source: dict[str, Any]) -> tuple[Any, Any, Any]:
     if kind == "baird":
         return baird_log(steps, seed=seed), baird_features, CLASSIC_WEIGHTS
     if kind == "mountain-car":
-        from valuefit.datasets.mountain_car import sarsa  # scikit-learn takes a second
+        from valuefit.datasets.mountain_car import sarsa  # imports scikit-learn, which takes a second
 
         policy = sarsa(seed=seed)
         return policy.log(steps, seed=seed), policy.tiles.transform, None
-    raise ValueError(f"There is no source {kind!r}; there are random-mdp, baird and mountain-car.")
+    raise ValueError(f"There is no source {kind!r}; choose random-mdp, baird or mountain-car.")
 
 
 def make_solver(method: str, step_theta: float, step_w: float) -> Solver:
-    """The method as the paper ran it: constant steps, SVRG with N = 2n."""
+    """The method with constant steps, as in the paper's experiments."""
     kind: Any = registry()[method]
     if method == "flstd-sa":
         return kind(step=step_theta, decay=math.inf)
@@ -173,21 +177,22 @@ def make_solver(method: str, step_theta: float, step_w: float) -> Solver:
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """The curve of one run: passes and true gap, thinned to a few hundred points, more of them at the beginning."""
+    """Run a job; returns its curve of passes and exact gap, thinned to at most 600 points, denser at the beginning."""
     with limit_threads(1):
         ready = prepare(job.panel.key)
         solver: Any = make_solver(job.method, job.step_theta * ready.unit_theta, job.step_w * ready.unit_w)
-        if job.method == "svrg":
+        if job.method == "svrg":  # N = 2n, as in the paper
             solver = find(type(solver)(solver.step_theta, solver.step_w, inner=2 * ready.problem.n))
-        low = [0]
+        epochs_at_rounding = 0
 
-        def enough(standing: Any) -> bool:
-            low[0] += standing.gap < 1e-13
-            return low[0] > 3
+        def stop(progress: Any) -> bool:
+            nonlocal epochs_at_rounding
+            epochs_at_rounding += progress.gap < 1e-13
+            return epochs_at_rounding > 3
 
         result = solve(
             ready.problem, solver, tol=0, max_passes=job.passes, seed=job.seed, init=ready.start,
-            reference=ready.reference, callback=enough,
+            reference=ready.reference, callback=stop,
         )  # fmt: skip
     passes, gap = result.history["passes"], result.history["gap"]
     if len(passes) > 600:
@@ -208,10 +213,10 @@ def run_job(job: Job) -> dict[str, Any]:
 
 
 def score(run: dict[str, Any]) -> float:
-    """Lower is better: passes until the gap is as good as zero; above all those, the last gap where it is not.
+    """The score of a run, lower is better.
 
-    Above those in turn: a run that was unstable (its gap rose a hundredfold above its lowest), by its last gap, and
-    one that diverged, by how soon.
+    In this order: runs that reach `SOLVED_GAP`, by their passes to it; runs that do not, by the last gap; unstable runs
+    (see `MAX_GAP_RISE`), by the last gap; diverged runs, later divergence first.
     """
     gap, passes = np.array(run["gap"]), np.array(run["passes"])
     if len(gap) == 0:
@@ -219,16 +224,16 @@ def score(run: dict[str, Any]) -> float:
     if run["status"] == "diverged":
         return 1e20 / (1 + float(passes[-1]))
     last = min(max(float(gap[-1]), 1e-300), 1e3)
-    lowest = np.minimum.accumulate(np.maximum(gap, REACHED))
-    if (gap > UNSTABLE * lowest).any():
+    lowest = np.minimum.accumulate(np.maximum(gap, SOLVED_GAP))
+    if (gap > MAX_GAP_RISE * lowest).any():
         return 1e10 * (1 + last)
-    below = np.flatnonzero(gap <= REACHED)
-    return float(passes[below[0]]) if len(below) else 1e8 * (1 + last)
+    solved = np.flatnonzero(gap <= SOLVED_GAP)
+    return float(passes[solved[0]]) if len(solved) else 1e8 * (1 + last)
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The best steps of one method on one grid in one panel, and their runs on the other seeds."""
+    """The tuned steps of one method on one grid in one panel, and their runs on the reported seeds."""
 
     panel: str
     grid: str
@@ -245,128 +250,129 @@ def run_experiment(
     folder: Path,
     *,
     jobs: int = 2,
-    progress: Callable[[str, float], None] = lambda text, share: None,
+    progress: Callable[[str, float], None] = lambda text, fraction: None,
 ) -> list[Curves]:
-    """Tune each method on each grid, then run the best steps on the other seeds.
+    """Tune the steps of each method on each grid, then run the best steps on the reported seeds.
 
-    Every finished run is a file in `folder`/runs, written at once; a second call takes up where the first ended.
-    progress: called after each run with what it was and the share of all passes that is done.
+    Every finished run is written to `folder`/runs at once, so that a second call resumes an interrupted one.
+    progress: called after each run with its description and the completed fraction of all passes.
     """
     store = folder / "runs"
     store.mkdir(parents=True, exist_ok=True)
-    races = [
-        Race(experiment, panel, grid, method)
+    searches = [
+        StepSearch(experiment, panel, grid, method)
         for panel in experiment.panels
         for grid in experiment.grids
         for method in experiment.methods
         if not (panel.ridge and "ridge" in registry()[method].refusals)
     ]
     with ProcessPoolExecutor(jobs) as pool:
-        pending: dict[Future[dict[str, Any]], Job] = {}
-        wanted_by: dict[str, list[Race]] = {}  # the grids overlap, so two races may wait for one run
-        total = sum(race.total for race in races)
+        running: dict[Future[dict[str, Any]], Job] = {}
+        searches_of: dict[str, list[StepSearch]] = {}  # by job; the grids overlap, so two searches may share a job
+        total_passes = sum(search.total_passes for search in searches)
 
-        def feed(race: Race) -> None:
-            while not race.waiting and not race.finished:
-                for job in race.next_jobs():
+        def submit(search: StepSearch) -> None:
+            """Submit the jobs of the next rung; a rung whose results are all on disk is skipped."""
+            while not search.pending and not search.finished:
+                for job in search.next_rung():
                     path = store / f"{job.name}.json"
                     if path.exists():
-                        race.take(job, json.loads(path.read_text()))
+                        search.add_result(job, json.loads(path.read_text()))
                         continue
-                    race.waiting.add(job.name)
-                    if job.name not in wanted_by:
-                        pending[pool.submit(run_job, job)] = job
-                    wanted_by.setdefault(job.name, []).append(race)
+                    search.pending.add(job.name)
+                    if job.name not in searches_of:
+                        running[pool.submit(run_job, job)] = job
+                    searches_of.setdefault(job.name, []).append(search)
 
         try:
-            for race in races:
-                feed(race)
-            while pending:
-                for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    job = pending.pop(future)
+            for search in searches:
+                submit(search)
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
                     run = future.result()
                     write_bytes(store / f"{job.name}.json", json.dumps(run, allow_nan=False).encode())
-                    for race in wanted_by.pop(job.name):
-                        race.waiting.remove(job.name)
-                        race.take(job, run)
-                        feed(race)
-                    progress(f"{job.panel.label}: {job.method}", sum(race.done for race in races) / total)
+                    for search in searches_of.pop(job.name):
+                        search.pending.remove(job.name)
+                        search.add_result(job, run)
+                        submit(search)
+                    passes = sum(search.passes_done for search in searches)
+                    progress(f"{job.panel.label}: {job.method}", passes / total_passes)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [race.curves() for race in races]
+    return [search.curves() for search in searches]
 
 
-class Race:
-    """One method on one grid in one panel: tuned on some seeds, then the winner run on the others.
+class StepSearch:
+    """Search for the best steps of one method on one grid in one panel, by successive halving.
 
-    Successive halving on the first tuning seed; then each finalist in full on every tuning seed, where its worst
-    score counts.
+    The rungs of `RUNGS` run on the first tuning seed. The configurations (step_theta, step_w) that remain run with the
+    full budget on every tuning seed and are ranked by their worst score; the best one runs on the reported seeds.
     """
 
     def __init__(self, experiment: Experiment, panel: Panel, grid: str, method: str) -> None:
         self.experiment, self.panel, self.grid, self.method = experiment, panel, grid, method
-        self.waiting: set[str] = set()
-        self.results: dict[tuple[float, float], list[dict[str, Any]]] = {}
+        self.pending: set[str] = set()  # names of jobs of the current rung
+        self.results: dict[tuple[float, float], list[dict[str, Any]]] = {}  # runs of the current rung, by configuration
         self.finished = False
-        self.done = 0.0  # passes
+        self.passes_done = 0.0
         steps = experiment.grids[grid]
         one_step = method == "flstd-sa"
-        self.field = [
+        self.configurations = [
             (a, b) for a in steps["step_theta"] for b in (steps["step_w"][:1] if one_step else steps["step_w"])
         ]
-        self._stages = self._plan()
+        self._remaining = self._rungs()
 
     @property
-    def total(self) -> float:
-        """The passes of all stages."""
-        count, passes = len(self.field), 0.0
-        for part, kept in RUNGS:
-            passes += count * self._budget(part)
-            count = _going_on(count, kept)
+    def total_passes(self) -> float:
+        """The passes of all rungs."""
+        count, passes = len(self.configurations), 0.0
+        for budget, promoted in RUNGS:
+            passes += count * self._passes(budget)
+            count = _promoted_count(count, promoted)
         runs = count * len(self.experiment.tuning_seeds) + len(self.experiment.seeds)
-        return passes + runs * self._budget(1)
+        return passes + runs * self._passes(1)
 
-    def next_jobs(self) -> list[Job]:
-        """The jobs of the next stage; empty when all is done."""
-        found = next(self._stages, None)
-        if found is None:
+    def next_rung(self) -> list[Job]:
+        """The jobs of the next rung; empty if the search has finished."""
+        jobs = next(self._remaining, None)
+        if jobs is None:
             self.finished = True
             return []
-        return found
+        return jobs
 
-    def _plan(self) -> Iterator[list[Job]]:
-        first = self.experiment.tuning_seeds[:1]
-        field = self.field
-        for part, kept in RUNGS:
-            yield self._stage(field, part, first)
-            field = self._ranked()[: _going_on(len(field), kept)]
-        yield self._stage(field, 1, self.experiment.tuning_seeds)
-        yield self._stage(self._ranked()[:1], 1, self.experiment.seeds)
+    def _rungs(self) -> Iterator[list[Job]]:
+        configurations = self.configurations
+        for budget, promoted in RUNGS:
+            yield self._rung(configurations, budget, self.experiment.tuning_seeds[:1])
+            configurations = self._ranked()[: _promoted_count(len(configurations), promoted)]
+        yield self._rung(configurations, 1, self.experiment.tuning_seeds)
+        yield self._rung(self._ranked()[:1], 1, self.experiment.seeds)
 
-    def _stage(self, field: list[tuple[float, float]], part: float, seeds: tuple[int, ...]) -> list[Job]:
-        self.results = {steps: [] for steps in field}
-        passes = self._budget(part)
-        return [Job(self.panel, self.method, *steps, passes, seed) for steps in field for seed in seeds]
+    def _rung(self, configurations: list[tuple[float, float]], budget: float, seeds: tuple[int, ...]) -> list[Job]:
+        self.results = {steps: [] for steps in configurations}
+        passes = self._passes(budget)
+        return [Job(self.panel, self.method, *steps, passes, seed) for steps in configurations for seed in seeds]
 
-    def _budget(self, part: float) -> float:
-        return min(self.panel.passes, max(SHORTEST, part * self.panel.passes))
+    def _passes(self, budget: float) -> float:
+        return min(self.panel.passes, max(MIN_RUNG_PASSES, budget * self.panel.passes))
 
     def _ranked(self) -> list[tuple[float, float]]:
-        """The settings of this stage, best first; of equal ones, the smaller steps."""
+        """The configurations of this rung, best first; ties by smaller steps."""
         return sorted(self.results, key=lambda steps: (max(map(score, self.results[steps])), steps))
 
-    def take(self, job: Job, run: dict[str, Any]) -> None:
+    def add_result(self, job: Job, run: dict[str, Any]) -> None:
         self.results[(job.step_theta, job.step_w)].append(run)
-        self.done += job.passes
+        self.passes_done += job.passes
 
     def curves(self) -> Curves:
-        with limit_threads(1):  # as in `run_job`, so that the steps told are those taken, to the bit
+        with limit_threads(1):  # as in `run_job`, so that the reported units equal those of the runs to the bit
             ready = prepare(self.panel.key)
-        ((best, found),) = self.results.items()
-        runs = sorted(found, key=lambda run: run["seed"])
+        ((best, runs),) = self.results.items()
+        runs = sorted(runs, key=lambda run: run["seed"])
         return Curves(self.panel.label, self.grid, self.method, *best, ready.unit_theta, ready.unit_w, runs)
 
 
-def _going_on(count: int, kept: float) -> int:
-    return min(count, max(FINALISTS, round(kept * count)))
+def _promoted_count(count: int, promoted: float) -> int:
+    return min(count, max(MIN_PROMOTED, round(promoted * count)))

@@ -1,4 +1,4 @@
-"""Figures and tables of an experiment, from its curves."""
+"""Figures and tables of an experiment from its curves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from valuefit.atomic import write_bytes
 from valuefit.paper.experiment import Curves, Experiment
 from valuefit.typing import Array
 
-NAMES = {"pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC"}
-# A colour-blind safe palette, and dashes besides, so that curves differ in print too.
-STYLES = {
+METHOD_LABELS = {
+    "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
+}  # fmt: skip
+# A palette safe for colour blindness; dashes distinguish the curves in black-and-white print.
+LINE_STYLES = {
     "pdbg": ("#0072B2", "-."),
     "gtd2": ("#E69F00", ":"),
     "flstd-sa": ("#999999", "--"),
@@ -23,11 +25,11 @@ STYLES = {
     "saga": ("#009E73", "-"),
     "tdc": ("#CC79A7", ":"),
 }
-FLOOR = 1e-12
+MIN_PLOTTED_GAP = 1e-12  # lower end of the gap axis
 
 
 def on_common_passes(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
-    """passes, and log10 of the gap of every run there (runs, passes); a run that ended early stays where it was."""
+    """Passes of the longest run, and log10 of the gap of every run at these (runs, passes); shorter runs are held."""
     longest = max(runs, key=lambda run: run["passes"][-1])
     passes = np.array(longest["passes"])
     rows = [np.interp(passes, run["passes"], np.log10(np.maximum(run["gap"], 1e-300))) for run in runs]
@@ -35,10 +37,10 @@ def on_common_passes(runs: list[dict[str, Any]]) -> tuple[Array, Array]:
 
 
 def straightness(passes: Array, gap: Array) -> float | None:
-    """R^2 of log gap against passes over the linear part; None where the curve does not go below 1e-6.
+    """R^2 of log gap against passes over the linear part; None if the gap does not fall below 1e-6.
 
-    The linear part is the lower half of the descent, counted in decades: from the first pass at the square root of
-    the lowest gap (1e-10 where it goes below that) to the first pass there. It is looked at in evenly spaced passes.
+    The linear part is the lower half of the descent in decades: from the first pass at the square root of the lowest
+    gap (at least 1e-10) to the first pass at the lowest gap. It is sampled at 200 evenly spaced passes.
     """
     lowest = max(float(gap.min()), 1e-10)
     first, last = (np.flatnonzero(gap <= level)[0] for level in (np.sqrt(lowest), lowest))
@@ -50,12 +52,13 @@ def straightness(passes: Array, gap: Array) -> float | None:
 
 
 def passes_to(passes: Array, gap: Array, target: float) -> float | None:
+    """The first pass at which the gap is at most `target`, or None."""
     below = np.flatnonzero(gap <= target)
     return float(passes[below[0]]) if len(below) else None
 
 
 def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Path]:
-    """One figure: a column a panel, a row a grid; the median over seeds with their spread shaded. PNG and SVG."""
+    """Write the figure as PNG and SVG: columns are panels, rows grids; median over seeds, their range shaded."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -67,37 +70,38 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
     for row, grid in enumerate(grids):
         for column, panel in enumerate(panels):
             axis = axes[row, column]
-            for found in curves:
-                if (found.grid, found.panel) != (grid, panel.label) or not any(run["passes"] for run in found.runs):
+            for curve in curves:
+                if (curve.grid, curve.panel) != (grid, panel.label) or not any(run["passes"] for run in curve.runs):
                     continue
-                colour, dashes = STYLES[found.method]
-                passes, logs = on_common_passes([run for run in found.runs if run["passes"]])
-                shown = 10 ** np.clip(logs, np.log10(FLOOR) - 1, 3)  # beyond the axis, so that curves leave the panel
-                # dashes over solid lines: where GTD2 goes along with SAGA both are seen
-                above = 2.0 if dashes == "-" else 2.1
-                middle = np.median(shown, axis=0)
-                axis.plot(passes, middle, dashes, color=colour, label=NAMES[found.method], zorder=above)
+                colour, dashes = LINE_STYLES[curve.method]
+                passes, logs = on_common_passes([run for run in curve.runs if run["passes"]])
+                # the limits lie outside the axis, so that curves run out of the panel
+                shown = 10 ** np.clip(logs, np.log10(MIN_PLOTTED_GAP) - 1, 3)
+                # dashed lines are drawn over solid ones, so that both show where they coincide
+                zorder = 2.0 if dashes == "-" else 2.1
+                median = np.median(shown, axis=0)
+                axis.plot(passes, median, dashes, color=colour, label=METHOD_LABELS[curve.method], zorder=zorder)
                 axis.fill_between(passes, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.25, linewidth=0)
-                lost = sum(run["status"] == "diverged" for run in found.runs)
-                if lost:
-                    place = (0.97, 0.94 - 0.08 * len(axis.texts))  # below what is told already
-                    text = f"{NAMES[found.method]} diverges ({lost} of {len(found.runs)} seeds)"
-                    axis.text(*place, text, color=colour, transform=axis.transAxes, ha="right", va="top", fontsize=9)
+                diverged = sum(run["status"] == "diverged" for run in curve.runs)
+                if diverged:
+                    position = (0.97, 0.94 - 0.08 * len(axis.texts))  # below the previous texts
+                    text = f"{METHOD_LABELS[curve.method]} diverges ({diverged} of {len(curve.runs)} seeds)"
+                    axis.text(*position, text, color=colour, transform=axis.transAxes, ha="right", va="top", fontsize=9)
             axis.set_yscale("log")
-            axis.set_ylim(FLOOR, 1e2)
+            axis.set_ylim(MIN_PLOTTED_GAP, 1e2)
             axis.set_title(f"{panel.label} ({grid} grid)", fontsize=10)
             axis.set_xlabel("passes over the log")
             axis.grid(alpha=0.3)
         axes[row, 0].set_ylabel("gap")
     handles = {label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    spread = f"steps tuned on each grid; line: median of {len(experiment.seeds)} seeds, shaded: all of them"
-    figure.suptitle(f"{experiment.title}\n{spread}", fontsize=11)
+    legend = f"steps tuned on each grid; line: median of {len(experiment.seeds)} seeds, shaded: all of them"
+    figure.suptitle(f"{experiment.title}\n{legend}", fontsize=11)
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     written = []
     for suffix in ("png", "svg"):
         stream = io.BytesIO()
-        # no date inside, so that the same numbers give the same file
+        # without a date, so that the same numbers give the same file
         figure.savefig(stream, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
         path = folder / f"{experiment.name}.{suffix}"
         write_bytes(path, stream.getvalue())
@@ -107,20 +111,20 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
 
 
 def table(curves: list[Curves]) -> list[dict[str, Any]]:
-    """One row a method, grid and panel: best steps, passes to a gap of 1e-2 and 1e-6, last gap, straightness.
+    """One row per method, grid and panel: best steps, passes to a gap of 1e-2 and 1e-6, last gap, straightness.
 
-    All of them are those of the median curve, except the fewest and the most passes to 1e-6 of a single seed.
+    They refer to the median curve, except "1e-6 by seed", the fewest and the most passes to 1e-6 of a single seed.
     """
     rows = []
-    for found in curves:
-        runs = [run for run in found.runs if run["passes"]]
+    for curve in curves:
+        runs = [run for run in curve.runs if run["passes"]]
         row: dict[str, Any] = {
-            "panel": found.panel,
-            "grid": found.grid,
-            "method": NAMES[found.method],
-            "step_theta": found.step_theta * found.unit_theta,
-            "step_w": None if found.method == "flstd-sa" else found.step_w * found.unit_w,
-            "diverged": sum(run["status"] == "diverged" for run in found.runs),
+            "panel": curve.panel,
+            "grid": curve.grid,
+            "method": METHOD_LABELS[curve.method],
+            "step_theta": curve.step_theta * curve.unit_theta,
+            "step_w": None if curve.method == "flstd-sa" else curve.step_w * curve.unit_w,
+            "diverged": sum(run["status"] == "diverged" for run in curve.runs),
         }
         if runs:
             passes, logs = on_common_passes(runs)
@@ -128,7 +132,7 @@ def table(curves: list[Curves]) -> list[dict[str, Any]]:
             row |= {
                 "passes to 1e-2": passes_to(passes, median, 1e-2),
                 "passes to 1e-6": passes_to(passes, median, 1e-6),
-                "1e-6 by seed": _by_seed(found.runs),
+                "1e-6 by seed": _by_seed(curve.runs),
                 "last gap": float(median[-1]),
                 "straightness": straightness(passes, median),
             }
@@ -137,7 +141,7 @@ def table(curves: list[Curves]) -> list[dict[str, Any]]:
 
 
 def write_tables(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Path]:
-    """`table.md` for people and `results.csv`, tidy, for programs."""
+    """Write `table.md`, a summary in Markdown, and `results.csv`, all curves in tidy form."""
     rows = table(curves)
     columns = ["panel", "grid", "method", "step_theta", "step_w", "passes to 1e-2", "passes to 1e-6", "1e-6 by seed",
                "last gap", "straightness", "diverged"]  # fmt: skip
@@ -147,11 +151,11 @@ def write_tables(experiment: Experiment, curves: list[Curves], folder: Path) -> 
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["panel", "grid", "method", "seed", "step_theta", "step_w", "passes", "gap"])
-    for found in curves:
-        for run in found.runs:
-            steps = (found.step_theta * found.unit_theta, found.step_w * found.unit_w)
+    for curve in curves:
+        for run in curve.runs:
+            steps = (curve.step_theta * curve.unit_theta, curve.step_w * curve.unit_w)
             for passes, gap in zip(run["passes"], run["gap"], strict=True):
-                writer.writerow([found.panel, found.grid, found.method, run["seed"], *steps, passes, gap])
+                writer.writerow([curve.panel, curve.grid, curve.method, run["seed"], *steps, passes, gap])
     written = []
     for name, text in (("table.md", markdown), ("results.csv", out.getvalue())):
         write_bytes(folder / name, text.encode())
@@ -160,12 +164,12 @@ def write_tables(experiment: Experiment, curves: list[Curves], folder: Path) -> 
 
 
 def _by_seed(runs: list[dict[str, Any]]) -> str | None:
-    """Fewest and most passes to 1e-6 of a single seed, as in "152 to 161"; None where no seed gets there."""
-    found = [passes_to(np.array(run["passes"]), np.array(run["gap"]), 1e-6) for run in runs]
-    there = [passes for passes in found if passes is not None]
-    if not there:
+    """Fewest and most passes to 1e-6 of a single seed, as in "152 to 161"; None if no seed reaches it."""
+    by_seed = [passes_to(np.array(run["passes"]), np.array(run["gap"]), 1e-6) for run in runs]
+    reached = [passes for passes in by_seed if passes is not None]
+    if not reached:
         return None
-    return f"{min(there):.0f} to " + (f"{max(there):.0f}" if len(there) == len(found) else "never")
+    return f"{min(reached):.0f} to " + (f"{max(reached):.0f}" if len(reached) == len(by_seed) else "never")
 
 
 def _cell(column: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`valuefit reproduce`: an experiment from its name to its figure, with a progress bar."""
+"""`valuefit reproduce`: run an experiment with a progress bar, write its figure and tables."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from valuefit.paper.table1 import run_table1
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """A bar, and what moves it: a text and the share that is done."""
+    """Show a progress bar; yields the function (description, completed fraction) that updates it."""
     columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task("starting", total=1.0)
-        yield lambda text, share: bars.update(bar, description=text, completed=share)
+        yield lambda text, fraction: bars.update(bar, description=text, completed=fraction)
 
 
-def _table1(folder: Path, quick: bool) -> Path:
+def _reproduce_table1(folder: Path, quick: bool) -> Path:
     console = Console()
     with _progress(console) as progress:
         run_table1(folder, quick=quick, progress=progress)
@@ -34,9 +34,9 @@ def _table1(folder: Path, quick: bool) -> Path:
 
 
 def reproduce_experiment(name: str, *, out: str | None, quick: bool, jobs: int, seed: int) -> Path:
-    """Run it, write its figure and tables, print the table; returns the folder."""
+    """Run an experiment, write its figure and tables, print a summary; returns the output folder."""
     if name == "table-1":
-        return _table1(Path(out or ("results/table-1" + ("-quick" if quick else ""))), quick)
+        return _reproduce_table1(Path(out or ("results/table-1" + ("-quick" if quick else ""))), quick)
     experiment = load_experiment(name, quick=quick, seed=seed)
     folder = Path(out) if out else Path("results") / (experiment.name + ("-quick" if quick else ""))
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,8 +53,8 @@ def reproduce_experiment(name: str, *, out: str | None, quick: bool, jobs: int, 
         cells = [row.get(key) for key in ("passes to 1e-2", "passes to 1e-6")]
         texts = ["-" if value is None else f"{value:.0f}" for value in cells]
         gap = "-" if row.get("last gap") is None else f"{row['last gap']:.1e}"
-        lost = f"{row['diverged']} of {len(experiment.seeds)}" if row["diverged"] else ""
-        shown.add_row(row["panel"], row["grid"], row["method"], *texts, gap, lost)
+        diverged = f"{row['diverged']} of {len(experiment.seeds)}" if row["diverged"] else ""
+        shown.add_row(row["panel"], row["grid"], row["method"], *texts, gap, diverged)
     console.print(shown)
     console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     return folder

@@ -1,4 +1,4 @@
-"""Table 1 measured: cost of LSTD, PDBG (I, II), SVRG and SAGA over sweeps in n and d, beside the formulas."""
+"""Measure Table 1: the cost of LSTD, PDBG (I, II), SVRG and SAGA over sweeps in n and d, next to the formulas."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from valuefit.solvers import registry
 from valuefit.solvers.solver import Solver
 from valuefit.threads import limit_threads
 
-GAP = 1e-6
-SPREAD = 4.0  # of the features' frequencies: so well conditioned that every method gets there on most sizes
-PATIENCE = 40.0  # seconds for one method on one size
-BRIEF = 2.0  # seconds; what takes longer is timed once, not three times
-COLOURS = {"lstd": "#CC79A7", "pdbg (I)": "#0072B2", "pdbg (II)": "#56B4E9", "svrg": "#D55E00", "saga": "#009E73"}
+TARGET_GAP = 1e-6
+FREQUENCY_SPREAD = 4.0  # of the Fourier features; conditions them well enough that most cells reach the target
+MAX_SECONDS = 40.0  # per method and size
+REPEAT_BELOW_SECONDS = 2.0  # shorter solves are timed three times, longer ones once
+METHOD_COLOURS = {
+    "lstd": "#CC79A7", "pdbg (I)": "#0072B2", "pdbg (II)": "#56B4E9", "svrg": "#D55E00", "saga": "#009E73",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Size:
 
 
 def sweeps(quick: bool) -> dict[str, list[Size]]:
-    """The sizes of both sweeps."""
+    """The sizes of the sweep in n and of the sweep in d."""
     if quick:
         return {"n": [Size(n, 20) for n in (500, 1000, 2000)], "d": [Size(1000, d) for d in (10, 20, 40)]}
     return {
@@ -50,25 +52,25 @@ def sweeps(quick: bool) -> dict[str, list[Size]]:
 
 
 def methods(problem: Problem) -> dict[str, tuple[str, Solver]]:
-    """Name -> (row of Table 1, solver): the paper's methods with constant eigenvalue-free steps, in raw coordinates."""
-    found: Any = registry()
+    """Name -> (row of Table 1, solver): the paper's methods in raw coordinates, constant steps from `auto_steps`."""
+    kinds: Any = registry()
 
-    def plain(name: str, **settings: Any) -> Solver:
-        step_theta, step_w = found[name]().auto_steps(problem)
-        solver: Solver = found[name](step_theta=step_theta, step_w=step_w, **settings)
+    def with_steps(name: str, **settings: Any) -> Solver:
+        step_theta, step_w = kinds[name]().auto_steps(problem)
+        solver: Solver = kinds[name](step_theta=step_theta, step_w=step_w, **settings)
         return solver
 
     return {
-        "lstd": ("lstd", found["lstd"]()),
-        "pdbg (I)": ("pdbg (I)", plain("pdbg")),
-        "pdbg (II)": ("pdbg (II)", plain("pdbg", precompute=True)),
-        "svrg": ("svrg/saga", plain("svrg")),
-        "saga": ("svrg/saga", plain("saga")),
+        "lstd": ("lstd", kinds["lstd"]()),
+        "pdbg (I)": ("pdbg (I)", with_steps("pdbg")),
+        "pdbg (II)": ("pdbg (II)", with_steps("pdbg", precompute=True)),
+        "svrg": ("svrg/saga", with_steps("svrg")),
+        "saga": ("svrg/saga", with_steps("saga")),
     }
 
 
 def operations(name: str, problem: Problem, result: Result) -> float:
-    """Multiplications and additions done, counted from the algorithm."""
+    """The number of additions and multiplications, derived from the algorithm."""
     n, d = problem.n, problem.d
     if name == "lstd":
         return 2.0 * n * d * d + 2 / 3 * d**3
@@ -76,67 +78,67 @@ def operations(name: str, problem: Problem, result: Result) -> float:
         epochs = len(result.history) - 1
         cost = 3 * d * d / (2 * n * d)
         return 4.0 * n * d * d + epochs * max(1, min(1000, int(1 / cost))) * 6.0 * d * d
-    each = {"pdbg (I)": 8.0, "svrg": 14.0, "saga": 24.0}[name]  # flops a number of a row in one touch
-    return each * n * d * result.passes
+    flops = {"pdbg (I)": 8.0, "svrg": 14.0, "saga": 24.0}[name]  # per element of a row and pass
+    return flops * n * d * result.passes
 
 
 def measure(size: Size, *, max_passes: float = 6000) -> dict[str, Any]:
-    """Seconds, passes and operations of every method to a gap of 1e-6 (or to the budget), and the formulas."""
-    problem = Problem(ar1_log(size.n), fourier_features(size.d, spread=SPREAD), discount=0.9)
+    """Seconds, passes and operations of every method to a gap of 1e-6 or to its budget, and the formulas of Table 1."""
+    problem = Problem(ar1_log(size.n), fourier_features(size.d, spread=FREQUENCY_SPREAD), discount=0.9)
     exact, theory = Exact(problem), Theory(problem)
-    formulas = theory.table1(GAP)
+    formulas = theory.table1(TARGET_GAP)
     row: dict[str, Any] = {
         "n": size.n,
         "d": size.d,
         "kappa_C": theory.kappa_C,
         "kappa": theory.kappa,
         "kappa_G": theory.kappa_G,
-        "beats lstd from d": theory.beats_lstd_from_d(GAP),
+        "beats lstd from d": theory.beats_lstd_from_d(TARGET_GAP),
         "beats pdbg from n": theory.beats_pdbg_from_n(),
         "methods": {},
     }
     with limit_threads(1):
         for name, (formula, solver) in methods(problem).items():
-            target = solve(
-                problem, solver, tol=0, max_passes=max_passes, max_seconds=PATIENCE, reference=exact.theta,
-                callback=_there,
+            result = solve(
+                problem, solver, tol=0, max_passes=max_passes, max_seconds=MAX_SECONDS, reference=exact.theta,
+                callback=_target_reached,
             )  # fmt: skip
-            reached = bool(exact.gap(target.theta) <= GAP)
-            seconds = _seconds(problem, solver, target.passes) if reached else target.seconds
+            reached = bool(exact.gap(result.theta) <= TARGET_GAP)
+            seconds = _median_seconds(problem, solver, result.passes) if reached else result.seconds
             row["methods"][name] = {
                 "reached": reached,
-                "passes": target.passes,
+                "passes": result.passes,
                 "seconds": seconds,
-                "operations": operations(name, problem, target),
+                "operations": operations(name, problem, result),
                 "formula": formulas[formula],
             }
     return row
 
 
-def _seconds(problem: Problem, solver: Solver, passes: float) -> float:
-    """Median time of that many passes, each time on a problem of which nothing is known yet."""
+def _median_seconds(problem: Problem, solver: Solver, passes: float) -> float:
+    """Median time of this many passes, each on a new copy of the problem, without cached moments."""
     seconds: list[float] = []
-    while len(seconds) < (3 if not seconds or seconds[0] < BRIEF else 1):
+    while len(seconds) < (3 if not seconds or seconds[0] < REPEAT_BELOW_SECONDS else 1):
         fresh = Problem.from_rows(problem.phi.matrix, problem.now, problem.next, problem.reward, problem.discount)
         seconds.append(solve(fresh, solver, tol=0, max_passes=max(1.0, passes)).seconds)
     return statistics.median(seconds)
 
 
-def _there(standing: Any) -> bool:
-    return bool(standing.gap <= GAP)
+def _target_reached(progress: Any) -> bool:
+    return bool(progress.gap <= TARGET_GAP)
 
 
 def run_table1(
-    folder: Path, *, quick: bool, progress: Callable[[str, float], None] = lambda text, share: None
+    folder: Path, *, quick: bool, progress: Callable[[str, float], None] = lambda text, fraction: None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Measure every cell (each a file, so that a stopped run goes on), then write figure and table."""
+    """Measure every cell, then write figure and table; finished cells are files, so that a second call resumes."""
     store = folder / "runs"
     store.mkdir(parents=True, exist_ok=True)
-    measure(Size(200, 5), max_passes=50)  # for the compiler
+    measure(Size(200, 5), max_passes=50)  # compile first, so that seconds exclude compilation
     found: dict[str, list[dict[str, Any]]] = {}
-    wanted = sweeps(quick)
-    total, done = sum(size.n * size.d for sizes in wanted.values() for size in sizes), 0
-    for axis, sizes in wanted.items():
+    sizes_by_axis = sweeps(quick)
+    total, done = sum(size.n * size.d for sizes in sizes_by_axis.values() for size in sizes), 0
+    for axis, sizes in sizes_by_axis.items():
         found[axis] = []
         for size in sizes:
             path = store / f"n{size.n}-d{size.d}.json"
@@ -152,7 +154,7 @@ def run_table1(
 
 
 def exponent(rows: list[dict[str, Any]], axis: str, name: str, what: str) -> float:
-    """Slope of log cost against log size over the cells where the gap was reached."""
+    """Slope of log cost against log size over the cells that reached the target."""
     points = [(row[axis], row["methods"][name][what]) for row in rows if row["methods"][name]["reached"]]
     if len(points) < 2:
         return math.nan
@@ -161,27 +163,26 @@ def exponent(rows: list[dict[str, Any]], axis: str, name: str, what: str) -> flo
 
 
 def crossover(rows: list[dict[str, Any]], axis: str, one: str, other: str) -> str:
-    """At which sizes `one` took less time than `other`; seconds of what was not reached are a lower bound."""
-    sizes: dict[str, list[int]] = {"faster": [], "slower": [], "open": []}
+    """The sizes at which `one` took less time than `other`; without the target, the seconds are a lower bound."""
+    sizes: dict[str, list[int]] = {"faster": [], "slower": [], "undecided": []}
     for row in rows:
         a, b = row["methods"][one], row["methods"][other]
         faster = a["reached"] and a["seconds"] < b["seconds"]
         slower = b["reached"] and b["seconds"] <= a["seconds"]
-        sizes["faster" if faster else "slower" if slower else "open"].append(row[axis])
-    if not sizes["faster"] and not sizes["open"]:
+        sizes["faster" if faster else "slower" if slower else "undecided"].append(row[axis])
+    if not sizes["faster"] and not sizes["undecided"]:
         return f"not up to {axis} = {rows[-1][axis]}"
-    if not sizes["slower"] and not sizes["open"]:
+    if not sizes["slower"] and not sizes["undecided"]:
         return f"everywhere from {axis} = {rows[0][axis]}"
-    told = [f"{word} at {axis} = {', '.join(map(str, at))}" for word, at in sizes.items() if at]
-    return "; ".join(told)
+    return "; ".join(f"{word} at {axis} = {', '.join(map(str, at))}" for word, at in sizes.items() if at)
 
 
 def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
-    """The page: costs, growth, crossovers."""
-    names = list(COLOURS)
+    """The page as Markdown: costs, growth exponents, crossovers."""
+    names = list(METHOD_COLOURS)
     intro = (
-        "Seconds (passes) to a gap of 1e-6, constant eigenvalue-free steps in raw coordinates, one thread; "
-        "> where it was not reached in time."
+        "Seconds (passes) to a gap of 1e-6, constant steps computed without eigenvalues, raw coordinates, one thread; "
+        "> marks a lower bound where the gap was not reached."
     )
     lines = ["# Table 1, measured", "", intro, ""]
     lines += ["| n | d | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
@@ -192,7 +193,7 @@ def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
                 cell = row["methods"][name]
                 cells.append(f"{'' if cell['reached'] else '> '}{cell['seconds']:.3g} ({cell['passes']:.0f})")
             lines.append(f"| {row['n']} | {row['d']} | " + " | ".join(cells) + " |")
-    lines += ["", "Growth: exponent of operations counted, of seconds, and of Table 1's formula.", ""]
+    lines += ["", "Growth exponents of the counted operations, of the seconds, and of the formula of Table 1.", ""]
     heads = [f"{what} in {axis}" for axis in found for what in ("operations", "seconds", "formula")]
     lines += ["| method | " + " | ".join(heads) + " |"]
     lines += ["|---" * (1 + 3 * len(found)) + "|"]
@@ -206,12 +207,12 @@ def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
     last = found["d"][-1]
     lines += [
         "",
-        "Where SVRG and SAGA are faster on this machine, beside the inequalities of section 6:",
+        "Sizes at which SVRG and SAGA are faster on this machine, and the inequalities of section 6:",
         "",
         f"- SAGA against LSTD: {crossover(found['d'], 'd', 'saga', 'lstd')}. "
-        f"The inequality asks for d > {last['beats lstd from d']:.1e} at n = {last['n']}, d = {last['d']}.",
+        f"The inequality requires d > {last['beats lstd from d']:.1e} at n = {last['n']}, d = {last['d']}.",
         f"- SAGA against PDBG (I): {crossover(found['n'], 'n', 'saga', 'pdbg (I)')}. "
-        f"The inequality asks for n > {last['beats pdbg from n']:.1e} there.",
+        f"The inequality requires n > {last['beats pdbg from n']:.1e} at this size.",
         f"- SVRG against PDBG (I): {crossover(found['n'], 'n', 'svrg', 'pdbg (I)')}.",
         f"- PDBG (II) against PDBG (I): {crossover(found['n'], 'n', 'pdbg (II)', 'pdbg (I)')}.",
         "",
@@ -220,7 +221,7 @@ def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
-    """Seconds and counted operations against n and against d, with the formulas as dotted lines through a point."""
+    """Write the figure: seconds and counted operations against n and d, the growth of the formulas as dotted lines."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -229,16 +230,16 @@ def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     figure, axes = plt.subplots(2, len(found), figsize=(5 * len(found), 7), squeeze=False, sharex="col", sharey="row")
     for row, (what, label) in enumerate({"seconds": "seconds", "operations": "operations counted"}.items()):
         for axis, (letter, cells) in zip(axes[row], found.items(), strict=True):
-            for name in COLOURS:
-                _line(axis, cells, letter, name, what)
+            for name in METHOD_COLOURS:
+                _plot_method(axis, cells, letter, name, what)
             sizes = [cell[letter] for cell in cells]
             axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
             axis.minorticks_off()
             axis.grid(alpha=0.3)
             other = "d" if letter == "n" else "n"
             axis.set_title(f"{other} = {cells[0][other]:,}", fontsize=10)
-        every = [cell["methods"][name][what] for cells in found.values() for cell in cells for name in COLOURS]
-        axes[row, 0].set_ylim(min(every) / 2, max(every) * 2)  # the formulas may leave
+        costs = [cell["methods"][name][what] for cells in found.values() for cell in cells for name in METHOD_COLOURS]
+        axes[row, 0].set_ylim(min(costs) / 2, max(costs) * 2)  # the dotted lines may run out of the panel
         axes[row, 0].set_ylabel(f"{label} to a gap of 1e-6")
     for axis, letter in zip(axes[-1], found, strict=True):
         axis.set_xlabel(letter)
@@ -255,16 +256,16 @@ def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     plt.close(figure)
 
 
-def _line(axis: Any, cells: list[dict[str, Any]], letter: str, name: str, what: str) -> None:
-    """One method in one panel: where it got there, its formula through the middle of those, and lower bounds."""
-    colour = COLOURS[name]
-    good = [cell for cell in cells if cell["methods"][name]["reached"]]
-    short = [cell for cell in cells if not cell["methods"][name]["reached"]]
-    x, y = ([cell[letter] for cell in good], [cell["methods"][name][what] for cell in good])
+def _plot_method(axis: Any, cells: list[dict[str, Any]], letter: str, name: str, what: str) -> None:
+    """Plot one method in one panel: measured cells, lower bounds, the formula scaled to the middle measured cell."""
+    colour = METHOD_COLOURS[name]
+    reached = [cell for cell in cells if cell["methods"][name]["reached"]]
+    missed = [cell for cell in cells if not cell["methods"][name]["reached"]]
+    x, y = ([cell[letter] for cell in reached], [cell["methods"][name][what] for cell in reached])
     axis.loglog(x, y, "o-", color=colour, label=name, markersize=5)
-    x_short, y_short = ([cell[letter] for cell in short], [cell["methods"][name][what] for cell in short])
-    axis.loglog(x_short, y_short, "^", color=colour, markerfacecolor="none")
-    if len(good) > 1:
-        formula = np.array([cell["methods"][name]["formula"] for cell in good])
-        middle = len(good) // 2
+    x_missed, y_missed = ([cell[letter] for cell in missed], [cell["methods"][name][what] for cell in missed])
+    axis.loglog(x_missed, y_missed, "^", color=colour, markerfacecolor="none")
+    if len(reached) > 1:
+        formula = np.array([cell["methods"][name]["formula"] for cell in reached])
+        middle = len(reached) // 2
         axis.loglog(x, formula * y[middle] / formula[middle], ":", color=colour, linewidth=1)
