@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: its own checks, what it fits, and scores that are right when a search slices the log."""
+"""The scikit-learn estimator: scikit-learn's checks, its fit, and its scores when a search slices the log."""
 
 import pickle
 import warnings
@@ -27,13 +27,13 @@ from valuefit.features import Tiles
 def test_scikit_learns_own_checks(estimator, check):
     try:
         check(estimator)
-    except SkipTest as skipped:  # it runs only where an environment variable was set before scipy was imported
+    except SkipTest as skipped:  # one check needs an environment variable before scipy is imported
         assert "SCIPY_ARRAY_API is not set" in str(skipped)  # noqa: PT017
 
 
 @pytest.fixture(scope="module")
 def log():
-    """Thirty short rides with two numbers an observation, and ratios."""
+    """Thirty short episodes with two numbers per observation, and ratios."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(4, 12, 30)
     n = int(lengths.sum())
@@ -62,7 +62,7 @@ def score_by_hand(theta, rows, log, *, discount, trace):
     return -0.5 * off @ np.linalg.pinv(C / len(log)) @ off
 
 
-def test_fit_of_a_log_solves_its_problem(log):
+def test_fit_solves_the_problem_of_the_log(log):
     model = vf.PolicyEvaluator(discount=0.9, trace=0.3, ridge=0.1).fit(log)
     wanted = vf.solve(vf.Problem(log, discount=0.9, trace=0.3, ridge=0.1), "lstd").theta
     np.testing.assert_allclose(model.theta_, wanted, rtol=1e-10)
@@ -70,9 +70,9 @@ def test_fit_of_a_log_solves_its_problem(log):
     assert model.n_features_in_ == 2
 
 
-def test_fit_of_arrays_is_fit_of_their_log(log):
+def test_fit_of_arrays_equals_fit_of_the_log(log):
     X, after = log.observations[log.now], log.observations[log.next]
-    after[log.terminated] = np.nan  # padding that is not looked at
+    after[log.terminated] = np.nan  # padding that is not used
     model = vf.PolicyEvaluator(discount=0.9, trace=0.4)
     given = {"next_X": after, "terminated": log.terminated, "ratio": log.ratio, "episode": log.episode}
     arrays = clone(model).fit(X, log.reward, **given)
@@ -90,7 +90,7 @@ def test_rows_are_steps_of_one_episode_whose_last_is_left_out():
     )  # fmt: skip
     model = vf.PolicyEvaluator(discount=0.8)
     np.testing.assert_array_equal(clone(model).fit(X, y).theta_, model.fit(wanted).theta_)
-    # two episodes: both lose their last step; one that terminated keeps it
+    # two episodes: the last step of each is left out, unless it terminated
     pair = clone(model).fit(X, y, episode=np.arange(20) // 10)
     kept = np.arange(20) % 10 != 9
     wanted = vf.Transitions.from_arrays(
@@ -110,7 +110,7 @@ def test_pandas_columns_are_remembered():
         model.predict(frame.rename(columns={"speed": "pace"}))
 
 
-def test_states_by_number_get_a_column_each():
+def test_numbered_states_are_one_hot():
     mdp = SmallMDP()
     log = mdp.log(4000)
     model = vf.PolicyEvaluator(discount=mdp.discount).fit(log)
@@ -128,7 +128,7 @@ def test_a_score_is_minus_the_mspbe_of_the_log_given(log, trace):
     assert clone(model).set_params(ridge=0).fit(test).score(test) == pytest.approx(0, abs=1e-20)
 
 
-def test_a_score_counts_weights_of_features_that_the_held_out_log_only_leads_to():
+def test_a_score_uses_weights_of_features_that_occur_only_as_next_ones():
     log = vf.Transitions.from_arrays(
         np.array([0, 1, 0, 1]), np.array([1.0, 2.0, 1.0, 5.0]), episode=np.array([0, 0, 1, 1]),
         next_observation=np.array([1, 2, 1, 2]), terminated=np.array([0, 1, 0, 1]),
@@ -136,7 +136,7 @@ def test_a_score_counts_weights_of_features_that_the_held_out_log_only_leads_to(
     model = vf.PolicyEvaluator(discount=0.5).fit(log)
     np.testing.assert_allclose(model.theta_[:2], [2.75, 3.5])
     held_out = log[np.array([0, 2])]  # steps from state 0 to state 1, none from state 1
-    # delta = 1 + 0.5 * 3.5 - 2.75 = 0; dropping state 1's weight would make it -1.75
+    # delta = 1 + 0.5 * 3.5 - 2.75 = 0; without the weight of state 1 it would be -1.75
     assert model.score(held_out) == pytest.approx(0, abs=1e-20)
 
 
@@ -176,7 +176,7 @@ def test_a_search_over_tiles_and_a_pipeline_of_features():
     pipeline = vf.PolicyEvaluator(make_pipeline(StandardScaler(), PolynomialFeatures(2)))
     scores = cross_val_score(pipeline, log, groups=log.episode, cv=GroupKFold(3), error_score="raise")
     assert (scores < 0).all()
-    assert "n_features_in_" not in vars(pipeline.features)  # the user's object stays as it was
+    assert "n_features_in_" not in vars(pipeline.features)  # the user's object is not modified
     values = cross_val_predict(pipeline, log, groups=log.episode, cv=GroupKFold(3))
     assert values.shape == (len(log),)
 
@@ -191,7 +191,7 @@ def test_pickle_and_clone(log):
         fresh.predict(log)
 
 
-def test_a_solve_that_is_not_done_warns(log):
+def test_a_solver_that_does_not_converge_warns(log):
     with pytest.warns(ConvergenceWarning, match="Stopped after"):
         vf.PolicyEvaluator(solver="gtd2", max_passes=2).fit(log)
     with warnings.catch_warnings():
@@ -199,13 +199,13 @@ def test_a_solve_that_is_not_done_warns(log):
         vf.PolicyEvaluator().fit(log)
 
 
-def test_wrong_input_is_refused_with_a_sentence(log):
+def test_wrong_input_is_refused(log):
     model = vf.PolicyEvaluator()
     X, y = np.ones((5, 1)), np.ones(5)
     for arguments, words in (
-        ({"X": log, "y": y}, "X is a log already"),
+        ({"X": log, "y": y}, "X is a Transitions, which contains rewards"),
         ({"X": X}, "requires y to be passed, but the target y is None: give the rewards"),
-        ({"X": X[:1], "y": y[:1]}, "No step of X has a successor: X has 1 sample "),
+        ({"X": X[:1], "y": y[:1]}, "No step of X has a next observation: X has 1 sample "),
         ({"X": X, "y": y, "ratio": -y}, "Importance ratios cannot be negative"),
         ({"X": X, "y": y, "episode": np.arange(5)}, "episodes of one step each. Give next_X"),
         ({"X": X, "y": y, "next_X": X[:3]}, "next_observation has shape"),
