@@ -38,12 +38,12 @@ def log():
     lengths = rng.integers(4, 12, 30)
     n = int(lengths.sum())
     last = np.cumsum(lengths) - 1
-    ends = np.zeros(n, bool)
-    ends[last[::2]] = True
-    cut = np.zeros(n, bool)
-    cut[last[1::2]] = True
+    terminated = np.zeros(n, bool)
+    terminated[last[::2]] = True
+    truncated = np.zeros(n, bool)
+    truncated[last[1::2]] = True
     return vf.Transitions.from_arrays(
-        rng.normal(size=(n, 2)), rng.normal(size=n), terminated=ends, truncated=cut,
+        rng.normal(size=(n, 2)), rng.normal(size=n), terminated=terminated, truncated=truncated,
         episode=np.repeat(np.arange(30), lengths), next_observation=rng.normal(size=(n, 2)),
         ratio=rng.uniform(0.5, 1.5, n),
     )  # fmt: skip
@@ -64,9 +64,9 @@ def score_by_hand(theta, rows, log, *, discount, trace):
 
 def test_fit_solves_the_problem_of_the_log(log):
     model = vf.PolicyEvaluator(discount=0.9, trace=0.3, ridge=0.1).fit(log)
-    wanted = vf.solve(vf.Problem(log, discount=0.9, trace=0.3, ridge=0.1), "lstd").theta
-    np.testing.assert_allclose(model.theta_, wanted, rtol=1e-10)
-    np.testing.assert_allclose(model.predict(log), log.observations[log.now] @ wanted, rtol=1e-10)
+    expected = vf.solve(vf.Problem(log, discount=0.9, trace=0.3, ridge=0.1), "lstd").theta
+    np.testing.assert_allclose(model.theta_, expected, rtol=1e-10)
+    np.testing.assert_allclose(model.predict(log), log.observations[log.now] @ expected, rtol=1e-10)
     assert model.n_features_in_ == 2
 
 
@@ -85,21 +85,21 @@ def test_fit_of_arrays_equals_fit_of_the_log(log):
 def test_rows_are_steps_of_one_episode_whose_last_is_left_out():
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(20, 3)), rng.normal(size=20)
-    wanted = vf.Transitions.from_arrays(
+    expected = vf.Transitions.from_arrays(
         X[:-1], y[:-1], next_observation=X[1:], truncated=np.arange(19) == 18
     )  # fmt: skip
     model = vf.PolicyEvaluator(discount=0.8)
-    np.testing.assert_array_equal(clone(model).fit(X, y).theta_, model.fit(wanted).theta_)
+    np.testing.assert_array_equal(clone(model).fit(X, y).theta_, model.fit(expected).theta_)
     # two episodes: the last step of each is left out, unless it terminated
     pair = clone(model).fit(X, y, episode=np.arange(20) // 10)
     kept = np.arange(20) % 10 != 9
-    wanted = vf.Transitions.from_arrays(
+    expected = vf.Transitions.from_arrays(
         X[kept], y[kept], next_observation=X[1:][kept[:-1]], episode=(np.arange(20) // 10)[kept]
     )
-    np.testing.assert_array_equal(pair.theta_, model.fit(wanted).theta_)
+    np.testing.assert_array_equal(pair.theta_, model.fit(expected).theta_)
     ended = clone(model).fit(X, y, terminated=np.arange(20) % 10 == 9)
-    wanted = vf.Transitions.from_arrays(X, y, terminated=np.arange(20) % 10 == 9)
-    np.testing.assert_array_equal(ended.theta_, model.fit(wanted).theta_)
+    expected = vf.Transitions.from_arrays(X, y, terminated=np.arange(20) % 10 == 9)
+    np.testing.assert_array_equal(ended.theta_, model.fit(expected).theta_)
 
 
 def test_pandas_columns_are_remembered():
@@ -122,9 +122,9 @@ def test_numbered_states_are_one_hot():
 def test_a_score_is_minus_the_mspbe_of_the_log_given(log, trace):
     train, test = log.split(0.5)
     model = vf.PolicyEvaluator(discount=0.9, trace=trace, ridge=0.3).fit(train)
-    wanted = score_by_hand(model.theta_, lambda x: x, test, discount=0.9, trace=trace)
-    assert model.score(test) == pytest.approx(wanted, rel=1e-10)
-    assert wanted < 0
+    expected = score_by_hand(model.theta_, lambda x: x, test, discount=0.9, trace=trace)
+    assert model.score(test) == pytest.approx(expected, rel=1e-10)
+    assert expected < 0
     assert clone(model).set_params(ridge=0).fit(test).score(test) == pytest.approx(0, abs=1e-20)
 
 
@@ -148,7 +148,7 @@ def test_a_search_over_features_ridge_and_trace_has_the_right_scores(log):
     ).fit(log, groups=log.episode)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert len(search.cv_results_["params"]) == 8
-    for place, params in enumerate(search.cv_results_["params"]):
+    for index, params in enumerate(search.cv_results_["params"]):
         degree, ridge, trace = params["features__degree"], params["ridge"], params["trace"]
 
         def rows(x, degree=degree):
@@ -160,8 +160,8 @@ def test_a_search_over_features_ridge_and_trace_has_the_right_scores(log):
                 log[train], lambda X: np.stack([rows(x) for x in X]), discount=0.9, trace=trace, ridge=ridge
             )
             theta = vf.solve(problem, "lstd").theta
-            wanted = score_by_hand(theta, rows, log[test], discount=0.9, trace=trace)
-            assert search.cv_results_[f"split{fold}_test_score"][place] == pytest.approx(wanted, rel=1e-8)
+            expected = score_by_hand(theta, rows, log[test], discount=0.9, trace=trace)
+            assert search.cv_results_[f"split{fold}_test_score"][index] == pytest.approx(expected, rel=1e-8)
     best = search.best_params_
     refitted = clone(search.estimator).set_params(**best).fit(log)
     np.testing.assert_array_equal(search.best_estimator_.theta_, refitted.theta_)
@@ -202,7 +202,7 @@ def test_a_solver_that_does_not_converge_warns(log):
 def test_wrong_input_is_refused(log):
     model = vf.PolicyEvaluator()
     X, y = np.ones((5, 1)), np.ones(5)
-    for arguments, words in (
+    for arguments, message in (
         ({"X": log, "y": y}, "X is a Transitions, which contains rewards"),
         ({"X": X}, "requires y to be passed, but the target y is None: give the rewards"),
         ({"X": X[:1], "y": y[:1]}, "No step of X has a next observation: X has 1 sample "),
@@ -211,5 +211,5 @@ def test_wrong_input_is_refused(log):
         ({"X": X, "y": y, "next_X": X[:3]}, "next_observation has shape"),
         ({"X": X, "y": y, "terminated": np.full(5, 2)}, "terminated must hold only 0 and 1"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             model.fit(**arguments)

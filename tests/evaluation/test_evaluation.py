@@ -100,8 +100,8 @@ def test_td_errors_are_those_of_the_values():
     log = mdp.log(30)
     evaluation = vf.evaluate(log, discount=0.9, trace=0.5, ridge=0.1)
     after = np.where(log.terminated, 0, 0.9 * evaluation.value(log.observations[np.maximum(log.next, 0)]))
-    wanted = log.reward + after - evaluation.value(log.observations[log.now])
-    np.testing.assert_allclose(evaluation.td_errors(), wanted, atol=1e-12)
+    expected = log.reward + after - evaluation.value(log.observations[log.now])
+    np.testing.assert_allclose(evaluation.td_errors(), expected, atol=1e-12)
 
 
 def test_values_of_actions_average_to_values_of_states():
@@ -122,13 +122,13 @@ def test_the_summary_contains_estimate_settings_and_notes():
     evaluation = vf.evaluate(mdp.log(100), discount=0.9, trace=0.25, ridge=0.01)
     text = evaluation.summary()
     value = evaluation.policy_value
-    for words in (
+    for part in (
         "Policy evaluation", "policy value", f"{value.estimate:.5g}", f"{value.standard_error:.5g}",
         f"{value.interval[0]:.5g}", f"{value.interval[1]:.5g}", "[95%", "Effective sample:", "lstd", "converged",
         "Steps:", str(len(evaluation.log)), "Episodes:", "100", "Features:", "Discount:", "0.9", "Trace:", "0.25",
         "Ridge:", "0.01", "Passes:", "weight of 4", "covers the fixed point", "true value is not covered", "Notes:",
     ):  # fmt: skip
-        assert words in text
+        assert part in text
     assert max(map(len, text.splitlines())) <= 80
     assert text.isascii()
     assert "\n" not in repr(evaluation)
@@ -160,7 +160,7 @@ def test_facts_are_json_without_nan():
 
 
 @pytest.mark.parametrize(
-    ("columns", "settings", "words"),
+    ("columns", "settings", "message"),
     [
         ({}, {}, "On-policy: this is the value of the policy that generated the log."),
         ({"behaviour_prob": np.full(400, 0.5)}, {}, "no target policy was given: it is treated as on-policy"),
@@ -177,8 +177,8 @@ def test_facts_are_json_without_nan():
         ),
     ],
 )
-def test_a_note_explains_which_policy_is_evaluated(columns, settings, words):
-    assert any(words in note for note in vf.evaluate(wide_log(**columns), features="identity", **settings).notes)
+def test_a_note_explains_which_policy_is_evaluated(columns, settings, message):
+    assert any(message in note for note in vf.evaluate(wide_log(**columns), features="identity", **settings).notes)
 
 
 def test_notes_name_features_solver_and_standard_error():
@@ -296,7 +296,7 @@ def test_warning_of_a_horizon_longer_than_the_episodes():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"values": "action"}, 'values is \'action\'; it must be "state" or "state-action"'),
         ({"starts": np.zeros((0, 2))}, "starts is empty"),
@@ -310,8 +310,8 @@ def test_warning_of_a_horizon_longer_than_the_episodes():
         ({"discount": 1.5}, "discount is 1.5; it must lie between 0 and 1"),
     ],
 )
-def test_wrong_settings_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         vf.evaluate(wide_log(), **settings)
 
 
@@ -322,9 +322,9 @@ def test_values_of_actions_need_state_action_values():
 
 def test_a_file_may_be_given_as_the_log(tmp_path):
     log = SmallMDP().log(40)
-    wanted = vf.evaluate(log, discount=0.9).policy_value
+    expected = vf.evaluate(log, discount=0.9).policy_value
     path = vf.save(log, tmp_path / "log.npz")
-    assert vf.evaluate(str(path), discount=0.9).policy_value == wanted
+    assert vf.evaluate(str(path), discount=0.9).policy_value == expected
 
 
 def test_import_of_valuefit_stays_light():

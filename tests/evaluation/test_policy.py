@@ -166,7 +166,7 @@ def test_a_function_by_name_is_found_in_the_working_directory(module):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("my_policy:chanses", "has no 'chanses'. Did you mean 'chances'"),
         ("my_policy:Greedy.x", "has no 'x'"),
@@ -179,8 +179,8 @@ def test_a_function_by_name_is_found_in_the_working_directory(module):
         (":f", 'not of the form "module:function"'),
     ],
 )
-def test_an_invalid_function_name_is_refused(module, name, words):
-    with pytest.raises(ValueError, match=words):
+def test_an_invalid_function_name_is_refused(module, name, message):
+    with pytest.raises(ValueError, match=message):
         find_policy(name, allow_code=True)
 
 
@@ -195,7 +195,7 @@ def test_code_runs_only_where_it_is_allowed(module, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "message"),
     [
         (np.log(TABLE + 0.01), "probability -2.2.* at 0, 0. Are these log-probabilities"),
         (np.log(TARGET), "log-probabilities"),
@@ -220,11 +220,11 @@ def test_code_runs_only_where_it_is_allowed(module, tmp_path):
         (np.zeros(6), "probability 0 to every logged action"),
         (None, "policy is NoneType; give a callable"),
         ("greedy", 'neither "module:function" nor a file'),
-        ("nowhere.npy", "There is no policy file nowhere.npy"),
+        ("missing.npy", "There is no policy file missing.npy"),
     ],
 )
-def test_an_invalid_policy_is_refused(policy, words):
-    with pytest.raises(ValueError, match=words):
+def test_an_invalid_policy_is_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
         ratios(policy, log_of())
 
 

@@ -92,12 +92,12 @@ def test_all_adjoint_methods_agree(variant, method, monkeypatch):
     log, c = small_log(**variant), np.array([1.0, -0.5, 0.3])
     problem = problem_of(log)
     theta = vf.solve(problem, "lstd").theta
-    wanted = Sandwich(problem, theta, log.episode)
-    assert wanted.method is AdjointMethod.LU
+    expected = Sandwich(problem, theta, log.episode)
+    assert expected.method is AdjointMethod.LU
     force_method(method, monkeypatch)
     fresh = problem_of(log)
     found = Sandwich(fresh, theta, log.episode)
-    assert found.error(c).standard_error == pytest.approx(wanted.error(c).standard_error, rel=1e-3)
+    assert found.error(c).standard_error == pytest.approx(expected.error(c).standard_error, rel=1e-3)
     assert found.method is method
     assert ("A" in vars(fresh)) == (method is AdjointMethod.PSEUDO_INVERSE)
 
@@ -107,7 +107,7 @@ def test_dependent_features_change_nothing_where_the_value_is_determined(ridge):
     log = small_log(trace=0.3, ridge=ridge, off_policy=True)
     c = np.array([1.0, -0.5, 0.3])
     plain = problem_of(log)
-    wanted = Sandwich(plain, vf.solve(plain, "lstd").theta, log.episode).error(c)
+    expected = Sandwich(plain, vf.solve(plain, "lstd").theta, log.episode).error(c)
     # an orthogonal rotation into a larger space preserves norms, so the ridge penalty is the same
     rotation = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0][:3]
     wide = problem_of(log._replace(Phi=log.Phi @ rotation, Psi=log.Phi @ rotation))
@@ -115,7 +115,7 @@ def test_dependent_features_change_nothing_where_the_value_is_determined(ridge):
     found = sandwich.error(c @ rotation)
     assert sandwich.method is AdjointMethod.PSEUDO_INVERSE
     assert found.determined
-    assert found.standard_error == pytest.approx(wanted.standard_error, rel=1e-8)
+    assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-8)
     outside = np.random.default_rng(4).normal(size=6)
     assert sandwich.error(outside).determined == (ridge > 0)
     if ridge == 0:
@@ -245,8 +245,8 @@ def test_a_single_episode_is_cut_into_blocks():
     sizes = np.bincount(sandwich.cluster)
     assert sizes.max() - sizes.min() <= 1
     found = sandwich.error(np.ones(3))
-    wanted = error_by_differences(log, np.ones(3), sandwich.cluster)
-    assert found.standard_error == pytest.approx(wanted, rel=1e-6)
+    expected = error_by_differences(log, np.ones(3), sandwich.cluster)
+    assert found.standard_error == pytest.approx(expected, rel=1e-6)
 
 
 def test_blocks_cover_the_fixed_point_of_an_unending_episode():
@@ -289,11 +289,11 @@ def test_the_solver_error_is_the_distance_to_the_minimiser(variant, method, monk
     force_method(method, monkeypatch)
     for size in (1e-6, 0.1, 10.0):
         theta = best + size * np.array([0.3, 0.2, -1.0])
-        wanted = abs(c @ (theta - best))
+        expected = abs(c @ (theta - best))
         for sandwich in two_sandwiches(problem_of(log), theta, log.episode):
             found = sandwich.error(c)
             tol = 1e-3 if method is AdjointMethod.ITERATIVE else 1e-7
-            assert found.solver_error == pytest.approx(wanted, rel=tol)
+            assert found.solver_error == pytest.approx(expected, rel=tol)
             assert found.relative_solver_error == pytest.approx(10 * found.solver_error / found.standard_error)
             assert sandwich.error(np.zeros(3)).solver_error == 0
 

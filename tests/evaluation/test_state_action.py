@@ -206,7 +206,7 @@ def test_actions_that_the_log_never_takes_are_refused_or_measured():
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "message"),
     [
         (None, 'need a target policy. Give policy=, or use values="state"'),
         (np.full(60, 0.5), "probability of the logged action only"),
@@ -214,8 +214,8 @@ def test_actions_that_the_log_never_takes_are_refused_or_measured():
         (np.full((5, 3), 1 / 3), "not whole numbers. Give a callable"),
     ],
 )
-def test_a_policy_that_does_not_fit_is_refused(policy, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_policy_that_does_not_fit_is_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
         state_action_problem(episodes(seed=5), "fourier", policy=policy)
 
 

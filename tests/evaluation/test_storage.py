@@ -83,7 +83,7 @@ def test_a_callable_policy_must_be_given_again_and_is_checked(tmp_path):
         vf.Evaluation.load(path, policy=lambda states: np.tile([0.9, 0.1], (len(states), 1)))
 
 
-def test_nothing_is_overwritten_without_force(saved):
+def test_existing_files_are_overwritten_only_with_force(saved):
     evaluation = vf.evaluate(wide_log())
     before = saved.read_bytes()
     with pytest.raises(ValueError, match=r"evaluation\.npz is there already"):
@@ -108,7 +108,7 @@ def shorten(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (shorten("log_reward"), "the column reward of its log has dtype float64 and shape"),
         (lambda a, f: a.update(log_now=a["log_now"] + 1000), "point outside its observations"),
@@ -127,9 +127,9 @@ def shorten(name):
         (lambda a, f: a.update(theta=np.array([{}], object)), "is not a valuefit evaluation"),
     ],
 )
-def test_a_modified_file_is_refused(saved, change, words):
+def test_a_modified_file_is_refused(saved, change, message):
     rewrite(saved, change)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         vf.Evaluation.load(saved, features=own_features)
 
 
@@ -152,4 +152,4 @@ def test_a_file_that_declares_more_than_memory_is_refused_before_it_is_read(tmp_
 
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        vf.Evaluation.load(tmp_path / "nowhere.npz")
+        vf.Evaluation.load(tmp_path / "missing.npz")

@@ -299,12 +299,12 @@ def test_the_convergence_curve_ends_at_the_last_residual():
 
 def test_returns_and_lengths_match_plain_loops():
     log = KINDS["one-hot"]().log
-    overview = figures.Overview.of(log, 0.9)
+    statistics = figures.EpisodeStatistics.of(log, 0.9)
     for index, episode in enumerate(log.episodes[:20]):
         part = log.select(episode)
-        assert overview.lengths[index] == len(part)
-        assert overview.returns[index] == pytest.approx(sum(r * 0.9**t for t, r in enumerate(part.reward)))
-    assert overview.terminated == sum(log.select(episode).terminated.any() for episode in log.episodes)
+        assert statistics.lengths[index] == len(part)
+        assert statistics.returns[index] == pytest.approx(sum(r * 0.9**t for t, r in enumerate(part.reward)))
+    assert statistics.terminated == sum(log.select(episode).terminated.any() for episode in log.episodes)
 
 
 def test_zero_ratios_are_counted_in_the_caption():

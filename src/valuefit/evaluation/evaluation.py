@@ -39,7 +39,7 @@ from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
-SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+STORED_SETTINGS = ("discount", "trace", "ridge", "values", "seed")
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -138,7 +138,7 @@ class Evaluation:
         """Write the evaluation, including its log, to one .npz file; an existing file needs `force=True`."""
         facts = {
             "policy_value": vars(self.policy_value),
-            **{name: getattr(self, name) for name in SETTINGS},
+            **{name: getattr(self, name) for name in STORED_SETTINGS},
             "notes": self.notes,
             "warnings": self.warnings,
             "spec": self.features.spec,
@@ -160,7 +160,7 @@ class Evaluation:
         stored = storage.read(path)
         facts, log, result = stored.facts, stored.log, stored.result
         try:
-            settings = {name: facts[name] for name in SETTINGS}
+            settings = {name: facts[name] for name in STORED_SETTINGS}
             value = dict(facts["policy_value"])
             value["interval"] = None if value["interval"] is None else tuple(value["interval"])
             policy_value = PolicyValue(**value)

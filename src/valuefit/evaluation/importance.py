@@ -39,10 +39,10 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
             )
         return valid_probabilities(values, f"The policy {found.name}", densities=is_continuous(log.action))
     action = action_numbers(log)
-    used, place = np.unique(log.now, return_inverse=True)
+    used, index = np.unique(log.now, return_inverse=True)
     table = action_probabilities(found, log.observations[used], None)
     check_action_range(action, table.shape[1], found.name)
-    return table[place, action]
+    return table[index, action]
 
 
 def action_probabilities(policy: Any, observations: Any, actions: int | None) -> Array:

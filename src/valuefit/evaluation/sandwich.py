@@ -272,8 +272,8 @@ class Sandwich:
             image = problem.C_dot(g_w)
             residual = max(residual, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))
             # influences also depend on w*, which was computed by iteration too
-            off = np.linalg.norm(np.concatenate(problem.B(*self._iterative_minimiser)))
-            residual = max(residual, off / np.linalg.norm(problem.b)) if off else residual
+            gradient = np.linalg.norm(np.concatenate(problem.B(*self._iterative_minimiser)))
+            residual = max(residual, gradient / np.linalg.norm(problem.b)) if gradient else residual
         if residual <= (ITERATIVE_RESIDUAL_TOL if self.method is AdjointMethod.ITERATIVE else DIRECT_RESIDUAL_TOL):
             return g_theta, g_w
         if self.method is AdjointMethod.PSEUDO_INVERSE:

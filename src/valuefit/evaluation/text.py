@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import fill
 from typing import Any
 
-WIDTH = 80  # characters in a line
+LINE_CHARACTERS = 80
 
 
 def summary(facts: dict[str, Any]) -> str:
@@ -27,18 +27,19 @@ def summary(facts: dict[str, Any]) -> str:
         ("Trace", f"{facts['trace']:g}"),
         ("Ridge", f"{facts['ridge']:g}"),
     ]
-    half = WIDTH // 2 - 2
-    lines = ["Policy evaluation".center(WIDTH).rstrip(), "=" * WIDTH]
+    half = LINE_CHARACTERS // 2 - 2
+    double_rule, rule = "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS
+    lines = ["Policy evaluation".center(LINE_CHARACTERS).rstrip(), double_rule]
     for (name, text), (right_name, right_text) in zip(left, right, strict=True):
         cells = f"{text:>{half - len(name) - 1}}", f"{right_text:>{half - len(right_name) - 1}}"
         lines.append(f"{name}:{cells[0]}    {right_name}:{cells[1]}")
     rows = [("policy value", value), *((entry["name"], entry) for entry in facts["weights"] or [])]
     level = f"{100 * value['level']:g}%"
-    lines += ["=" * WIDTH, _row("", "estimate", "std. error", f"[{level}", "interval]"), "-" * WIDTH]
+    lines += [double_rule, _row("", "estimate", "std. error", f"[{level}", "interval]"), rule]
     lines += [_row(name, *_numbers(entry)) for name, entry in rows[:1]]
     if len(rows) > 1:
-        lines += ["-" * WIDTH, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
-    lines.append("=" * WIDTH)
+        lines += [rule, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
+    lines.append(double_rule)
     lines.append(_paragraph(
         "The interval covers the fixed point: what this estimator, with these features, trace and ridge, would give "
         "with infinite data drawn like this log. The distance from there to the policy's true value is not covered."
@@ -67,4 +68,4 @@ def _row(name: str, *cells: str) -> str:
 
 
 def _paragraph(text: str, prefix: str = "") -> str:
-    return fill(text, WIDTH, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))

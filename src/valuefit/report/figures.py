@@ -177,7 +177,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
     errors, log = evaluation.td_errors(), evaluation.log
     figures = _histogram(
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
-        mark=(float(np.average(errors, weights=_nonzero(evaluation.problem.ratio))), "mean"),
+        mark=(float(np.average(errors, weights=_weights_or_none(evaluation.problem.ratio))), "mean"),
     )  # fmt: skip
     cluster = Sandwich(evaluation.problem, evaluation.result.theta, log.episode).cluster
     weighted, converged = bool((evaluation.problem.ratio != 1).any()), evaluation.result.status == "converged"
@@ -252,7 +252,7 @@ def convergence_figures(evaluation: Evaluation) -> list[Figure]:
 
 
 @dataclass(frozen=True)
-class Overview:
+class EpisodeStatistics:
     """Lengths and discounted returns of the logged episodes, and the number of them that terminated."""
 
     lengths: Array
@@ -260,30 +260,30 @@ class Overview:
     terminated: int
 
     @classmethod
-    def of(cls, log: Transitions, discount: float) -> Overview:
+    def of(cls, log: Transitions, discount: float) -> EpisodeStatistics:
         _, code = np.unique(log.episode, return_inverse=True)
         returns = np.bincount(code, weights=log.reward * discount ** positions(log))
         return cls(np.bincount(code), returns, int(np.bincount(code, weights=log.terminated).astype(bool).sum()))
 
 
-def data_figures(log: Transitions, overview: Overview) -> list[Figure]:
+def data_figures(log: Transitions, statistics: EpisodeStatistics) -> list[Figure]:
     """Histograms of rewards, lengths and returns; constant ones are not drawn, the table lists them."""
     figures = _histogram(
         "rewards", "Rewards", log.reward, "reward", "steps", "The reward of each step.",
         mark=(float(log.reward.mean()), "mean"),
     )  # fmt: skip
     figures += _histogram(
-        "lengths", "Episode lengths", overview.lengths.astype(float), "steps", "episodes",
+        "lengths", "Episode lengths", statistics.lengths.astype(float), "steps", "episodes",
         "The number of steps of each episode.",
-        mark=(float(overview.lengths.mean()), "mean"),
+        mark=(float(statistics.lengths.mean()), "mean"),
     )  # fmt: skip
     caption = (
         "The discounted sum of the logged rewards of each episode, under the policy that generated the log and up to "
         "truncation."
     )
     return figures + _histogram(
-        "returns", "Discounted returns", overview.returns, "return", "episodes", caption,
-        mark=(float(overview.returns.mean()), "mean"),
+        "returns", "Discounted returns", statistics.returns, "return", "episodes", caption,
+        mark=(float(statistics.returns.mean()), "mean"),
     )  # fmt: skip
 
 
@@ -339,6 +339,6 @@ def _sample(n: int, size: int) -> Array:
     return np.asarray(steps)
 
 
-def _nonzero(weights: Array) -> Array | None:
+def _weights_or_none(weights: Array) -> Array | None:
     """The weights, or None (equal weights) if all are 0."""
     return weights if weights.sum() > 0 else None

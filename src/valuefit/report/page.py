@@ -15,7 +15,7 @@ from valuefit.extras import need
 from valuefit.features.registry import BUILT_IN
 from valuefit.report import figures
 from valuefit.report import svg as charts
-from valuefit.report.figures import Overview, count
+from valuefit.report.figures import EpisodeStatistics, count
 from valuefit.solvers import registry
 from valuefit.solvers.solver import settings
 
@@ -63,7 +63,7 @@ def _printable(value: Any) -> Any:
 def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
     """The variables of the template: text, table rows and figures."""
     log, value = evaluation.log, evaluation.policy_value
-    overview = Overview.of(log, evaluation.discount)
+    statistics = EpisodeStatistics.of(log, evaluation.discount)
     source = log.source or "a log in memory"
     off_policy = value.effective_sample_size is not None
     return {
@@ -86,8 +86,8 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
         "value_figures": figures.value_figures(evaluation),
         "td_figures": figures.td_figures(evaluation),
         "convergence_figures": figures.convergence_figures(evaluation),
-        "data": _data_rows(evaluation, overview),
-        "data_figures": figures.data_figures(log, overview),
+        "data": _data_rows(evaluation, statistics),
+        "data_figures": figures.data_figures(log, statistics),
         "columns": _column_rows(evaluation),
         "column_count": len(figures.observation_names(log)),
         "ratios": _ratio_rows(evaluation) if off_policy else [],
@@ -154,12 +154,13 @@ def _method_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     return rows
 
 
-def _data_rows(evaluation: Evaluation, overview: Overview) -> list[tuple[str, str]]:
+def _data_rows(evaluation: Evaluation, statistics: EpisodeStatistics) -> list[tuple[str, str]]:
     log = evaluation.log
-    episodes, lengths, returns = len(overview.lengths), overview.lengths, overview.returns
+    lengths, returns, terminated = statistics.lengths, statistics.returns, statistics.terminated
+    episodes = len(lengths)
     rows = [
         ("Steps", f"{len(log):,}"),
-        ("Episodes", f"{episodes:,}: {overview.terminated:,} terminated, {episodes - overview.terminated:,} truncated"),
+        ("Episodes", f"{episodes:,}: {terminated:,} terminated, {episodes - terminated:,} truncated"),
         ("Steps per episode", f"{lengths.min():,} to {lengths.max():,}, mean {number(float(lengths.mean()))}"),
         ("Reward", _range_text(log.reward)),
         ("Discounted return of the logged episodes", _range_text(returns)),

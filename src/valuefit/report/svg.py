@@ -16,7 +16,7 @@ import numpy as np
 
 from valuefit.typing import Array
 
-WIDTH, HEIGHT = 440, 270  # of a chart, in pixels at the default size
+CHART_WIDTH, CHART_HEIGHT = 440, 270  # in pixels at the default size
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 46  # margins around the plot area, in the same unit
 HEAT_COLOURS = 16  # of a heat map, the classes .h0 to .h15 of the style sheet
 MIN_RELATIVE_RANGE = 1e-9  # a smaller range, relative to its numbers, is rounding
@@ -92,29 +92,29 @@ class Scale:
 class Canvas:
     """A chart under construction: title and description, then axes and marks."""
 
-    def __init__(self, name: str, title: str, desc: str, height: float = HEIGHT) -> None:
+    def __init__(self, name: str, title: str, desc: str, height: float = CHART_HEIGHT) -> None:
         self.name = name
         self.svg = Element("svg", {
-            "viewBox": f"0 0 {WIDTH} {height:g}", "role": "img", "class": "chart",
+            "viewBox": f"0 0 {CHART_WIDTH} {height:g}", "role": "img", "class": "chart",
             "aria-labelledby": f"{name}-title {name}-desc",
         })  # fmt: skip
         self.add("title", text=title, id=f"{name}-title")
         self.add("desc", text=desc, id=f"{name}-desc")
 
-    def add(self, tag: str, kind: str = "", text: str = "", tip: str = "", **where: Any) -> Element:
-        """Append an element of class `kind` with its text, its tooltip and its attributes (`where`)."""
-        attributes = {name.strip("_").replace("_", "-"): str(value) for name, value in where.items()}
-        element = ElementTree.SubElement(self.svg, tag, {**({"class": kind} if kind else {}), **attributes})
+    def add(self, tag: str, css_class: str = "", text: str = "", tip: str = "", **attributes: Any) -> Element:
+        """Append an element with its class, text, tooltip and attributes, and return it."""
+        texts = {name.strip("_").replace("_", "-"): str(value) for name, value in attributes.items()}
+        element = ElementTree.SubElement(self.svg, tag, {**({"class": css_class} if css_class else {}), **texts})
         if text:
             element.text = printable(text)
         if tip:
             ElementTree.SubElement(element, "title").text = printable(tip)
         return element
 
-    def label(self, text: str, kind: str, **where: Any) -> None:
+    def label(self, text: str, css_class: str, **attributes: Any) -> None:
         """Append a text, shortened to MAX_LABEL_CHARACTERS."""
         short = text if len(text) <= MAX_LABEL_CHARACTERS else text[: MAX_LABEL_CHARACTERS - 1] + "…"
-        self.add("text", kind, short, **where)
+        self.add("text", css_class, short, **attributes)
 
     def axes(self, x: Scale, y: Scale, x_label: str, y_label: str, *, ticks: bool = True, grid: bool = True) -> None:
         """Append axes, ticks, grid lines and labels."""
@@ -140,7 +140,7 @@ class Canvas:
 
 def vertical_scale(low: float, high: float, *, log: bool = False) -> Scale:
     """The y scale of a chart of the default height."""
-    return Scale(low, high, HEIGHT - BOTTOM, TOP, log)
+    return Scale(low, high, CHART_HEIGHT - BOTTOM, TOP, log)
 
 
 def line(
@@ -157,7 +157,7 @@ def line(
         y_scale = vertical_scale(10.0 ** powers[0], 10.0 ** max(powers[1], powers[0] + 1), log=True)
     else:
         y_scale = vertical_scale(*widened(min(ends), max(ends)))
-    x_scale = Scale(*widened(float(x.min()), float(x.max()), 0.02), LEFT, WIDTH - RIGHT)
+    x_scale = Scale(*widened(float(x.min()), float(x.max()), 0.02), LEFT, CHART_WIDTH - RIGHT)
     canvas = Canvas(name, title, desc)
     canvas.axes(x_scale, y_scale, x_label, y_label)
     if zero:
@@ -182,7 +182,7 @@ def histogram(
 ) -> str:  # fmt: skip
     """Bars of counts between edges; mark: (x, label) of a vertical line."""
     y_scale = vertical_scale(0.0, 1.08 * max(float(counts.max()), 1.0))
-    x_scale = Scale(float(edges[0]), float(edges[-1]), LEFT, WIDTH - RIGHT)
+    x_scale = Scale(float(edges[0]), float(edges[-1]), LEFT, CHART_WIDTH - RIGHT)
     canvas = Canvas(name, title, desc)
     canvas.axes(x_scale, y_scale, x_label, y_label)
     for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):
@@ -196,7 +196,7 @@ def histogram(
     if mark is not None and edges[0] <= mark[0] <= edges[-1]:
         x = x_scale(mark[0])
         canvas.add("line", "mark", x1=x, x2=x, y1=TOP, y2=y_scale(0))
-        anchor, shift = ("end", -5) if x > WIDTH / 2 else ("", 5)
+        anchor, shift = ("end", -5) if x > CHART_WIDTH / 2 else ("", 5)
         canvas.label(mark[1], f"note {anchor}".strip(), x=x + shift, y=TOP + 10)
     return canvas.to_svg()
 
@@ -207,7 +207,7 @@ def bars(
 ) -> str:  # fmt: skip
     """One bar per label, up or down from 0; only every n-th label is written if they would overlap."""
     y_scale = vertical_scale(*widened(min(0.0, float(heights.min())), max(0.0, float(heights.max()))))
-    x_scale = Scale(0.0, float(len(labels)), LEFT, WIDTH - RIGHT)
+    x_scale = Scale(0.0, float(len(labels)), LEFT, CHART_WIDTH - RIGHT)
     canvas = Canvas(name, title, desc)
     canvas.axes(x_scale, y_scale, x_label, y_label, ticks=False)
     width = (x_scale.stop - x_scale.start) / len(labels)
@@ -230,7 +230,7 @@ def heat(
 ) -> str:  # fmt: skip
     """Cells coloured by values (x, y), hatched where counts are 0, and a colour bar."""
     height, colour_bar = 330, 66
-    x_scale = Scale(float(x_edges[0]), float(x_edges[-1]), LEFT, WIDTH - RIGHT - colour_bar)
+    x_scale = Scale(float(x_edges[0]), float(x_edges[-1]), LEFT, CHART_WIDTH - RIGHT - colour_bar)
     y_scale = Scale(float(y_edges[0]), float(y_edges[-1]), height - BOTTOM, TOP)
     canvas = Canvas(name, title, desc, height)
     pattern = canvas.add("pattern", id=f"{name}-none", width=6, height=6, patternUnits="userSpaceOnUse")
@@ -261,14 +261,14 @@ def heat(
     scale = Scale(*((low, high) if high > low else widened(low, high)), bottom, top)
     for value, text in scale.ticks():
         canvas.add("text", "tick", text, x=right + 17, y=round(scale(value) + 4, 2))
-    canvas.label(unit, "label end", x=WIDTH - 2, y=bottom + 37)
+    canvas.label(unit, "label end", x=CHART_WIDTH - 2, y=bottom + 37)
     return canvas.to_svg()
 
 
 def interval(name: str, title: str, desc: str, estimate: float, low: float, high: float, *, x_label: str) -> str:
     """One estimate with its interval on a line."""
     height = 92
-    x_scale = Scale(*widened(low, high, 0.45), 14, WIDTH - 14)
+    x_scale = Scale(*widened(low, high, 0.45), 14, CHART_WIDTH - 14)
     canvas = Canvas(name, title, desc, height)
     for value, text in x_scale.ticks():
         canvas.add("line", "grid", x1=x_scale(value), x2=x_scale(value), y1=8, y2=48)
@@ -278,5 +278,5 @@ def interval(name: str, title: str, desc: str, estimate: float, low: float, high
     for end in (low, high):
         canvas.add("line", "whisker", x1=x_scale(end), x2=x_scale(end), y1=21, y2=35)
     canvas.add("circle", "dot big", tip=f"{estimate:.5g}", cx=x_scale(estimate), cy=28, r=6)
-    canvas.add("text", "label mid", x_label, x=WIDTH / 2, y=84)
+    canvas.add("text", "label mid", x_label, x=CHART_WIDTH / 2, y=84)
     return canvas.to_svg()
