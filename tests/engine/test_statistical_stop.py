@@ -188,9 +188,9 @@ def test_a_value_that_may_still_move_is_told_and_its_interval_wider(solver, tmp_
     exact = vf.evaluate(episodes(), features=FEATURES, discount=0.95).policy_value.estimate
     assert value.solver_error == pytest.approx(abs(value.estimate - exact))
     assert value.solver_error > 0.1 * value.standard_error
-    text = f"solved to the end, the policy value would move by {value.solver_error:.2g}"
+    text = f"at full convergence the policy value would change by {value.solver_error:.2g}"
     assert any(text in warning for warning in found.warnings)
-    assert "solved to the end" in " ".join(found.summary().split())
+    assert "at full convergence" in " ".join(found.summary().split())
     low, high = value.interval
     assert low <= exact <= high
     assert (high - low) / 2 > 1.96 * value.standard_error + value.solver_error
@@ -200,9 +200,9 @@ def test_a_value_that_may_still_move_is_told_and_its_interval_wider(solver, tmp_
 
 
 def test_a_planted_fault_would_hide_it(monkeypatch):
-    monkeypatch.setattr(Sandwich, "_left", (np.zeros(40), np.zeros(40)))
+    monkeypatch.setattr(Sandwich, "_saddle_residual", (np.zeros(40), np.zeros(40)))
     found = vf.evaluate(episodes(), features=FEATURES, discount=0.95, solver="gtd2", max_passes=2)
-    assert not any("solved to the end" in warning for warning in found.warnings)
+    assert not any("at full convergence" in warning for warning in found.warnings)
 
 
 def test_where_no_standard_error_is_known_the_finest_gap_is_asked_for():

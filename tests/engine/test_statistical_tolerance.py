@@ -80,7 +80,7 @@ def worst(log, gap_of):
         off = rng.normal(size=3)
         theta = best + off * np.sqrt(allowed / exact.excess(best + off))
         sandwich = Sandwich(problem, theta, log.episode)
-        found = max(found, *(sandwich.error(c).unfinished for c in rng.normal(size=(20, 3))))
+        found = max(found, *(sandwich.error(c).relative_solver_error for c in rng.normal(size=(20, 3))))
     return found
 
 

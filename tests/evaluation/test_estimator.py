@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: its own checks, what it fits, and scores that are right when a search slices the log."""
+"""The scikit-learn estimator: scikit-learn's checks, its fit, and its scores when a search slices the log."""
 
 import pickle
 import warnings
@@ -27,23 +27,23 @@ from valuefit.features import Tiles
 def test_scikit_learns_own_checks(estimator, check):
     try:
         check(estimator)
-    except SkipTest as skipped:  # it runs only where an environment variable was set before scipy was imported
+    except SkipTest as skipped:  # one check needs an environment variable before scipy is imported
         assert "SCIPY_ARRAY_API is not set" in str(skipped)  # noqa: PT017
 
 
 @pytest.fixture(scope="module")
 def log():
-    """Thirty short rides with two numbers an observation, and ratios."""
+    """Thirty short episodes with two numbers per observation, and ratios."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(4, 12, 30)
     n = int(lengths.sum())
     last = np.cumsum(lengths) - 1
-    ends = np.zeros(n, bool)
-    ends[last[::2]] = True
-    cut = np.zeros(n, bool)
-    cut[last[1::2]] = True
+    terminated = np.zeros(n, bool)
+    terminated[last[::2]] = True
+    truncated = np.zeros(n, bool)
+    truncated[last[1::2]] = True
     return vf.Transitions.from_arrays(
-        rng.normal(size=(n, 2)), rng.normal(size=n), terminated=ends, truncated=cut,
+        rng.normal(size=(n, 2)), rng.normal(size=n), terminated=terminated, truncated=truncated,
         episode=np.repeat(np.arange(30), lengths), next_observation=rng.normal(size=(n, 2)),
         ratio=rng.uniform(0.5, 1.5, n),
     )  # fmt: skip
@@ -62,17 +62,17 @@ def score_by_hand(theta, rows, log, *, discount, trace):
     return -0.5 * off @ np.linalg.pinv(C / len(log)) @ off
 
 
-def test_fit_of_a_log_solves_its_problem(log):
+def test_fit_solves_the_problem_of_the_log(log):
     model = vf.PolicyEvaluator(discount=0.9, trace=0.3, ridge=0.1).fit(log)
-    wanted = vf.solve(vf.Problem(log, discount=0.9, trace=0.3, ridge=0.1), "lstd").theta
-    np.testing.assert_allclose(model.theta_, wanted, rtol=1e-10)
-    np.testing.assert_allclose(model.predict(log), log.observations[log.now] @ wanted, rtol=1e-10)
+    expected = vf.solve(vf.Problem(log, discount=0.9, trace=0.3, ridge=0.1), "lstd").theta
+    np.testing.assert_allclose(model.theta_, expected, rtol=1e-10)
+    np.testing.assert_allclose(model.predict(log), log.observations[log.now] @ expected, rtol=1e-10)
     assert model.n_features_in_ == 2
 
 
-def test_fit_of_arrays_is_fit_of_their_log(log):
+def test_fit_of_arrays_equals_fit_of_the_log(log):
     X, after = log.observations[log.now], log.observations[log.next]
-    after[log.terminated] = np.nan  # padding that is not looked at
+    after[log.terminated] = np.nan  # padding that is not used
     model = vf.PolicyEvaluator(discount=0.9, trace=0.4)
     given = {"next_X": after, "terminated": log.terminated, "ratio": log.ratio, "episode": log.episode}
     arrays = clone(model).fit(X, log.reward, **given)
@@ -85,21 +85,21 @@ def test_fit_of_arrays_is_fit_of_their_log(log):
 def test_rows_are_steps_of_one_episode_whose_last_is_left_out():
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(20, 3)), rng.normal(size=20)
-    wanted = vf.Transitions.from_arrays(
+    expected = vf.Transitions.from_arrays(
         X[:-1], y[:-1], next_observation=X[1:], truncated=np.arange(19) == 18
     )  # fmt: skip
     model = vf.PolicyEvaluator(discount=0.8)
-    np.testing.assert_array_equal(clone(model).fit(X, y).theta_, model.fit(wanted).theta_)
-    # two episodes: both lose their last step; one that terminated keeps it
+    np.testing.assert_array_equal(clone(model).fit(X, y).theta_, model.fit(expected).theta_)
+    # two episodes: the last step of each is left out, unless it terminated
     pair = clone(model).fit(X, y, episode=np.arange(20) // 10)
     kept = np.arange(20) % 10 != 9
-    wanted = vf.Transitions.from_arrays(
+    expected = vf.Transitions.from_arrays(
         X[kept], y[kept], next_observation=X[1:][kept[:-1]], episode=(np.arange(20) // 10)[kept]
     )
-    np.testing.assert_array_equal(pair.theta_, model.fit(wanted).theta_)
+    np.testing.assert_array_equal(pair.theta_, model.fit(expected).theta_)
     ended = clone(model).fit(X, y, terminated=np.arange(20) % 10 == 9)
-    wanted = vf.Transitions.from_arrays(X, y, terminated=np.arange(20) % 10 == 9)
-    np.testing.assert_array_equal(ended.theta_, model.fit(wanted).theta_)
+    expected = vf.Transitions.from_arrays(X, y, terminated=np.arange(20) % 10 == 9)
+    np.testing.assert_array_equal(ended.theta_, model.fit(expected).theta_)
 
 
 def test_pandas_columns_are_remembered():
@@ -110,7 +110,7 @@ def test_pandas_columns_are_remembered():
         model.predict(frame.rename(columns={"speed": "pace"}))
 
 
-def test_states_by_number_get_a_column_each():
+def test_numbered_states_are_one_hot():
     mdp = SmallMDP()
     log = mdp.log(4000)
     model = vf.PolicyEvaluator(discount=mdp.discount).fit(log)
@@ -122,13 +122,13 @@ def test_states_by_number_get_a_column_each():
 def test_a_score_is_minus_the_mspbe_of_the_log_given(log, trace):
     train, test = log.split(0.5)
     model = vf.PolicyEvaluator(discount=0.9, trace=trace, ridge=0.3).fit(train)
-    wanted = score_by_hand(model.theta_, lambda x: x, test, discount=0.9, trace=trace)
-    assert model.score(test) == pytest.approx(wanted, rel=1e-10)
-    assert wanted < 0
+    expected = score_by_hand(model.theta_, lambda x: x, test, discount=0.9, trace=trace)
+    assert model.score(test) == pytest.approx(expected, rel=1e-10)
+    assert expected < 0
     assert clone(model).set_params(ridge=0).fit(test).score(test) == pytest.approx(0, abs=1e-20)
 
 
-def test_a_score_counts_weights_of_features_that_the_held_out_log_only_leads_to():
+def test_a_score_uses_weights_of_features_that_occur_only_as_next_ones():
     log = vf.Transitions.from_arrays(
         np.array([0, 1, 0, 1]), np.array([1.0, 2.0, 1.0, 5.0]), episode=np.array([0, 0, 1, 1]),
         next_observation=np.array([1, 2, 1, 2]), terminated=np.array([0, 1, 0, 1]),
@@ -136,7 +136,7 @@ def test_a_score_counts_weights_of_features_that_the_held_out_log_only_leads_to(
     model = vf.PolicyEvaluator(discount=0.5).fit(log)
     np.testing.assert_allclose(model.theta_[:2], [2.75, 3.5])
     held_out = log[np.array([0, 2])]  # steps from state 0 to state 1, none from state 1
-    # delta = 1 + 0.5 * 3.5 - 2.75 = 0; dropping state 1's weight would make it -1.75
+    # delta = 1 + 0.5 * 3.5 - 2.75 = 0; without the weight of state 1 it would be -1.75
     assert model.score(held_out) == pytest.approx(0, abs=1e-20)
 
 
@@ -148,7 +148,7 @@ def test_a_search_over_features_ridge_and_trace_has_the_right_scores(log):
     ).fit(log, groups=log.episode)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert len(search.cv_results_["params"]) == 8
-    for place, params in enumerate(search.cv_results_["params"]):
+    for index, params in enumerate(search.cv_results_["params"]):
         degree, ridge, trace = params["features__degree"], params["ridge"], params["trace"]
 
         def rows(x, degree=degree):
@@ -160,8 +160,8 @@ def test_a_search_over_features_ridge_and_trace_has_the_right_scores(log):
                 log[train], lambda X: np.stack([rows(x) for x in X]), discount=0.9, trace=trace, ridge=ridge
             )
             theta = vf.solve(problem, "lstd").theta
-            wanted = score_by_hand(theta, rows, log[test], discount=0.9, trace=trace)
-            assert search.cv_results_[f"split{fold}_test_score"][place] == pytest.approx(wanted, rel=1e-8)
+            expected = score_by_hand(theta, rows, log[test], discount=0.9, trace=trace)
+            assert search.cv_results_[f"split{fold}_test_score"][index] == pytest.approx(expected, rel=1e-8)
     best = search.best_params_
     refitted = clone(search.estimator).set_params(**best).fit(log)
     np.testing.assert_array_equal(search.best_estimator_.theta_, refitted.theta_)
@@ -176,7 +176,7 @@ def test_a_search_over_tiles_and_a_pipeline_of_features():
     pipeline = vf.PolicyEvaluator(make_pipeline(StandardScaler(), PolynomialFeatures(2)))
     scores = cross_val_score(pipeline, log, groups=log.episode, cv=GroupKFold(3), error_score="raise")
     assert (scores < 0).all()
-    assert "n_features_in_" not in vars(pipeline.features)  # the user's object stays as it was
+    assert "n_features_in_" not in vars(pipeline.features)  # the user's object is not modified
     values = cross_val_predict(pipeline, log, groups=log.episode, cv=GroupKFold(3))
     assert values.shape == (len(log),)
 
@@ -191,7 +191,7 @@ def test_pickle_and_clone(log):
         fresh.predict(log)
 
 
-def test_a_solve_that_is_not_done_warns(log):
+def test_a_solver_that_does_not_converge_warns(log):
     with pytest.warns(ConvergenceWarning, match="Stopped after"):
         vf.PolicyEvaluator(solver="gtd2", max_passes=2).fit(log)
     with warnings.catch_warnings():
@@ -199,17 +199,17 @@ def test_a_solve_that_is_not_done_warns(log):
         vf.PolicyEvaluator().fit(log)
 
 
-def test_wrong_input_is_refused_with_a_sentence(log):
+def test_wrong_input_is_refused(log):
     model = vf.PolicyEvaluator()
     X, y = np.ones((5, 1)), np.ones(5)
-    for arguments, words in (
-        ({"X": log, "y": y}, "X is a log already"),
+    for arguments, message in (
+        ({"X": log, "y": y}, "X is a Transitions, which contains rewards"),
         ({"X": X}, "requires y to be passed, but the target y is None: give the rewards"),
-        ({"X": X[:1], "y": y[:1]}, "No step of X has a successor: X has 1 sample "),
+        ({"X": X[:1], "y": y[:1]}, "No step of X has a next observation: X has 1 sample "),
         ({"X": X, "y": y, "ratio": -y}, "Importance ratios cannot be negative"),
         ({"X": X, "y": y, "episode": np.arange(5)}, "episodes of one step each. Give next_X"),
         ({"X": X, "y": y, "next_X": X[:3]}, "next_observation has shape"),
         ({"X": X, "y": y, "terminated": np.full(5, 2)}, "terminated must hold only 0 and 1"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             model.fit(**arguments)

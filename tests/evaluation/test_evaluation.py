@@ -1,4 +1,4 @@
-"""`evaluate`: values against the truth, words, warnings, and plain data."""
+"""`evaluate`: estimates against exact values and roll-outs, text, warnings, and JSON."""
 
 import json
 import subprocess
@@ -17,20 +17,21 @@ from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.features import Tiles
 
 
-def within(evaluation, truth, own_error=0.0, errors=4.0):
+def within(evaluation, truth, truth_error=0.0, errors=4.0):
+    """Whether the estimate is within this many standard errors of the truth, which may have an error too."""
     value = evaluation.policy_value
-    return abs(value.estimate - truth) <= errors * np.hypot(value.standard_error, own_error)
+    return abs(value.estimate - truth) <= errors * np.hypot(value.standard_error, truth_error)
 
 
-# ---- the truth -----------------------------------------------------------------------------------------------
+# ---- exact values and roll-outs ------------------------------------------------------------------------------
 
 
 def discounted_returns(mdp, episodes, seed):
-    """Returns of roll-outs of the policy, and their mean's standard error; the cut leaves at most 0.9^25 behind."""
+    """Mean return of roll-outs of the policy and its standard error; truncation omits a factor of at most 0.9^25."""
     log = mdp.log(episodes, seed=seed, policy=mdp.policy)
     first = np.diff(log.episode, prepend=-1) != 0
-    place = np.arange(len(log)) - np.maximum.accumulate(np.where(first, np.arange(len(log)), 0))
-    returns = np.bincount(log.episode, weights=log.reward * mdp.discount**place)
+    time = np.arange(len(log)) - np.maximum.accumulate(np.where(first, np.arange(len(log)), 0))
+    returns = np.bincount(log.episode, weights=log.reward * mdp.discount**time)
     return returns.mean(), returns.std() / np.sqrt(episodes)
 
 
@@ -46,10 +47,10 @@ def test_a_known_mdp_agrees_with_its_value_and_with_roll_outs():
         assert within(evaluation, mean, error)
         assert evaluation.policy_value.standard_error < 0.1
         np.testing.assert_allclose(evaluation.value(np.arange(5)), mdp.value, atol=0.3)
-    acting, _ = mdp.chain(mdp.behaviour)
-    logged = np.linalg.solve(np.eye(5) - 0.8 * acting, np.sum(mdp.behaviour * mdp.reward, axis=1))
+    P_behaviour, _ = mdp.chain(mdp.behaviour)
+    logged = np.linalg.solve(np.eye(5) - 0.8 * P_behaviour, np.sum(mdp.behaviour * mdp.reward, axis=1))
     assert within(vf.evaluate(log, discount=0.8), mdp.start @ logged)
-    assert abs(mdp.start @ logged - truth) > 0.3  # the two policies differ, so the above tells them apart
+    assert abs(mdp.start @ logged - truth) > 0.3  # the values of the two policies differ
 
 
 @pytest.mark.parametrize("values", ["state", "state-action"])
@@ -73,7 +74,7 @@ def test_mountain_car_agrees_with_roll_outs():
     assert evaluation.policy_value.standard_error < 2
 
 
-def test_given_starts_have_no_error_of_their_own():
+def test_given_starts_have_no_sampling_error():
     mdp = SmallMDP()
     log = mdp.log(300)
     own = vf.evaluate(log, discount=mdp.discount)
@@ -99,8 +100,8 @@ def test_td_errors_are_those_of_the_values():
     log = mdp.log(30)
     evaluation = vf.evaluate(log, discount=0.9, trace=0.5, ridge=0.1)
     after = np.where(log.terminated, 0, 0.9 * evaluation.value(log.observations[np.maximum(log.next, 0)]))
-    wanted = log.reward + after - evaluation.value(log.observations[log.now])
-    np.testing.assert_allclose(evaluation.td_errors(), wanted, atol=1e-12)
+    expected = log.reward + after - evaluation.value(log.observations[log.now])
+    np.testing.assert_allclose(evaluation.td_errors(), expected, atol=1e-12)
 
 
 def test_values_of_actions_average_to_values_of_states():
@@ -113,21 +114,21 @@ def test_values_of_actions_average_to_values_of_states():
     assert evaluation.policy_value.effective_sample_size is None
 
 
-# ---- words ---------------------------------------------------------------------------------------------------
+# ---- text and JSON -------------------------------------------------------------------------------------------
 
 
-def test_the_summary_holds_what_matters():
+def test_the_summary_contains_estimate_settings_and_notes():
     mdp = SmallMDP(off_policy=True)
     evaluation = vf.evaluate(mdp.log(100), discount=0.9, trace=0.25, ridge=0.01)
     text = evaluation.summary()
     value = evaluation.policy_value
-    for words in (
+    for part in (
         "Policy evaluation", "policy value", f"{value.estimate:.5g}", f"{value.standard_error:.5g}",
         f"{value.interval[0]:.5g}", f"{value.interval[1]:.5g}", "[95%", "Effective sample:", "lstd", "converged",
         "Steps:", str(len(evaluation.log)), "Episodes:", "100", "Features:", "Discount:", "0.9", "Trace:", "0.25",
         "Ridge:", "0.01", "Passes:", "weight of 4", "covers the fixed point", "true value is not covered", "Notes:",
     ):  # fmt: skip
-        assert words in text
+        assert part in text
     assert max(map(len, text.splitlines())) <= 80
     assert text.isascii()
     assert "\n" not in repr(evaluation)
@@ -159,11 +160,11 @@ def test_facts_are_json_without_nan():
 
 
 @pytest.mark.parametrize(
-    ("columns", "settings", "words"),
+    ("columns", "settings", "message"),
     [
-        ({}, {}, "On-policy: this is the value of the policy that acted."),
-        ({"behaviour_prob": np.full(400, 0.5)}, {}, "no target policy was named: it was taken as on-policy"),
-        ({"ratio": np.linspace(0.5, 1.5, 400)}, {}, "Off-policy: steps are weighed by the ratios of the log."),
+        ({}, {}, "On-policy: this is the value of the policy that generated the log."),
+        ({"behaviour_prob": np.full(400, 0.5)}, {}, "no target policy was given: it is treated as on-policy"),
+        ({"ratio": np.linspace(0.5, 1.5, 400)}, {}, "Off-policy: steps are weighted by the ratios of the log."),
         (
             {"behaviour_prob": np.full(400, 0.5), "action": np.arange(400) % 2},
             {"policy": np.linspace(0.4, 0.6, 400)},
@@ -176,15 +177,16 @@ def test_facts_are_json_without_nan():
         ),
     ],
 )
-def test_how_the_policy_enters_is_told(columns, settings, words):
-    assert any(words in note for note in vf.evaluate(wide_log(**columns), features="identity", **settings).notes)
+def test_a_note_explains_which_policy_is_evaluated(columns, settings, message):
+    assert any(message in note for note in vf.evaluate(wide_log(**columns), features="identity", **settings).notes)
 
 
-def test_notes_tell_what_was_chosen():
+def test_notes_name_features_solver_and_standard_error():
     evaluation = vf.evaluate(wide_log(), features=Tiles(2, 3))
     assert any("2 tilings of 3 x 3 tiles" in note for note in evaluation.notes)
     assert any("Solved with lstd" in note for note in evaluation.notes)
-    assert any("sandwich over 20 episodes, with the factor 20/19 and Student's t" in note for note in evaluation.notes)
+    text = "sandwich estimate over 20 episodes, with the factor 20/19 and Student's t"
+    assert any(text in note for note in evaluation.notes)
 
 
 # ---- warnings ------------------------------------------------------------------------------------------------
@@ -194,24 +196,25 @@ def warned(log, **settings):
     return " ".join(vf.evaluate(log, features=settings.pop("features", "identity"), **settings).warnings)
 
 
-def test_a_sound_evaluation_has_no_warnings():
+def test_a_reliable_evaluation_has_no_warnings():
     assert vf.evaluate(SmallMDP(off_policy=True).log(300), discount=0.9).warnings == []
 
 
-def test_few_episodes_are_doubted():
+def test_warning_of_few_episodes():
     assert "There are only 4 episodes, so the interval is rough" in warned(wide_log(episodes=4))
 
 
-def test_a_single_episode_is_doubted():
+def test_warning_of_a_single_episode():
     log = random_mdp(20, 3, 5).log(2000)
     evaluation = vf.evaluate(log, discount=0.9)
-    assert "The log is one episode, so its standard error comes from 44 consecutive blocks" in evaluation.warnings[0]
+    text = "The log is one episode, so its standard error is computed from 44 consecutive blocks"
+    assert text in evaluation.warnings[0]
     assert evaluation.policy_value.standard_error > 0
     assert "over 44 blocks of steps" in evaluation.notes[-1]
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_log_too_short_for_errors_says_so(steps):
+def test_warning_of_a_log_too_short_for_standard_errors(steps):
     log = vf.Transitions.from_arrays(np.ones((steps, 1)), np.ones(steps), terminated=np.arange(steps) == steps - 1)
     evaluation = vf.evaluate(log, features="identity")
     assert evaluation.policy_value.standard_error is None
@@ -221,7 +224,7 @@ def test_a_log_too_short_for_errors_says_so(steps):
     assert "unknown" in evaluation.summary()
 
 
-def test_ratios_that_leave_little_are_doubted():
+def test_warning_of_a_small_effective_sample():
     ratio = np.full(400, 1e-3)
     ratio[::100] = 100.0
     text = warned(wide_log(ratio=ratio))
@@ -229,22 +232,23 @@ def test_ratios_that_leave_little_are_doubted():
     assert "The ratios have a heavy tail: the largest is 100" in text
 
 
-def test_ratios_that_do_not_average_one_are_doubted():
+def test_warning_of_a_mean_ratio_far_from_one():
     text = warned(wide_log(ratio=np.random.default_rng(0).uniform(0.1, 0.5, 400)))
-    assert "The ratios average 0.3" in text
-    assert "Check that behaviour_prob is that of the policy that acted" in text
+    assert "The mean of the ratios is 0.3" in text
+    assert "Check that behaviour_prob is the probability of the logged action" in text
 
 
-def test_a_solver_that_did_not_converge_is_doubted():
+def test_warning_of_a_solver_that_did_not_converge():
     assert "The solver did not converge (budget)." in warned(wide_log(), solver="gtd2", max_passes=2)
 
 
-def test_features_without_data_are_doubted():
+def test_warning_of_features_without_data():
     tiles = Tiles(2, 10, low=-50, high=50)
-    assert "features have no data and weight 0" in warned(wide_log(), features=tiles)
+    text = "features have no data and weight 0: values are extrapolated where these features are active"
+    assert text in warned(wide_log(), features=tiles)
 
 
-def test_starts_that_the_data_do_not_determine_are_doubted():
+def test_warning_of_undetermined_values_at_the_starts():
     def twice(x):
         return np.column_stack([x, 2 * x[:, :1]])
 
@@ -257,7 +261,7 @@ def test_starts_that_the_data_do_not_determine_are_doubted():
     assert "not determined" not in warned(flat, starts=np.array([[1.0, 1.0]]), ridge=0.1)
 
 
-def test_pairs_that_the_log_lacks_are_doubted():
+def test_warning_of_state_action_pairs_without_data():
     state = np.arange(400) % 4
     log = vf.Transitions.from_arrays(
         state,
@@ -266,31 +270,33 @@ def test_pairs_that_the_log_lacks_are_doubted():
         action=np.where(state == 0, np.arange(400) // 4 % 2, 0),
     )
     even, first = np.full((4, 2), 0.5), np.tile([1.0, 0.0], (4, 1))
-    assert "rests on features of states and actions that no logged step has" in warned(
+    assert "next features belong to states and actions that no logged step has" in warned(
         log, features="one-hot", policy=even, values="state-action"
     )
     assert "no logged step has" not in warned(log, features="one-hot", policy=first, values="state-action")
 
 
-def test_a_log_without_randomness_is_doubted():
+def test_warning_of_a_log_without_randomness():
     text = warned(wide_log(reward=np.zeros(400)))
-    assert "The standard error is 0 because no TD error differs from 0" in text
+    assert "The standard error is 0 because all TD errors are 0" in text
 
 
-def test_horizons_beyond_the_data_are_doubted():
+def test_warning_of_a_horizon_longer_than_the_episodes():
     n = 400
     cut = np.arange(n) % 10 == 9
     log = wide_log(terminated=np.zeros(n), truncated=cut, next_observation=np.random.default_rng(1).normal(size=(n, 2)))
-    assert "100% of the episodes were cut before they ended, after 10 steps on average" in warned(log, discount=0.99)
-    assert "cut before they ended" not in warned(log, discount=0.5)
-    assert "With discount 1 values exist only if every episode of the policy ends" in warned(wide_log(), discount=1)
+    text = "100% of the episodes were truncated before they terminated, after 10 steps on average"
+    assert text in warned(log, discount=0.99)
+    assert "truncated before they terminated" not in warned(log, discount=0.5)
+    text = "With discount 1 values exist only if every episode of the policy terminates"
+    assert text in warned(wide_log(), discount=1)
 
 
 # ---- wrong input ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"values": "action"}, 'values is \'action\'; it must be "state" or "state-action"'),
         ({"starts": np.zeros((0, 2))}, "starts is empty"),
@@ -304,21 +310,21 @@ def test_horizons_beyond_the_data_are_doubted():
         ({"discount": 1.5}, "discount is 1.5; it must lie between 0 and 1"),
     ],
 )
-def test_wrong_settings_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         vf.evaluate(wide_log(), **settings)
 
 
 def test_values_of_actions_need_state_action_values():
-    with pytest.raises(ValueError, match="These are values of states; actions have none"):
+    with pytest.raises(ValueError, match="These are state values, which take no actions"):
         vf.evaluate(wide_log()).value(np.zeros((1, 2)), [0])
 
 
-def test_a_dict_or_a_file_does_as_a_log(tmp_path):
+def test_a_file_may_be_given_as_the_log(tmp_path):
     log = SmallMDP().log(40)
-    wanted = vf.evaluate(log, discount=0.9).policy_value
+    expected = vf.evaluate(log, discount=0.9).policy_value
     path = vf.save(log, tmp_path / "log.npz")
-    assert vf.evaluate(str(path), discount=0.9).policy_value == wanted
+    assert vf.evaluate(str(path), discount=0.9).policy_value == expected
 
 
 def test_import_of_valuefit_stays_light():

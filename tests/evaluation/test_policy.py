@@ -1,4 +1,4 @@
-"""Target policies in every form they may be given, ratios of the logged actions, and what is refused."""
+"""Target policies in every supported form, ratios of the logged actions, and invalid policies."""
 
 import subprocess
 import sys
@@ -72,7 +72,7 @@ def test_every_form_of_a_policy_gives_the_probabilities_of_the_logged_actions(po
     np.testing.assert_allclose(ratios(policy, log_of()), TARGET / BEHAVIOUR, rtol=1e-12)
 
 
-def test_files_give_what_they_hold(tmp_path):
+def test_policies_are_read_from_files(tmp_path):
     files = files_of(tmp_path)
     assert len(files) == 7
     for path in files:
@@ -92,14 +92,14 @@ def test_probabilities_of_all_actions(policy):
 
 
 @pytest.mark.parametrize("kind", ["rows", "logged", "table"])
-def test_the_ratio_is_of_the_logged_action_and_nothing_is_drawn(kind):
-    """Other libraries sampled an action from the policy: every other action has a ratio far from the right one."""
+def test_the_ratio_is_of_the_logged_action_and_no_action_is_sampled(kind):
+    """Some libraries sample an action from the policy; the ratios of other actions are far from the right ones."""
     rng = np.random.default_rng(0)
     states, action = rng.integers(0, 4, 500), rng.integers(0, 3, 500)
     table = rng.dirichlet([0.2, 0.2, 0.2], 4)
     policy = {"rows": lambda obs: table[obs], "logged": lambda obs, act: table[obs, act], "table": table}[kind]
     log = log_of(states, action, np.full(500, 1 / 3))
-    before = np.random.get_state()[1].copy()  # noqa: NPY002  (the global generator is what must not be touched)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002  (the global generator must not be used)
     found = ratios(policy, log)
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
     expected = np.array([3 * table[s, a] for s, a in zip(states, action, strict=True)])
@@ -120,7 +120,7 @@ def test_a_policy_sees_each_distinct_observation_once():
     assert [call.tolist() for call in seen] == [[0, 1, 2, 3]]
 
 
-def test_the_log_with_ratios_is_the_log_with_both_probabilities():
+def test_with_ratios_replaces_the_ratios_of_the_log():
     log = with_ratios(log_of(), TABLE)
     np.testing.assert_allclose(log.ratio, TARGET / BEHAVIOUR, rtol=1e-12)
     assert "off-policy" in repr(log)
@@ -139,7 +139,7 @@ def test_densities_of_continuous_actions_may_exceed_one():
         ratios(lambda obs: np.ones((len(obs), 1)), log)
 
 
-def test_float32_rounding_is_forgiven():
+def test_float32_rounding_is_tolerated():
     table = np.full((4, 3), 1 / 3, np.float32) + np.float32(1e-7)
     np.testing.assert_allclose(action_probabilities(lambda obs: table[obs], STATES, 3), 1 / 3, rtol=1e-12)
     assert (target_probabilities(np.full(6, np.float32(1) + np.float32(2e-7)), log_of()) == 1).all()
@@ -166,7 +166,7 @@ def test_a_function_by_name_is_found_in_the_working_directory(module):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("my_policy:chanses", "has no 'chanses'. Did you mean 'chances'"),
         ("my_policy:Greedy.x", "has no 'x'"),
@@ -179,23 +179,23 @@ def test_a_function_by_name_is_found_in_the_working_directory(module):
         (":f", 'not of the form "module:function"'),
     ],
 )
-def test_a_name_that_leads_nowhere_is_a_sentence(module, name, words):
-    with pytest.raises(ValueError, match=words):
+def test_an_invalid_function_name_is_refused(module, name, message):
+    with pytest.raises(ValueError, match=message):
         find_policy(name, allow_code=True)
 
 
 def test_code_runs_only_where_it_is_allowed(module, tmp_path):
-    (tmp_path / "trap.py").write_text("open('sprung', 'w').close()\n")
+    (tmp_path / "trap.py").write_text("open('ran', 'w').close()\n")
     with pytest.raises(ValueError, match=r"would run code.*Repeat it on the command line"):
         find_policy("trap:f")
-    assert not (tmp_path / "sprung").exists()
+    assert not (tmp_path / "ran").exists()
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------
+# ---- invalid policies ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "message"),
     [
         (np.log(TABLE + 0.01), "probability -2.2.* at 0, 0. Are these log-probabilities"),
         (np.log(TARGET), "log-probabilities"),
@@ -220,18 +220,18 @@ def test_code_runs_only_where_it_is_allowed(module, tmp_path):
         (np.zeros(6), "probability 0 to every logged action"),
         (None, "policy is NoneType; give a callable"),
         ("greedy", 'neither "module:function" nor a file'),
-        ("nowhere.npy", "There is no policy file nowhere.npy"),
+        ("missing.npy", "There is no policy file missing.npy"),
     ],
 )
-def test_what_is_no_policy_is_a_sentence(policy, words):
-    with pytest.raises(ValueError, match=words):
+def test_an_invalid_policy_is_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
         ratios(policy, log_of())
 
 
-def test_logs_that_do_not_suit_a_policy_are_a_sentence():
+def test_logs_that_do_not_fit_the_policy_are_refused():
     with pytest.raises(ValueError, match='Either give behaviour_prob, or use values="state-action"'):
         ratios(TABLE, log_of(behaviour_prob=None))
-    with pytest.raises(ValueError, match="no actions, so the probability of the logged one"):
+    with pytest.raises(ValueError, match="no actions, so their probabilities under the policy are unknown"):
         ratios(TABLE, log_of(action=None))
     with pytest.raises(ValueError, match="action -1; actions are numbered from 0"):
         ratios(TABLE, log_of(action=ACTIONS - 1))
@@ -247,11 +247,11 @@ def test_logs_that_do_not_suit_a_policy_are_a_sentence():
         action_probabilities(TARGET, STATES, 3)
     with pytest.raises(ValueError, match="gives 3 actions where 4 are expected"):
         action_probabilities(TABLE, STATES, 4)
-    with pytest.raises(ValueError, match="say how many"):
+    with pytest.raises(ValueError, match="give the number of actions"):
         action_probabilities(of_logged, STATES, None)
 
 
-def test_files_that_hold_something_else_are_a_sentence(tmp_path, monkeypatch):
+def test_files_without_probabilities_are_refused(tmp_path, monkeypatch):
     np.save(tmp_path / "pickled.npy", np.array([{}, []], object), allow_pickle=True)
     (tmp_path / "words.csv").write_text("a,b\nleft,right\n")
     (tmp_path / "empty.txt").write_text("")
@@ -264,9 +264,9 @@ def test_files_that_hold_something_else_are_a_sentence(tmp_path, monkeypatch):
             find_policy(tmp_path / name)
     np.save(tmp_path / "large.npy", TABLE)
     np.savetxt(tmp_path / "large.csv", TABLE, delimiter=",")
-    monkeypatch.setattr(target, "FILE_LIMIT", 90)
+    monkeypatch.setattr(target, "MAX_FILE_BYTES", 90)
     for name in ("large.npy", "large.csv"):
-        with pytest.raises(ValueError, match="may unfold to"):
+        with pytest.raises(ValueError, match=r"may take .* GiB of memory"):
             find_policy(tmp_path / name)
 
 
@@ -285,7 +285,7 @@ def test_effective_sample_size_counts_equal_weights():
     assert effective_sample_size([1e300, 1e300]) == pytest.approx(2)
 
 
-def test_policies_do_not_wait_for_scikit_learn():
+def test_policies_do_not_import_scikit_learn():
     code = "import sys, valuefit.evaluation.policy; assert 'sklearn' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

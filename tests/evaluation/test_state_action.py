@@ -1,4 +1,4 @@
-"""LSTD-Q: against plain loops, against the exact values of a small MDP, and beside ratios on the same log."""
+"""LSTD-Q: against plain loops, against the exact values of a small MDP, and against ratios on the same log."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ STATES, CHOICES, DISCOUNT = 8, 3, 0.9
 
 @pytest.fixture(scope="module")
 def mdp() -> RandomMDP:
-    """A small MDP whose log comes from the uniform policy, which is not the one to evaluate."""
+    """A small MDP whose log comes from the uniform policy, which is not the target policy."""
     drawn = random_mdp(STATES, CHOICES, 4, seed=1)
     sharp = drawn.policy**3 / (drawn.policy**3).sum(axis=1, keepdims=True)
     return replace(drawn, policy=sharp, behaviour=np.full((STATES, CHOICES), 1 / CHOICES))
@@ -47,7 +47,7 @@ def table_of(theta):
     return theta.reshape(CHOICES, STATES).T
 
 
-def test_with_one_hot_features_it_is_the_solution_of_the_counted_model(mdp):
+def test_with_one_hot_features_it_solves_the_empirical_model(mdp):
     log = log_of(mdp, 3000)
     counts, total = np.zeros((CHOICES, STATES, STATES)), np.zeros((STATES, CHOICES))
     for t in range(len(log)):
@@ -73,9 +73,9 @@ def test_state_action_values_and_ratios_agree_with_the_truth(mdp):
     weighted = with_ratios(log, mdp.policy)
     by_ratio = vf.solve(vf.Problem(weighted, discount=DISCOUNT), "lstd").theta
     np.testing.assert_allclose(by_ratio, value, atol=0.02)
-    # the log itself has another value: both ways had something to correct
-    acting = vf.solve(vf.Problem(log, discount=DISCOUNT), "lstd").theta
-    assert abs(acting - value).max() > 0.3
+    # the behaviour policy has other values, so both methods have something to correct
+    behaviour_value = vf.solve(vf.Problem(log, discount=DISCOUNT), "lstd").theta
+    assert abs(behaviour_value - value).max() > 0.3
     assert 0.3 * len(log) < effective_sample_size(weighted.ratio) < 0.9 * len(log)
     stacked = StateAction.of(make("one-hot", log)[0], CHOICES)
     np.testing.assert_allclose(stacked.expected(np.arange(STATES), mdp.policy) @ theta, value, atol=0.02)
@@ -105,7 +105,7 @@ def episodes(seed, dimensions=2, choices=3, steps=60):
 
 
 def naive_problem(log, features, policy, choices, discount, trace, ridge):
-    """Two rows a step, by plain loops, shared with nothing."""
+    """Two rows per step, by plain loops, without code from the library."""
     rows, next = [], []
     width = features(log.observations[:1]).shape[1]
     for t in range(len(log)):
@@ -138,7 +138,7 @@ def greedy(observations):
 @pytest.mark.parametrize("policy", [soft, greedy])
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize(("trace", "ridge"), [(0.0, 0.0), (0.7, 0.1)])
-def test_moments_are_those_of_the_plain_loops(policy, storage, trace, ridge):
+def test_moments_equal_those_of_plain_loops(policy, storage, trace, ridge):
     log = episodes(seed=5)
     fourier = Fourier(1).fit(log.observations)
 
@@ -166,7 +166,7 @@ def test_a_policy_of_observations_and_actions_gives_the_same_problem():
     np.testing.assert_allclose(one.A, two.A, atol=1e-15)
 
 
-def test_a_sliced_log_starts_its_traces_afresh():
+def test_traces_restart_after_the_gaps_of_a_sliced_log():
     log = episodes(seed=7)
     features, _ = make("fourier:order=1", log)
     part = log[np.r_[0:5, 20:30, 8:12]]
@@ -176,13 +176,13 @@ def test_a_sliced_log_starts_its_traces_afresh():
         np.testing.assert_allclose(found, expected, atol=1e-13)
 
 
-def test_many_actions_of_a_sure_policy_stay_sparse():
+def test_many_actions_of_a_deterministic_policy_stay_sparse():
     log = episodes(seed=8, choices=20, steps=400)
-    sure = state_action_problem(log, "fourier:order=2", policy=lambda obs: np.eye(20)[np.full(len(obs), 4)])
-    mixed = state_action_problem(log, "fourier:order=2", policy=lambda obs: np.full((len(obs), 20), 1 / 20))
-    assert sure.phi.sparse
-    assert not mixed.phi.sparse
-    assert sure.phi.stored == sure.phi.shape[0] * 9
+    deterministic = state_action_problem(log, "fourier:order=2", policy=lambda obs: np.eye(20)[np.full(len(obs), 4)])
+    uniform = state_action_problem(log, "fourier:order=2", policy=lambda obs: np.full((len(obs), 20), 1 / 20))
+    assert deterministic.phi.sparse
+    assert not uniform.phi.sparse
+    assert deterministic.phi.stored == deterministic.phi.shape[0] * 9
 
 
 def test_a_log_whose_every_step_terminates_needs_no_next_row():
@@ -191,14 +191,14 @@ def test_a_log_whose_every_step_terminates_needs_no_next_row():
     np.testing.assert_allclose(vf.solve(problem, "lstd").theta, [0, 0, 2, 0, 0, 1, 0, 3], atol=1e-12)
 
 
-def test_what_the_log_never_tries_is_told():
+def test_actions_that_the_log_never_takes_are_refused_or_measured():
     log = episodes(seed=9)
     with pytest.raises(ValueError, match=r"takes action 3 with probability 0.25 on average, but the log never does"):
         state_action_problem(log, "fourier", policy=lambda obs: np.full((len(obs), 4), 0.25))
     rare = np.array([0.4, 0.3, 0.299, 0.001])
     assert state_action_problem(log, "polynomial", policy=lambda obs: np.tile(rare, (len(obs), 1))).d == 4 * 6
     assert unseen_share(log, "polynomial", policy=lambda obs: np.tile(rare, (len(obs), 1))) == pytest.approx(0.001)
-    # state 1 is followed but action 1 is never taken there
+    # state 1 occurs as a next state, but action 1 is never taken there
     states = vf.Transitions.from_arrays(
         [0, 1, 0], np.zeros(3), terminated=[0, 0, 1], action=[0, 0, 1], behaviour_prob=None
     )
@@ -206,7 +206,7 @@ def test_what_the_log_never_tries_is_told():
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "message"),
     [
         (None, 'need a target policy. Give policy=, or use values="state"'),
         (np.full(60, 0.5), "probability of the logged action only"),
@@ -214,12 +214,12 @@ def test_what_the_log_never_tries_is_told():
         (np.full((5, 3), 1 / 3), "not whole numbers. Give a callable"),
     ],
 )
-def test_a_policy_that_does_not_suit_is_a_sentence(policy, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_policy_that_does_not_fit_is_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
         state_action_problem(episodes(seed=5), "fourier", policy=policy)
 
 
-def test_actions_that_do_not_suit_are_a_sentence():
+def test_actions_that_do_not_fit_are_refused():
     log = episodes(seed=5)
     with pytest.raises(ValueError, match="The log has no actions"):
         state_action_problem(replace(log, action=None), "fourier", policy=soft)

@@ -1,4 +1,4 @@
-"""Saved evaluations: the same when loaded, own code given again and checked, broken files refused."""
+"""Saved evaluations: equal when loaded, user code must be given again and is checked, invalid files are refused."""
 
 import json
 import zipfile
@@ -46,7 +46,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_loaded_is_what_was_saved(case, tmp_path):
+def test_a_loaded_evaluation_equals_the_saved_one(case, tmp_path):
     log, settings, again = CASES[case]
     before = vf.evaluate(log, **settings)
     after = vf.Evaluation.load(before.save(tmp_path / "evaluation.npz"), **again)
@@ -63,27 +63,27 @@ def saved(tmp_path):
     return vf.evaluate(wide_log(), features=own_features).save(tmp_path / "evaluation.npz")
 
 
-def test_features_of_ones_own_are_asked_for_and_checked(saved):
-    with pytest.raises(ValueError, match="made with features of your own, which a file cannot hold"):
+def test_user_features_must_be_given_again_and_are_checked(saved):
+    with pytest.raises(ValueError, match="used features of your own, which the file does not contain"):
         vf.Evaluation.load(saved)
-    with pytest.raises(ValueError, match=r"are not those that .* was made with"):
+    with pytest.raises(ValueError, match="are not those of the evaluation in"):
         vf.Evaluation.load(saved, features=lambda x: own_features(2 * x))
-    with pytest.raises(ValueError, match="holds 4 weights, but these features are 2"):
+    with pytest.raises(ValueError, match="holds 4 weights, but there are 2 features"):
         vf.Evaluation.load(saved, features=lambda x: x)
-    # what another machine rounds otherwise is the same
+    # rounding on another machine is tolerated
     assert vf.Evaluation.load(saved, features=lambda x: own_features(x) * (1 + 1e-12)).problem.d == 4
 
 
-def test_a_policy_that_is_code_is_asked_for_and_checked(tmp_path):
+def test_a_callable_policy_must_be_given_again_and_is_checked(tmp_path):
     log, settings, _ = CASES["own policy"]
     path = vf.evaluate(log, **settings).save(tmp_path / "evaluation.npz")
-    with pytest.raises(ValueError, match="made with the policy own_policy, which is code"):
+    with pytest.raises(ValueError, match="used the policy own_policy, which is code"):
         vf.Evaluation.load(path)
-    with pytest.raises(ValueError, match=r"are not those that .* was made with"):
+    with pytest.raises(ValueError, match="are not those of the evaluation in"):
         vf.Evaluation.load(path, policy=lambda states: np.tile([0.9, 0.1], (len(states), 1)))
 
 
-def test_nothing_is_overwritten_without_force(saved):
+def test_existing_files_are_overwritten_only_with_force(saved):
     evaluation = vf.evaluate(wide_log())
     before = saved.read_bytes()
     with pytest.raises(ValueError, match=r"evaluation\.npz already exists"):
@@ -95,7 +95,7 @@ def test_nothing_is_overwritten_without_force(saved):
 
 
 def rewrite(path, change):
-    """The same file with its arrays and facts changed."""
+    """Apply `change` to the arrays and facts of the file."""
     with np.load(path) as stored:
         arrays = dict(stored)
     facts = json.loads(str(arrays["facts"]))
@@ -108,7 +108,7 @@ def shorten(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (shorten("log_reward"), "the column reward of its log has dtype float64 and shape"),
         (lambda a, f: a.update(log_now=a["log_now"] + 1000), "point outside its observations"),
@@ -123,25 +123,25 @@ def shorten(name):
         (lambda a, f: f.update(format=7), "has evaluation format 7; this version of valuefit reads format 1"),
         (lambda a, f: f["result"].update(colour="red"), "is not a valuefit evaluation"),
         (lambda a, f: f["policy_value"].pop("level"), "is not a valuefit evaluation"),
-        (lambda a, f: f.update(fingerprint=[1.0]), "are not those that"),
+        (lambda a, f: f.update(fingerprint=[1.0]), "are not those of"),
         (lambda a, f: a.update(theta=np.array([{}], object)), "is not a valuefit evaluation"),
     ],
 )
-def test_a_file_that_was_tampered_with_is_refused(saved, change, words):
+def test_a_modified_file_is_refused(saved, change, message):
     rewrite(saved, change)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         vf.Evaluation.load(saved, features=own_features)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.99])
-def test_a_file_that_was_cut_short_is_refused(saved, part):
+def test_an_incomplete_file_is_refused(saved, part):
     content = saved.read_bytes()
     saved.write_bytes(content[: int(part * len(content))])
-    with pytest.raises(ValueError, match="is not a valuefit evaluation, or was cut short"):
+    with pytest.raises(ValueError, match="is not a valuefit evaluation, or is incomplete"):
         vf.Evaluation.load(saved, features=own_features)
 
 
-def test_a_file_that_unfolds_beyond_memory_is_refused_before_it_is_read(tmp_path):
+def test_a_file_that_declares_more_than_memory_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "bomb.npz"
     header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
     with zipfile.ZipFile(path, "w") as archive:
@@ -150,6 +150,6 @@ def test_a_file_that_unfolds_beyond_memory_is_refused_before_it_is_read(tmp_path
         vf.Evaluation.load(path)
 
 
-def test_a_file_that_is_not_there_is_a_missing_file(tmp_path):
+def test_a_missing_file_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        vf.Evaluation.load(tmp_path / "nowhere.npz")
+        vf.Evaluation.load(tmp_path / "missing.npz")

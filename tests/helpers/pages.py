@@ -1,4 +1,4 @@
-"""Evaluations whose reports are looked at, and a reader of HTML that keeps what tests ask for."""
+"""Evaluations whose reports are tested, and a strict HTML parser."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from valuefit.datasets import mountain_car
 from valuefit.evaluation.policy import find_policy
 from valuefit.features import Tiles
 
-HOSTILE = ("<script>alert(1)</script>", "[/]")
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+HOSTILE = ("<script>alert(1)</script>", "[/]")  # markup of HTML and of rich
+VOID = {"meta", "link", "img", "br", "hr", "input"}  # elements without an end tag
 
 
 class Page(HTMLParser):
-    """Elements in order, as (tag, attributes, text inside), with tags that must be closed in turn."""
+    """Elements in document order as [tag, attributes, text inside]; asserts that tags are closed in the right order."""
 
     def __init__(self, text):
         super().__init__()
@@ -29,7 +29,7 @@ class Page(HTMLParser):
         assert not self.open, f"never closed: {self.open}"
 
     def handle_starttag(self, tag, attrs):
-        assert len({name for name, _ in attrs}) == len(attrs), f"an attribute twice in {tag}"
+        assert len({name for name, _ in attrs}) == len(attrs), f"duplicate attribute in {tag}"
         element = [tag, dict(attrs), ""]
         self.elements.append(element)
         if tag not in VOID:
@@ -39,7 +39,7 @@ class Page(HTMLParser):
         self.elements.append([tag, dict(attrs), ""])
 
     def handle_endtag(self, tag):
-        assert self.open, f"</{tag}> closes nothing"
+        assert self.open, f"</{tag}> without a start tag"
         assert self.open[-1][0] == tag, f"</{tag}> closes {self.open[-1][0]}"
         self.open.pop()
 
@@ -71,7 +71,7 @@ def pairs():
 
 
 def hostile():
-    """Off-policy, in five dimensions, with warnings, and with names that are markup."""
+    """Off-policy, five dimensions, with warnings, and with markup in all names."""
     rng = np.random.default_rng(0)
     n = 2000
     x = rng.normal(size=(n, 5))
@@ -92,7 +92,7 @@ def hostile():
 
 
 def stopped():
-    """A solver that did not converge, with a curve."""
+    """A solver that did not converge, with a convergence curve."""
     return car(features="fourier:order=3", solver="svrg", max_passes=30)
 
 
@@ -102,7 +102,7 @@ def tiny():
 
 
 def long_stream():
-    """Many states, one unending episode, an iterative solver."""
+    """Many states, one episode that never terminates, an iterative solver."""
     from valuefit.datasets.mdp import random_mdp
 
     return vf.evaluate(random_mdp(120, 3, 5).log(3000), discount=0.9, solver="saga")

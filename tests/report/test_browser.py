@@ -1,4 +1,4 @@
-"""The report in a real browser: headless Chromium, driven by its command line."""
+"""The report in headless Chromium, run from its command line."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from conftest import NO_BROWSER
 from helpers.pages import HOSTILE, KINDS, Page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-GROUND = {"light": (0xF6, 0xF7, 0xF9), "dark": (0x12, 0x15, 0x1A)}
+BACKGROUND = {"light": (0xF6, 0xF7, 0xF9), "dark": (0x12, 0x15, 0x1A)}
 
 
 @pytest.fixture(scope="module")
@@ -28,68 +28,68 @@ def pages(tmp_path_factory):
     return {name: KINDS[name]().report(folder / f"{name}.html") for name in ("car", "one-hot", "hostile", "stopped")}
 
 
-def browse(path, place, *options, scheme="light"):
-    """What Chromium prints, what the page's console says, and what the page asks of the network."""
-    net = place / "net.json"
+def browse(path, folder, *options, scheme="light"):
+    """The output of Chromium, the console messages of the page, and the URLs that the page requests."""
+    net_log = folder / "net.json"
     done = subprocess.run(
         [
             BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
             "--disable-component-update", "--disable-sync", "--hide-scrollbars",
             "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={place / 'profile'}", f"--log-net-log={net}", "--enable-logging=stderr", "--v=0",
+            f"--user-data-dir={folder / 'profile'}", f"--log-net-log={net_log}", "--enable-logging=stderr", "--v=0",
             f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", *options, path.as_uri(),
         ],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    log = json.loads(net.read_text())
-    begins = log["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
-    started = [event["params"] for event in log["events"] if event["type"] == begins and "params" in event]
-    # what the browser itself asks for (updates, the time) has no origin
-    asked = [job["url"] for job in started if job.get("initiator", "not an origin") != "not an origin"]
-    return done.stdout, console, asked
+    log = json.loads(net_log.read_text())
+    start_job = log["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
+    started = [event["params"] for event in log["events"] if event["type"] == start_job and "params" in event]
+    # requests of the browser itself (updates, the time) have no origin
+    requested = [job["url"] for job in started if job.get("initiator", "not an origin") != "not an origin"]
+    return done.stdout, console, requested
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_looks_right_in_light_and_dark_wide_and_narrow(pages, tmp_path, scheme, width):
+def test_screenshots_have_the_expected_colours(pages, tmp_path, scheme, width):
     shot = tmp_path / "shot.png"
     browse(pages["car"], tmp_path, f"--screenshot={shot}", f"--window-size={width},2600", scheme=scheme)
     with Image.open(shot) as image:
         pixels = np.asarray(image.convert("RGB"))
     assert pixels.shape[:2] == (2600, width)
-    assert tuple(pixels[-1, 0].tolist()) == GROUND[scheme]
+    assert tuple(pixels[-1, 0].tolist()) == BACKGROUND[scheme]
     counts = np.bincount((pixels.astype(int) @ [1 << 16, 1 << 8, 1]).ravel())
-    assert (counts > 0).sum() > 200  # text, charts and a map of colours
+    assert (counts > 0).sum() > 200  # text, charts and a heat map
     assert counts.max() < 0.95 * counts.sum()
-    reddish = (pixels[:, :, 0].astype(int) - pixels[:, :, 2] > 80).sum()  # the yellow of high values
+    reddish = (pixels[:, :, 0].astype(int) - pixels[:, :, 2] > 80).sum()  # high values are yellow
     assert reddish > 500
 
 
 @pytest.mark.parametrize("name", ["car", "one-hot", "hostile", "stopped"])
-def test_the_page_is_quiet_and_asks_for_nothing(pages, tmp_path, name):
-    _, console, asked = browse(pages[name], tmp_path, "--dump-dom")
+def test_the_page_has_no_console_messages_and_no_requests(pages, tmp_path, name):
+    _, console, requested = browse(pages[name], tmp_path, "--dump-dom")
     assert console == []
-    assert asked == []
+    assert requested == []
 
 
-def test_the_checks_would_see_a_script_and_a_request(pages, tmp_path):
-    planted = '<img src="http://example.invalid/x.png"><script>console.log("ran")</script></main>'
-    text = pages["hostile"].read_text().replace("</main>", planted)
-    bad = tmp_path / "bad.html"
-    bad.write_text(text)
-    _, console, asked = browse(bad, tmp_path, "--dump-dom")
+def test_the_checks_detect_a_script_and_a_request(pages, tmp_path):
+    injected = '<img src="http://example.invalid/x.png"><script>console.log("ran")</script></main>'
+    text = pages["hostile"].read_text().replace("</main>", injected)
+    modified = tmp_path / "modified.html"
+    modified.write_text(text)
+    _, console, requested = browse(modified, tmp_path, "--dump-dom")
     assert len(console) == 2
     assert all("violates the following Content Security Policy" in line for line in console)
-    assert asked == []
-    bad.write_text(re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text))
-    _, console, asked = browse(bad, tmp_path, "--dump-dom")
+    assert requested == []
+    modified.write_text(re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text))
+    _, console, requested = browse(modified, tmp_path, "--dump-dom")
     assert any('"ran"' in line for line in console)
-    assert asked == ["http://example.invalid/x.png"]
+    assert requested == ["http://example.invalid/x.png"]
 
 
-def test_what_the_log_says_is_text_to_the_browser(pages, tmp_path):
+def test_the_browser_shows_markup_of_the_log_as_text(pages, tmp_path):
     dom, _, _ = browse(pages["hostile"], tmp_path, "--dump-dom")
     page = Page(dom)
     assert not page.all("script")
@@ -99,8 +99,8 @@ def test_what_the_log_says_is_text_to_the_browser(pages, tmp_path):
     ]
 
 
-def test_nothing_is_wider_than_a_telephone_and_the_skip_link_shows(pages, tmp_path):
-    # in a frame, for the window of a headless browser has a least width
+def test_the_page_fits_a_narrow_screen_and_the_skip_link_appears_on_focus(pages, tmp_path):
+    # in a frame, because the window of a headless browser has a minimum width
     measure = """<script>onload = () => {
     const frame = document.querySelector("iframe").contentDocument, root = frame.documentElement;
     const skip = frame.querySelector(".skip"), before = skip.getBoundingClientRect().bottom;
@@ -117,7 +117,7 @@ def test_nothing_is_wider_than_a_telephone_and_the_skip_link_shows(pages, tmp_pa
         assert hidden <= 0 <= shown
 
 
-def test_it_prints(pages, tmp_path):
+def test_the_page_prints_on_few_pages(pages, tmp_path):
     for scheme in ("light", "dark"):
         path = tmp_path / f"{scheme}.pdf"
         browse(pages["hostile"], tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={path}", scheme=scheme)

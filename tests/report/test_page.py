@@ -1,4 +1,4 @@
-"""The report: what it says, that it says it safely, and that a screen reader can follow it."""
+"""The report page: its contents, the escaping of untrusted text, and its accessibility."""
 
 import os
 import re
@@ -15,12 +15,13 @@ import valuefit as vf
 from helpers.pages import HOSTILE, KINDS, Page
 from helpers.problems import ROOT
 from valuefit.report.figures import observation_names
-from valuefit.report.page import POLICY, python_call, render, write_report
-from valuefit.report.svg import LEVELS, printable
+from valuefit.report.page import CONTENT_SECURITY_POLICY, python_call, render, write_report
+from valuefit.report.svg import HEAT_COLOURS, printable
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def made(request):
+def rendered(request):
+    """Name, evaluation and page of each kind."""
     evaluation = KINDS[request.param]()
     return request.param, evaluation, render(evaluation)
 
@@ -32,8 +33,8 @@ def svgs(text):
 # ---- the page as a whole -----------------------------------------------------------------------------------------
 
 
-def test_the_page_is_whole_and_in_order(made):
-    _, _, text = made
+def test_the_page_has_all_parts_in_order(rendered):
+    _, _, text = rendered
     assert text.startswith("<!DOCTYPE html>")
     page = Page(text)
     assert page.all("html")[0][1]["lang"] == "en"
@@ -48,31 +49,31 @@ def test_the_page_is_whole_and_in_order(made):
     assert first[1] == {"class": "skip", "href": "#answer"}
 
 
-def test_every_reference_has_its_one_target(made):
-    page = Page(made[2])
+def test_every_reference_has_exactly_one_target(rendered):
+    page = Page(rendered[2])
     ids = [element[1]["id"] for element in page.elements if "id" in element[1]]
     assert len(ids) == len(set(ids))
-    wanted = [element[1]["href"] for element in page.all("a")]
-    assert all(link.startswith("#") for link in wanted)
-    named = {link[1:] for link in wanted}
+    links = [element[1]["href"] for element in page.all("a")]
+    assert all(link.startswith("#") for link in links)
+    named = {link[1:] for link in links}
     for element in page.elements:
         named |= set(element[1].get("aria-labelledby", "").split())
         found = re.fullmatch(r"url\(#(.+)\)", element[1].get("fill", ""))
         named |= {found[1]} if found else set()
     assert named <= set(ids), named - set(ids)
     sections = {element[1]["id"] for element in page.all("section")}
-    assert sections == {link[1:] for link in wanted}
+    assert sections == {link[1:] for link in links}
 
 
-def test_tables_have_captions_and_scopes(made):
-    page = Page(made[2])
+def test_tables_have_captions_and_scopes(rendered):
+    page = Page(rendered[2])
     assert len(page.all("table")) == len(page.all("caption"))
     assert all(element[1]["scope"] in ("row", "col") for element in page.all("th"))
     assert all(element[1].get("tabindex") == "0" for element in page.elements if element[1].get("class") == "scroll")
 
 
-def test_charts_are_well_formed_and_described(made):
-    name, _, text = made
+def test_charts_are_well_formed_and_described(rendered):
+    name, _, text = rendered
     drawn = svgs(text)
     assert len(drawn) >= (0 if name == "tiny" else 5)
     for svg in drawn:
@@ -98,12 +99,12 @@ def test_charts_are_well_formed_and_described(made):
             assert "nan" not in mark.get("points", "").lower()
 
 
-def test_nothing_runs_and_nothing_is_loaded(made):
-    _, _, text = made
+def test_the_page_runs_no_scripts_and_loads_no_files(rendered):
+    _, _, text = rendered
     page = Page(text)
-    assert POLICY == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert CONTENT_SECURITY_POLICY == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     policies = [e[1]["content"] for e in page.all("meta") if e[1].get("http-equiv") == "Content-Security-Policy"]
-    assert policies == [POLICY]
+    assert policies == [CONTENT_SECURITY_POLICY]
     assert not page.all("script", "img", "iframe", "object", "embed", "form", "base", "image", "use", "foreignobject")
     for tag, attributes, _ in page.elements:
         assert not any(key.startswith("on") or key in ("src", "srcset", "xlink:href") for key in attributes), tag
@@ -115,19 +116,19 @@ def test_nothing_runs_and_nothing_is_loaded(made):
     assert "url(" not in style
 
 
-def test_every_fact_on_the_page_is_that_of_the_evaluation(made):
-    name, evaluation, text = made
-    said, value = Page(text).text, evaluation.policy_value
-    assert f"The policy value is {value.estimate:.5g}" in said
+def test_the_page_shows_the_numbers_and_sentences_of_the_evaluation(rendered):
+    name, evaluation, text = rendered
+    shown, value = Page(text).text, evaluation.policy_value
+    assert f"The policy value is {value.estimate:.5g}" in shown
     if value.interval is None:
-        assert "Standard error unknown" in said
+        assert "Standard error unknown" in shown
         assert name == "tiny"
     else:
         low, high = value.interval
-        assert f"Standard error {value.standard_error:.5g}; 95% interval from {low:.5g} to {high:.5g}." in said
-        assert "The interval covers the fixed point" in said
-    assert f"mean value over {value.starts:,} start" in said
-    assert f"each step discounted by {evaluation.discount:g}." in said
+        assert f"Standard error {value.standard_error:.5g}; 95% interval from {low:.5g} to {high:.5g}." in shown
+        assert "The interval covers the fixed point" in shown
+    assert f"mean value over {value.starts:,} start" in shown
+    assert f"discounted by {evaluation.discount:g} per step." in shown
     facts = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', text))
     result = evaluation.result
     assert facts["Steps"] == f"{len(evaluation.log):,}"
@@ -137,61 +138,63 @@ def test_every_fact_on_the_page_is_that_of_the_evaluation(made):
     assert unescape(facts["Features"]).endswith(evaluation.features.sentence)
     assert f"{evaluation.problem.d:,}, " in facts["Features"]
     for sentence in (*evaluation.notes, *evaluation.warnings):
-        assert " ".join(printable(sentence).split()) in said
-    assert ("No warnings" in said) == (not evaluation.warnings)
+        assert " ".join(printable(sentence).split()) in shown
+    assert ("No warnings" in shown) == (not evaluation.warnings)
     if value.effective_sample_size is not None:
-        assert f"{value.effective_sample_size:.5g} of {len(evaluation.log):,} steps" in said
+        assert f"{value.effective_sample_size:.5g} of {len(evaluation.log):,} steps" in shown
     assert ("importance" in [e[1]["id"] for e in Page(text).all("section")]) == (
         value.effective_sample_size is not None
     )  # fmt: skip
-    assert ("The solver did not converge, and how far" in said) == (result.status != "converged")
+    not_converged = "The solver did not converge: the interval includes the remaining solver error."
+    assert (not_converged in shown) == (result.status != "converged")
 
 
-def test_which_charts_are_drawn():
-    wanted = {
-        "car": {"value-map", "value-spread", "td-spread", "td-position", "td-value", "lengths", "returns"},
-        "one-hot": {"value-states", "td-spread", "td-position", "td-value", "rewards", "lengths", "returns"},
+def test_each_kind_of_evaluation_has_its_figures():
+    expected = {
+        "car": {"value-map", "value-distribution", "td-distribution", "td-position", "td-value", "lengths", "returns"},
+        "one-hot": {"value-states", "td-distribution", "td-position", "td-value", "rewards", "lengths", "returns"},
         "hostile": {
-            "value-map", "value-along-1", "value-along-2", "value-spread", "td-spread", "td-position", "td-value",
-            "rewards", "returns", "ratios",
+            "value-map", "value-along-1", "value-along-2", "value-distribution", "td-distribution", "td-position",
+            "td-value", "rewards", "returns", "ratios",
         },
         "stopped": {
-            "value-map", "value-spread", "td-spread", "td-position", "td-value", "residual", "lengths", "returns",
+            "value-map", "value-distribution", "td-distribution", "td-position", "td-value", "residual", "lengths",
+            "returns",
         },
         "stream": {
-            "value-states", "value-spread", "td-spread", "td-position", "td-value", "residual", "rewards",
+            "value-states", "value-distribution", "td-distribution", "td-position", "td-value", "residual", "rewards",
         },
         "tiny": set(),
     }  # fmt: skip
-    for name, figures in wanted.items():
+    for name, figures in expected.items():
         text = render(KINDS[name]())
         assert {element[1]["id"] for element in Page(text).all("figure")} == figures, name
 
 
-def test_a_report_of_the_same_evaluation_is_the_same_to_the_letter():
+def test_reports_of_the_same_evaluation_are_identical():
     evaluation = KINDS["hostile"]()
     assert render(evaluation) == render(evaluation)
 
 
-# ---- what is not trusted -----------------------------------------------------------------------------------------
+# ---- untrusted text ----------------------------------------------------------------------------------------------
 
 
-def test_names_that_are_markup_are_text():
-    text = render(KINDS["hostile"](), repeat=f'log = "{HOSTILE[0]}"')
+def test_markup_in_names_is_escaped():
+    text = render(KINDS["hostile"](), config=f'log = "{HOSTILE[0]}"')
     page = Page(text)
-    for words in (
+    for expected in (
         f"logs/{HOSTILE[0]}\ufffd{HOSTILE[1]}.parquet",
         f"policy {HOSTILE[0]}", f"note {HOSTILE[0]} {HOSTILE[1]} & more",
         f"warning {HOSTILE[0]} 'quoted' \"twice\"", f"Mean value over {HOSTILE[0]} and {HOSTILE[1]}",
         f'log = "{HOSTILE[0]}"', "valuefit evaluate --config FILE", "a\ufffdb\ufffd",
     ):  # fmt: skip
-        assert words in page.text
+        assert expected in page.text
     title = next(e for e in page.all("title") if not e[1])
     assert HOSTILE[0] in title[2]
     assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
 
 
-def test_files_and_columns_named_by_an_enemy(tmp_path):
+def test_markup_in_file_and_column_names_is_escaped(tmp_path):
     folder = tmp_path / "<script>alert(1)<"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -202,7 +205,7 @@ def test_files_and_columns_named_by_an_enemy(tmp_path):
     lines = [",".join(f'"{name}"' for name in table)]
     lines += [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
     path.write_text("\n".join(lines))
-    evaluation = vf.evaluate(path, columns={"obs": list(HOSTILE)}, features=_as_they_are)
+    evaluation = vf.evaluate(path, columns={"obs": list(HOSTILE)}, features=_unchanged)
     assert evaluation.log.names == HOSTILE
     page = Page(evaluation.report(folder / "report.html").read_text())
     assert not page.all("script")
@@ -211,25 +214,25 @@ def test_files_and_columns_named_by_an_enemy(tmp_path):
     assert "<b>own</b>" in page.text
 
 
-def _as_they_are(rows):
+def _unchanged(rows):
     return rows
 
 
-_as_they_are.__name__ = "<b>own</b>"
+_unchanged.__name__ = "<b>own</b>"
 
 
-@pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f", "\u202e", "\u2028", "\udcff", "\ufeff", "\uffff"])
-def test_letters_that_a_page_cannot_hold_are_replaced(letter):
-    assert printable(f"a{letter}b\nc") == "a\ufffdb\nc"
+@pytest.mark.parametrize("character", ["\x00", "\x1b", "\x7f", "\u202e", "\u2028", "\udcff", "\ufeff", "\uffff"])
+def test_unprintable_characters_are_replaced(character):
+    assert printable(f"a{character}b\nc") == "a\ufffdb\nc"
     evaluation = KINDS["one-hot"]()
-    text = render(replace(evaluation, notes=[f"a{letter}b"], log=replace(evaluation.log, names=(f"x{letter}y",))))
-    assert letter not in text
+    text = render(replace(evaluation, notes=[f"a{character}b"], log=replace(evaluation.log, names=(f"x{character}y",))))
+    assert character not in text
     assert "a\ufffdb" in text
     assert all(svg is not None for svg in svgs(text))
     text.encode()
 
 
-def test_names_of_columns_stay_with_the_log(tmp_path):
+def test_column_names_are_kept_with_the_log(tmp_path):
     table = {"x": np.arange(6.0), "v": np.ones(6), "reward": np.ones(6), "terminated": [0, 0, 1] * 2}
     log = vf.load(table, columns={"obs": ["x", "v"]})
     assert log.names == log[2:4].names == ("x", "v")
@@ -248,7 +251,7 @@ def test_names_of_columns_stay_with_the_log(tmp_path):
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_overwritten_without_force(tmp_path):
+def test_existing_files_are_overwritten_only_with_force(tmp_path):
     evaluation = KINDS["tiny"]()
     path = evaluation.report(tmp_path / "report.html")
     assert path.read_text() == render(evaluation)
@@ -256,7 +259,7 @@ def test_nothing_is_overwritten_without_force(tmp_path):
     with pytest.raises(ValueError, match=r"already exists. Choose another name, or overwrite it with force=True."):
         evaluation.report(path)
     link = tmp_path / "link.html"
-    link.symlink_to(tmp_path / "nowhere.html")
+    link.symlink_to(tmp_path / "missing.html")
     with pytest.raises(ValueError, match="already exists"):
         write_report(evaluation, link)
     assert path.read_text() == "mine"
@@ -265,7 +268,7 @@ def test_nothing_is_overwritten_without_force(tmp_path):
     assert {entry.name for entry in tmp_path.iterdir()} == {"report.html", "link.html"}
 
 
-def test_where_it_cannot_be_written_a_sentence_says_so(tmp_path):
+def test_invalid_paths_raise(tmp_path):
     evaluation = KINDS["tiny"]()
     with pytest.raises(ValueError, match=r"There is no folder .*missing' to write into. Make it first."):
         evaluation.report(tmp_path / "missing" / "report.html")
@@ -273,21 +276,21 @@ def test_where_it_cannot_be_written_a_sentence_says_so(tmp_path):
         evaluation.report(tmp_path, force=True)
 
 
-def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
 
-    def full(source, target):
+    def fail(source, target):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="the disk is full"):
         KINDS["tiny"]().report(path, force=True)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_without_jinja2_a_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+def test_without_jinja2_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ValueError, match=r"A report needs jinja2. Install it with: pip install 'valuefit\[plot\]'"):
         KINDS["tiny"]().report(tmp_path / "report.html")
@@ -306,11 +309,11 @@ def test_a_report_of_a_large_log_is_small(tmp_path):
     assert path.stat().st_size < 300_000
 
 
-# ---- repeating it ------------------------------------------------------------------------------------------------
+# ---- the call that reproduces the evaluation ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("features", ["auto", "fourier:order=2", "tiles", "rbf", "polynomial", "identity"])
-def test_the_call_on_the_page_gives_the_same_value(tmp_path, features):
+def test_the_printed_call_reproduces_the_value(tmp_path, features):
     log = KINDS["car"]().log[:1500]
     path = vf.save(log, tmp_path / "log.npz")
     evaluation = vf.evaluate(
@@ -325,19 +328,19 @@ def test_the_call_on_the_page_gives_the_same_value(tmp_path, features):
     assert "SVRG(step_theta=0.01, step_w=0.01)" in call[1]
 
 
-def test_the_call_names_what_it_cannot_hold():
+def test_arguments_that_are_not_stored_have_a_comment():
     call = python_call(KINDS["hostile"]())
     assert "policy=policy,  # the same policy: 'policy <script>alert(1)</script>'" in call
     compile(call, "call", "exec")
-    own = vf.evaluate(KINDS["tiny"]().log, features=_as_they_are)
+    own = vf.evaluate(KINDS["tiny"]().log, features=_unchanged)
     call = python_call(own)
     assert "features=features,  # your own: 'Used the callable <b>own</b> (1 features) as given.'" in call
     assert "    log,  # the same log" in call
-    many = python_call(KINDS["stream"]())
-    assert "vf.features.OneHot(unknown='error'),  # the rest is learned from the log" in many
+    call = python_call(KINDS["stream"]())
+    assert "vf.features.OneHot(unknown='error'),  # other options are fitted to the log" in call
 
 
-def test_a_sentence_of_several_lines_stays_one_comment():
+def test_a_comment_with_line_ends_stays_on_one_line():
     evaluation = KINDS["tiny"]()
     fitted = replace(evaluation.features, spec=None, sentence="one\nimport os; os.remove('x')")
     call = python_call(replace(evaluation, features=fitted))
@@ -348,17 +351,17 @@ def test_a_sentence_of_several_lines_stays_one_comment():
 
 
 def luminance(colour):
-    parts = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    parts = np.array([int(colour[first : first + 2], 16) for first in (1, 3, 5)]) / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def contrast(one, other):
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+def contrast(colour, background):
+    light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_text_can_be_read_in_light_and_dark():
+def test_contrast_is_sufficient_in_light_and_dark():
     style = (ROOT / "src" / "valuefit" / "report" / "report.css").read_text()
     blocks = re.findall(r":root \{(.*?)\}", style, re.S)[:2]
     light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})\b", blocks[0]))
@@ -371,5 +374,5 @@ def test_text_can_be_read_in_light_and_dark():
             assert contrast(colours[text], colours["page"]) >= 4.5, text
         assert contrast(colours["warn-text"], colours["warn"]) >= 4.5
         assert contrast(colours["bar"], colours["card"]) >= 3
-        steps = [luminance(colours[f"h{level}"]) for level in range(LEVELS)]
-        assert all(after > before for before, after in pairwise(steps)), steps
+        heat = [luminance(colours[f"h{level}"]) for level in range(HEAT_COLOURS)]
+        assert all(after > before for before, after in pairwise(heat)), heat

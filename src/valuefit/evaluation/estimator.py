@@ -21,17 +21,17 @@ from valuefit.typing import Array
 
 
 class PolicyEvaluator(BaseEstimator):
-    """Linear value function of the policy behind a log, for pipelines' tools: clone, GridSearchCV, cross_val_score.
+    """Linear value function of the policy that generated a log, for clone, GridSearchCV, cross_val_score.
 
     `fit(log)` takes a `Transitions`; `fit(X, rewards, next_X=..., terminated=..., ratio=...)` takes arrays. `predict`
-    gives values. `score` is minus the MSPBE of the given log, `-1/2 |A theta - b|^2 in C^+` with the moments of that
-    log, without ridge: higher is better, 0 is perfect. Scores compare settings of ridge and solver; with other
-    features or another trace the MSPBE is another yardstick. To search, give a `Transitions` as X and split by
+    returns values. `score` is minus the MSPBE on the given log, `-1/2 |A theta - b|^2 in C^+` with the moments of that
+    log and no ridge: higher is better, 0 is optimal. Scores are comparable between ridges and solvers, but not between
+    features or traces, which change the MSPBE itself. To search, give a `Transitions` as X and split by
     episode: `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
 
-    features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (search `features__bins` and the
-    like); None takes the observations as they are (one column a state for states by number).
-    The rest: as in `Problem` and `solve`. Fitted: theta_, features_, result_, n_features_in_.
+    features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (its parameters are searched as
+    `features__bins` etc.); None takes the observations as they are (one-hot for numbered states).
+    Other parameters: as in `Problem` and `solve`. Fitted attributes: theta_, features_, result_, n_features_in_.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class PolicyEvaluator(BaseEstimator):
     ) -> PolicyEvaluator:
         """Fit to a log (`Transitions`, no y), or to observations X (n, p) with rewards y (n,).
 
-        Rows of X are consecutive steps: of one episode, or as `episode` or the ends (`terminated`, `truncated`) tell.
-        Without next_X an observation is followed by that of the next row, and the last step of an episode, whose
-        successor nobody knows, is left out unless it terminated. The other arguments: one entry a step.
+        Rows of X are consecutive steps of one episode, unless `episode` or the ends (`terminated`, `truncated`)
+        separate episodes. Without next_X the next observation is the next row, and the last step of an episode, which
+        has no next row, is left out unless it terminated. Other arguments: one entry per step, (n,).
         """
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
         features = clone(self.features) if isinstance(self.features, BaseEstimator) else self.features
@@ -86,11 +86,11 @@ class PolicyEvaluator(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Values of observations (n, p), or of the observation before each step of a `Transitions`."""
+        """Values (n,) of observations (n, p), or of the observation before each step of a `Transitions`."""
         check_is_fitted(self)
         if isinstance(X, Transitions):
-            used, place = np.unique(X.now, return_inverse=True)
-            return self._values(X.observations[used])[place]
+            used, index = np.unique(X.now, return_inverse=True)
+            return self._values(X.observations[used])[index]
         return self._values(validate_data(self, X, dtype=np.float64, reset=False))
 
     def score(
@@ -104,15 +104,15 @@ class PolicyEvaluator(BaseEstimator):
         ratio: Any = None,
         episode: Any = None,
     ) -> float:
-        """Minus the MSPBE of this log at the fitted weights, with the log's own moments and no ridge."""
+        """Minus the MSPBE on this log at the fitted weights, with the moments of this log and no ridge."""
         check_is_fitted(self)
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=False)
         used = np.union1d(log.now, log.next[log.next >= 0])
         value = self._values(log.observations[used])
         after = np.where(log.terminated, 0.0, self.discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
         delta = log.reward + after - value[np.searchsorted(used, log.now)]
-        # TD errors as rewards at theta = 0: a Problem drops features that this log starts from nowhere, while the
-        # weights they got elsewhere still count where a step leads to them
+        # TD errors as rewards, at theta = 0: a Problem drops features that are zero before every step of this log, but
+        # their fitted weights matter where they are nonzero after a step
         held_out = Problem(
             replace(log, reward=delta)._frozen(), self.features_, discount=self.discount, trace=self.trace
         )
@@ -124,10 +124,12 @@ class PolicyEvaluator(BaseEstimator):
     def _log(
         self, X: Any, y: Any, next_X: Any, terminated: Any, truncated: Any, ratio: Any, episode: Any, *, reset: bool
     ) -> Transitions:
-        """What was given as a log."""
+        """The arguments of `fit` or `score` as a log."""
         if isinstance(X, Transitions):
             if any(given is not None for given in (y, next_X, terminated, truncated, ratio, episode)):
-                raise ValueError("X is a log already, with rewards, ends and ratios of its own: give it alone.")
+                raise ValueError(
+                    "X is a Transitions, which contains rewards, ends and ratios: give no other arguments."
+                )
             if reset:
                 self.n_features_in_ = int(np.prod(X.observations.shape[1:]))
             return X
@@ -149,8 +151,8 @@ class PolicyEvaluator(BaseEstimator):
             kept = terminated | ~last
             if not kept.any():
                 raise ValueError(
-                    f"No step of X has a successor: X has {n} sample{'s' * (n > 1)} and episodes of one step each. "
-                    "Give next_X, or say which steps terminated."
+                    f"No step of X has a next observation: X has {n} sample{'s' * (n > 1)} and episodes of one step "
+                    "each. Give next_X, or mark the steps that terminated."
                 )
             next_X = np.vstack([X[1:], X[-1:]])[kept]
         return Transitions.from_arrays(

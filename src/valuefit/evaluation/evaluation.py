@@ -1,4 +1,4 @@
-"""One call from a log to the policy's value: `evaluate`, and what it gives."""
+"""`evaluate`, from a log to the policy value in one call, and its result, `Evaluation`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,18 @@ from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
-from valuefit.evaluation.diagnostics import doubts, of_unseen
+from valuefit.evaluation.diagnostics import diagnostics, unseen_diagnostics
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import LEVEL, SHOWN, PolicyValue, Reported, at_starts, starts_of, value_rows
+from valuefit.evaluation.policy_value import (
+    INTERVAL_LEVEL,
+    MAX_LISTED_WEIGHTS,
+    PolicyValue,
+    Reported,
+    starts_of,
+    value_at_starts,
+    value_rows,
+)
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.evaluation.storage import as_plain
@@ -31,19 +39,19 @@ from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
-SETTINGS = ("discount", "trace", "ridge", "values", "seed")
-PROBES = 32  # observations of the log on which features given again are checked
-CLOSE = 1e-6  # how near their rows must come: machines round differently
+STORED_SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
+FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """How good the policy is, how sure that is, and how it was found. Made by `valuefit.evaluate`.
+    """The value of a policy with its errors, and how it was computed. Returned by `valuefit.evaluate`.
 
     policy_value: estimate, standard_error and interval of the mean value over the starts. The interval covers the
-    fixed point (the answer of the same features on endless data), not what the features cannot express.
-    notes: what was done and chosen, in words. warnings: what is doubtful, and what to do.
-    log, problem, result, features: what was evaluated, what was solved, how, and the fitted features.
+    fixed point (what this estimator would give with infinite data), not what the features cannot express.
+    notes: the choices that were made, as sentences. warnings: why the result may be unreliable, and what to do.
+    log: the evaluated log. problem, result: what was solved, and the solver's result. features: as fitted.
     """
 
     log: Transitions
@@ -61,43 +69,43 @@ class Evaluation:
     warnings: list[str]
 
     def __repr__(self) -> str:
-        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
             f"Evaluation({self.policy_value!r}, {len(self.log)} steps, {self.problem.d} features, "
-            f"{self.result.solver}: {self.result.status}{warned})"
+            f"{self.result.solver}: {self.result.status}{warnings})"
         )
 
     def value(self, observations: Any, actions: Any = None) -> Array:
-        """Values of observations (m, ...), (m,); with state-action values also of these actions, one each."""
+        """Values (m,) of observations (m, ...); with state-action values optionally of the given actions (m,)."""
         return np.asarray(self._rows(observations, actions) @ self.result.theta).ravel()
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
 
     def td_errors(self) -> Array:
-        """reward + discount * value after - value before, for every step of the log."""
+        """TD errors, reward + discount * next value - value, of every step of the log, (n,)."""
         problem = self.problem
         p = problem.phi.dot(self.result.theta)
         return np.asarray(problem.reward + problem.discount * p[problem.next] - p[problem.now])
 
     @cached_property
     def weights(self) -> list[dict[str, Any]] | None:
-        """Name, estimate, standard and solver error and interval of each weight; None where they are too many."""
-        if self.problem.d > SHOWN:
+        """Name, estimate, standard error, solver error and interval of each weight; None for more than 20 weights."""
+        if self.problem.d > MAX_LISTED_WEIGHTS:
             return None
         sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
         listed = []
         for column, estimate in enumerate(self.result.theta.tolist()):
-            spread = sandwich.error(np.eye(self.problem.d)[column])
-            interval = spread.interval(estimate, LEVEL)
+            error = sandwich.error(np.eye(self.problem.d)[column])
+            interval = error.interval(estimate, INTERVAL_LEVEL)
             listed.append({
-                "name": str(column), "estimate": estimate, "standard_error": spread.standard_error,
-                "interval": None if interval is None else list(interval), "solver_error": spread.solver_error,
+                "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
+                "interval": None if interval is None else list(interval), "solver_error": error.solver_error,
             })  # fmt: skip
         return listed
 
     def to_dict(self) -> dict[str, Any]:
-        """All facts as plain data for JSON; what is unknown or not finite is None."""
+        """The evaluation as plain data for JSON; numbers that are unknown or not finite are None."""
         result = self.result
         facts = {
             "policy_value": {**vars(self.policy_value)},
@@ -123,14 +131,14 @@ class Evaluation:
         return plain
 
     def summary(self) -> str:
-        """A page of text: header, estimate with its interval, weights where they are few, notes and warnings."""
+        """A page of text: settings, estimate and interval, weights if at most 20, notes and warnings."""
         return summary(self.to_dict())
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write everything, the log included, to one .npz file; nothing is overwritten without `force`."""
+        """Write the evaluation, including its log, to one .npz file; an existing file needs `force=True`."""
         facts = {
             "policy_value": vars(self.policy_value),
-            **{name: getattr(self, name) for name in SETTINGS},
+            **{name: getattr(self, name) for name in STORED_SETTINGS},
             "notes": self.notes,
             "warnings": self.warnings,
             "spec": self.features.spec,
@@ -143,57 +151,59 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, features: Any = None, policy: Any = None) -> Evaluation:
-        """Read what `save` wrote; nothing is unpickled.
+        """Read an evaluation that `save` wrote; nothing is unpickled.
 
-        features: needed again where they were the user's own (built-in ones are in the file); they are checked
-        on observations of the log. policy: likewise for state-action values of a policy that is a callable.
+        features: required if they were not built-in features, which the file contains; they are checked on observations
+        of the log. policy: required for state-action values if the policy was a callable.
         """
         path = Path(path)
         stored = storage.read(path)
         facts, log, result = stored.facts, stored.log, stored.result
         try:
-            settings = {name: facts[name] for name in SETTINGS}
+            settings = {name: facts[name] for name in STORED_SETTINGS}
             value = dict(facts["policy_value"])
             value["interval"] = None if value["interval"] is None else tuple(value["interval"])
-            kept = PolicyValue(**value), list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
-            spec, wanted, named = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
+            policy_value = PolicyValue(**value)
+            notes, warnings = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
+            spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise storage.not_an_evaluation(path, error) from error
         fitted = _stored_features(spec, features, log, path)
-        found = _stored_policy(named, policy, stored.policy_table, settings["values"], path)
+        target = _stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
         problem = make_problem(
-            log, fitted, found, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
+            log, fitted, target, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
         )
         if result.theta.shape != (problem.d,) or not np.isfinite(result.theta).all():
             raise ValueError(
-                f"{path} holds {result.theta.size} weights, but these features are {problem.d}. Give the features (and "
-                "the policy) that it was made with."
+                f"{path} holds {result.theta.size} weights, but there are {problem.d} features. Give the features (and "
+                "the policy) of that evaluation."
             )
-        policy_value, notes, warnings = kept
         loaded = cls(
-            log=log, problem=problem, result=result, features=fitted, policy=found, policy_value=policy_value,
+            log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
             notes=notes, warnings=warnings, **settings,
         )  # fmt: skip
-        here = loaded._fingerprint()
-        if here.shape != wanted.shape or not np.allclose(here, wanted, rtol=CLOSE, atol=CLOSE * np.abs(wanted).max()):
+        fingerprint = loaded._fingerprint()
+        if fingerprint.shape != expected.shape or not np.allclose(
+            fingerprint, expected, rtol=FINGERPRINT_TOL, atol=FINGERPRINT_TOL * np.abs(expected).max()
+        ):
             raise ValueError(
-                f"The features (or the policy) given are not those that {path} was made with: on observations of its "
-                "log they give other rows."
+                f"The given features (or the policy) are not those of the evaluation in {path}: they give different "
+                "rows for observations of its log."
             )
         return loaded
 
     def _fingerprint(self) -> Array:
-        """Rows of some observations of the log times a fixed vector: numbers that other features would not give.
+        """Rows of some observations of the log times a fixed vector, to recognise the features.
 
-        Numbers and not a hash, for the last digit of a cosine differs from machine to machine.
+        Not a hash, because the last digits of the rows differ between machines.
         """
-        chosen = np.unique(np.linspace(0, len(self.log) - 1, PROBES).astype(int))
+        chosen = np.unique(np.linspace(0, len(self.log) - 1, FINGERPRINT_OBSERVATIONS).astype(int))
         rows = self._rows(self.log.observations[self.log.now[chosen]])
         return np.asarray(rows @ np.cos(1 + np.arange(rows.shape[1]) ** 1.5), dtype=np.float64).ravel()
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write one self-contained HTML page with figures (extra `plot`); overwrites nothing without `force`."""
-        # a view of this object, so it stands to the right of this module
+        """Write one self-contained HTML page with figures (extra `plot`); an existing file needs `force=True`."""
+        # valuefit.report imports this module
         return importlib.import_module("valuefit.report.page").write_report(self, path, force=force)
 
 
@@ -214,50 +224,50 @@ def evaluate(
     columns: Any = None,
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
-    """How good the policy is, from the log alone: the mean value over the starts, with a 95% interval.
+    """Estimate the value of a policy from a log: the mean value over the starts, with a 95% interval.
 
-    log, columns: a `Transitions`, or whatever `valuefit.load` takes. features: a name ("auto", "fourier:order=5", ...),
-    a scikit-learn transformer or a callable. discount: what a reward one step later is worth. policy: None takes the
-    log as it is (on-policy, or by its own ratios); else a callable, a table or probabilities of the logged actions.
-    values: "state" weighs steps by ratios, so a policy needs `behaviour_prob` in the log; "state-action" learns a value
-    for each action and needs none. starts: observations to average over; the first of each episode if None.
-    trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
+    log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
+    scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates
+    the log as it is (on-policy, or with its own ratios); else a callable, a table or probabilities of the logged
+    actions. values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log;
+    "state-action" learns a value for each action and needs none. starts: observations to average over; None takes the
+    first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
-    The interval covers the fixed point of the features, not what the features cannot express; episodes are the
-    clusters of its sandwich covariance. With tol="statistical" the solver goes on until the policy value, and the
-    weights where they are listed, are within a tenth of their standard errors of where they would end, or the gap is
-    1e-6.
+    The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
+    the features cannot express; episodes are the clusters of its sandwich covariance. With tol="statistical" the solver
+    runs until the solver errors of the policy value and of the listed weights are at most a tenth of their standard
+    errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
     if values not in VALUES:
         raise ValueError(f'values is {values!r}; it must be "state" or "state-action".')
     notes = [*log.notes]
-    found = None if policy is None else find_policy(policy, allow_code=True)
-    if found is not None and values == "state":
-        log = with_ratios(log, found)
-    notes.append(_how(log, found, values))
+    target = None if policy is None else find_policy(policy, allow_code=True)
+    if target is not None and values == "state":
+        log = with_ratios(log, target)
+    notes.append(_policy_note(log, target, values))
     fitted, sentence = make(features, log)
     notes.append(sentence)
-    problem = make_problem(log, fitted, found, values, discount, trace, ridge)
-    over = starts_of(log, problem, fitted, found, values, starts)
+    problem = make_problem(log, fitted, target, values, discount, trace, ridge)
+    start_rows = starts_of(log, problem, fitted, target, values, starts)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     result = solve(
         problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
-        reported=Reported(sandwich, over),
+        reported=Reported(sandwich, start_rows),
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
-    value, spread = at_starts(log, sandwich, over, values)
-    notes.append(_where(value, starts, sandwich))
-    warnings = doubts(log, problem, result, sandwich, spread, discount=float(discount))
+    value, error = value_at_starts(log, sandwich, start_rows, values)
+    notes.append(_starts_note(value, starts, sandwich))
+    warnings = diagnostics(log, problem, result, sandwich, error, discount=float(discount))
     if values == "state-action":
-        warnings += of_unseen(unseen_share(log, fitted, policy=found))
+        warnings += unseen_diagnostics(unseen_share(log, fitted, policy=target))
     return Evaluation(
         log=log,
         problem=problem,
         result=result,
         features=fitted,
-        policy=found,
+        policy=target,
         discount=float(discount),
         trace=problem.trace,
         ridge=problem.ridge,
@@ -272,38 +282,40 @@ def evaluate(
 def make_problem(
     log: Transitions, fitted: Fitted, policy: Policy | None, values: str, discount: float, trace: float, ridge: float
 ) -> Problem:
-    """What is to be solved, for values of states or of states and actions."""
+    """The problem to solve, for state values or for state-action values."""
     if values == "state":
         return Problem(log, fitted, discount=discount, trace=trace, ridge=ridge)
     return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
 
 
-def _how(log: Transitions, policy: Policy | None, values: str) -> str:
-    """How the policy enters, in words."""
+def _policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
+    """Which policy is evaluated, and how."""
     if values == "state-action":
         name = "the policy" if policy is None else policy.name
-        return f"Off-policy by state-action values: what follows a step is averaged over the actions of {name}."
+        return f"Off-policy by state-action values: the next value is averaged over the actions of {name}."
     if policy is not None:
-        return f"Off-policy: steps are weighed by the probability of their action under {policy.name} / behaviour_prob."
+        return (
+            f"Off-policy: steps are weighted by the probability of their action under {policy.name} / behaviour_prob."
+        )
     if (log.ratio != 1).any():
-        return "Off-policy: steps are weighed by the ratios of the log."
+        return "Off-policy: steps are weighted by the ratios of the log."
     if log.behaviour_prob is not None:
         return (
-            "The log has behaviour_prob, but no target policy was named: it was taken as on-policy, so this is the "
-            "value of the policy that acted."
+            "The log has behaviour_prob, but no target policy was given: it is treated as on-policy, so this is the "
+            "value of the policy that generated the log."
         )
-    return "On-policy: this is the value of the policy that acted."
+    return "On-policy: this is the value of the policy that generated the log."
 
 
-def _where(value: PolicyValue, starts: Any, sandwich: Sandwich) -> str:
-    """Over what the value is averaged, and where its error comes from."""
+def _starts_note(value: PolicyValue, starts: Any, sandwich: Sandwich) -> str:
+    """Which starts the value is averaged over, and how its standard error is computed."""
     over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} given starts"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     parts = "blocks of steps" if sandwich.blocks else "episodes"
     return (
-        f"The policy value is the mean over {over}; its standard error is the sandwich over {sandwich.clusters} "
-        f"{parts}, with the factor {sandwich.clusters}/{sandwich.clusters - 1} and Student's t."
+        f"The policy value is the mean over {over}; its standard error is the sandwich estimate over "
+        f"{sandwich.clusters} {parts}, with the factor {sandwich.clusters}/{sandwich.clusters - 1} and Student's t."
     )
 
 
@@ -312,7 +324,7 @@ def _stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, 
         return make(given, log)[0]
     if spec is None:
         raise ValueError(
-            f"{path} was made with features of your own, which a file cannot hold. Give them again: "
+            f"The evaluation in {path} used features of your own, which the file does not contain. Give them again: "
             "Evaluation.load(path, features=...)."
         )
     return from_spec(spec)
@@ -325,9 +337,9 @@ def _stored_policy(name: str | None, given: Any, table: Array | None, values: st
         return None
     if table is not None:
         return replace(find_policy(table), name=str(name))
-    if values == "state":  # its ratios are in the log, and nothing else is asked of it
+    if values == "state":  # its ratios are in the log; the policy itself is not needed
         return Policy(str(name))
     raise ValueError(
-        f"{path} was made with the policy {name}, which is code, and a file cannot hold that. Give it again: "
-        "Evaluation.load(path, policy=...)."
+        f"The evaluation in {path} used the policy {name}, which is code, and the file does not contain it. Give it "
+        "again: Evaluation.load(path, policy=...)."
     )

@@ -1,4 +1,4 @@
-"""What a target policy may be given as: a callable, a table, a file, a name; read and checked."""
+"""Target policies from a callable, a table, a file or a name, validated."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import numpy as np
 
 from valuefit.typing import Array
 
-TOLERANCE = 1e-6  # of a probability, which often comes from float32
-ROW_TOLERANCE = 1e-3  # of the sum of a row, whose entries may have been rounded for a file
-FILE_LIMIT = 2 << 30  # bytes that a file of probabilities may hold
-FILES = (".npy", ".csv", ".txt")
+PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
+ROW_SUM_TOL = 1e-3  # entries of a file are often rounded to a few digits
+MAX_FILE_BYTES = 2 << 30  # in memory, of a file of probabilities
+FILES = (".npy", ".csv", ".txt")  # suffixes of files of probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A target policy: exactly one of a function of observations, a table over states, and numbers by step.
+    """A target policy: exactly one of a function, a table over numbered states, and probabilities by step.
 
-    function: `f(observations) -> (m, actions)` probabilities, or, where `takes_actions`,
+    function: `f(observations) -> (m, actions)` probabilities, or, if `takes_actions`,
     `f(observations, actions) -> (m,)` probabilities of these actions. table: (states, actions).
-    by_step: the probability of the logged action at each step. name: for sentences.
+    by_step: the probability of the logged action of each step, (n,). name: for notes and error messages.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Policy:
 
 
 def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
-    """The policy that this names.
+    """Convert any representation of a policy to a `Policy`.
 
     policy: a callable, `f(observations) -> (m, actions)` or `f(observations, actions) -> (m,)`, such as the
-    `predict_proba` of a classifier; "module:function", loaded only where `allow_code` says that the name comes from
-    the person at the keyboard and not from a file; a table of probabilities (states, actions); one probability of the
-    logged action a step; or a .npy, .csv or .txt file of either.
+    `predict_proba` of a classifier; the name of one, "module:function"; a table of probabilities (states, actions); one
+    probability of the logged action per step, (n,); or a .npy, .csv or .txt file of either.
+    allow_code: whether a name may be imported, which runs code. Only for names that the user typed, not from a file.
     """
     if isinstance(policy, Policy):
         return policy
@@ -64,30 +64,31 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
         return from_array(np.asarray(policy), "the policy")
     raise ValueError(
         f"The policy is {type(policy).__name__}; give a callable, an array of probabilities (states x actions, or one "
-        f'a step), a file of them ({", ".join(FILES)}), or "module:function".'
+        f'per step), a file of them ({", ".join(FILES)}), or "module:function".'
     )
 
 
 def from_function(function: Callable[..., Any], name: str) -> Policy:
-    """A policy of a callable; two arguments that must be given say that it takes actions."""
+    """A policy from a callable; it takes actions if it has two required arguments."""
     try:
         arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return Policy(name, function)
-    needed = [
+    required = [
         argument for argument in arguments
         if argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
         and argument.default is argument.empty
     ]  # fmt: skip
-    if len(needed) > 2:
+    if len(required) > 2:
         raise ValueError(
-            f"The policy {name} takes {len(needed)} arguments; it must be f(observations) or f(observations, actions)."
+            f"The policy {name} takes {len(required)} arguments; it must be f(observations) or f(observations, "
+            "actions)."
         )
-    return Policy(name, function, takes_actions=len(needed) == 2)
+    return Policy(name, function, takes_actions=len(required) == 2)
 
 
 def from_array(values: Array, name: str) -> Policy:
-    """A table of two axes, or one number a step."""
+    """A policy from a table (states, actions), or from one probability per step."""
     if values.dtype.hasobject or values.dtype.kind not in "biuf":
         raise ValueError(f"{name} has dtype {values.dtype}, which is not numeric. Give probabilities.")
     if values.ndim == 2 and values.shape[1] == 1:
@@ -95,26 +96,26 @@ def from_array(values: Array, name: str) -> Policy:
     if values.ndim == 1 and len(values):
         return Policy(name, by_step=np.array(values, np.float64))
     if values.ndim == 2 and len(values):
-        return Policy(name, table=whole_rows(checked(values, name), name, None))
-    raise ValueError(f"{name} has shape {values.shape}; give states x actions, or one probability a step.")
+        return Policy(name, table=normalised_rows(valid_probabilities(values, name), name, None))
+    raise ValueError(f"{name} has shape {values.shape}; give states x actions, or one probability per step.")
 
 
 def read_numbers(path: Path, title: str) -> Array:
-    """The numbers of a .npy, .csv or .txt file (a line of column names is skipped); sentences call it `title`."""
+    """The array in a .npy, .csv or .txt file, without a header line; error messages call the file `title`."""
     if not path.is_file():
         raise ValueError(f"There is no {title} {path}.")
     try:
         if path.suffix.lower() == ".npy":
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # reads the header only
-            refuse_large(mapped.nbytes, path, title)
+            check_file_size(mapped.nbytes, path, title)
             return np.array(mapped)
-        refuse_large(4 * path.stat().st_size, path, title)  # 8 bytes for two characters or more
+        check_file_size(4 * path.stat().st_size, path, title)  # a number has at least two characters, and takes 8 bytes
         with path.open(encoding="utf-8") as lines:
             first = lines.readline()
             comma = "," if "," in first else None
             header = not all(is_number(word) for word in first.split(comma))
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # an empty file is only a warning to NumPy
+            warnings.simplefilter("error")  # NumPy only warns about an empty file
             return np.loadtxt(path, delimiter=comma, skiprows=int(header), ndmin=2, encoding="utf-8")
     except (OSError, ValueError, EOFError, UserWarning) as error:
         if str(error).startswith(f"The {title}"):
@@ -122,16 +123,17 @@ def read_numbers(path: Path, title: str) -> Array:
         raise ValueError(f"The {title} {path} cannot be read as numbers: {error}") from None
 
 
-def refuse_large(size: int, path: Path, title: str) -> None:
-    """A sentence where a file would take too much memory."""
-    if size > FILE_LIMIT:
+def check_file_size(size: int, path: Path, title: str) -> None:
+    """Raise a ValueError if the array in a file would take more than MAX_FILE_BYTES of memory."""
+    if size > MAX_FILE_BYTES:
         raise ValueError(
-            f"The {title} {path} may unfold to {size / 2**30:.1f} GiB; at most {FILE_LIMIT / 2**30:g} GiB are read."
+            f"The {title} {path} may take {size / 2**30:.1f} GiB of memory; at most {MAX_FILE_BYTES / 2**30:g} GiB are "
+            "read."
         )
 
 
 def is_number(word: str) -> bool:
-    """Whether a word of a file reads as a number."""
+    """Whether the word parses as a number."""
     try:
         float(word)
     except ValueError:
@@ -140,16 +142,16 @@ def is_number(word: str) -> bool:
 
 
 def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
-    """The callable that "module:function" names, looked for in the working directory last."""
+    """The callable "module:function", from the installed modules or else from the working directory."""
     module_name, _, name = text.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")]):
         raise ValueError(f'The policy {text!r} is not of the form "module:function".')
     if not allow_code:
         raise ValueError(
-            f"The policy {text!r} would run code, and a file may not ask for that. Repeat it on the command line, or "
+            f"The policy {text!r} would run code, which a file is not allowed to do. Repeat it on the command line, or "
             "pass the function itself in Python."
         )
-    with working_directory():
+    with importable_working_directory():
         try:
             found: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -172,44 +174,44 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
 
 
 @contextmanager
-def working_directory() -> Iterator[None]:
-    """The working directory at the end of the search path, so that it shadows nothing installed."""
+def importable_working_directory() -> Iterator[None]:
+    """Append the working directory to sys.path, after the installed modules, which take precedence."""
     here = str(Path.cwd())
     sys.path.append(here)
     try:
         yield
-    finally:
+    finally:  # remove its last occurrence
         sys.path.reverse()
         sys.path.remove(here)
         sys.path.reverse()
 
 
-def checked(values: Array, name: str, *, densities: bool = False) -> Array:
-    """Probabilities in float64, in [0, 1] (densities of continuous actions: 0 or more), or a sentence."""
+def valid_probabilities(values: Array, name: str, *, densities: bool = False) -> Array:
+    """Probabilities as float64 in [0, 1]; densities of continuous actions may exceed 1."""
     if values.dtype.hasobject or values.dtype.kind not in "biuf":
         raise ValueError(f"{name} gives dtype {values.dtype}, which is not numeric. Give probabilities.")
     values = values.astype(np.float64)
-    wrong = ~(values >= -TOLERANCE) | ~np.isfinite(values)
+    wrong = ~(values >= -PROBABILITY_TOL) | ~np.isfinite(values)
     if not densities:
-        wrong |= values > 1 + TOLERANCE
+        wrong |= values > 1 + PROBABILITY_TOL
     if wrong.any():
-        where = tuple(int(place) for place in np.argwhere(wrong)[0])
+        where = tuple(int(index) for index in np.argwhere(wrong)[0])
         value = values[where]
         hint = " Are these log-probabilities? Take exp first." if value < 0 else ""
         raise ValueError(f"{name} gives probability {value:g} at {', '.join(map(str, where))}.{hint}")
     return np.clip(values, 0.0, None if densities else 1.0)
 
 
-def whole_rows(values: Array, name: str, actions: int | None) -> Array:
-    """Rows that sum to one, made to do so exactly, over as many actions as expected."""
+def normalised_rows(values: Array, name: str, actions: int | None) -> Array:
+    """Rows that sum to 1 up to ROW_SUM_TOL, divided by their sums; actions: the expected number of columns, or None."""
     if actions is not None and values.shape[1] != actions:
         raise ValueError(f"{name} gives {values.shape[1]} actions where {actions} are expected.")
     sums = values.sum(axis=1)
-    off = np.abs(sums - 1) > ROW_TOLERANCE
-    if off.any():
-        where = int(np.flatnonzero(off)[0])
+    wrong = np.abs(sums - 1) > ROW_SUM_TOL
+    if wrong.any():
+        where = int(np.flatnonzero(wrong)[0])
         raise ValueError(
-            f"The probabilities of {name} sum to {sums[where]:g} in row {where}, not to 1. Give those of all "
-            "actions, also of those the log never takes."
+            f"The probabilities of {name} sum to {sums[where]:g} in row {where}, not to 1. Give the probabilities of "
+            "all actions, including those that the log never takes."
         )
     return values / sums[:, None]

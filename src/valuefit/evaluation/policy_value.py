@@ -1,4 +1,4 @@
-"""The mean value over the starts: its rows, its estimate, and how far the solver may still move it."""
+"""The policy value: the mean value over the starts, its errors, and the check that decides when a solver may stop."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations, numbers
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size
 from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.sandwich import Sandwich, Spread
+from valuefit.evaluation.sandwich import ErrorEstimate, Sandwich
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
-SHOWN = 20  # weights, at most, that are listed one by one
-LEVEL = 0.95
-
-
-CLEARLY = 1.2  # over what an earlier standard error allows, from where a new one would not make up for it
+MAX_LISTED_WEIGHTS = 20  # with more features, single weights are not reported
+INTERVAL_LEVEL = 0.95
+CLEARLY_ABOVE_TOLERANCE = 1.2  # an excess that new standard errors are not expected to turn into a success
 
 
 @dataclass(frozen=True)
 class PolicyValue:
-    """The mean value over the starts, and how far chance may have moved it.
+    """The mean value over the starts, with its statistical error and its solver error.
 
-    standard_error and interval are None where the log cannot tell them; a warning then says why.
-    starts: how many. effective_sample_size: steps that the ratios leave, None where there are no ratios.
-    solver_error: how far the solver stopped from where it would end, which the interval is wider by on both sides;
-    None where it cannot be told.
+    standard_error, interval: None where the log does not suffice to estimate them; a warning explains why.
+    starts: the number of starts. effective_sample_size: of the importance ratios, in steps; None without ratios.
+    solver_error: the distance to the estimate at full convergence, included on both sides of the interval;
+    None where it is unknown.
     """
 
     estimate: float
@@ -54,12 +52,17 @@ class PolicyValue:
 def value_rows(
     fitted: Fitted, values: str, policy: Policy | None, columns: int, observations: Any, actions: Any = None
 ) -> Any:
-    """Rows whose product with theta is the value: of states, of pairs, or of states under the policy."""
+    """Rows (m, columns) whose product with theta is the value of observations (m, ...).
+
+    values="state": the state value. "state-action": the value of the given actions (m,), or, without actions, the mean
+    over the actions of the policy.
+    """
     observations = check_observations("observations", observations)
     if values == "state":
         if actions is not None:
             raise ValueError(
-                'These are values of states; actions have none. Evaluate with values="state-action" for those.'
+                'These are state values, which take no actions. Evaluate with values="state-action" for values of '
+                "actions."
             )
         return fitted.transform(observations)
     from valuefit.features.state_action import one_hot, spread
@@ -73,22 +76,25 @@ def value_rows(
 
 
 class Starts(NamedTuple):
-    """What the policy value is averaged over: rows whose products with theta are the values there.
+    """The starts that the policy value is averaged over.
 
-    first: the steps of the log that these are the starts of, None where others were given.
+    rows: (m, d), their products with theta are the values. c: the mean row. first: the steps of the log that the starts
+    belong to; None where the user gave the starts.
     """
 
     rows: Any
-    c: Array  # their mean
+    c: Array
     first: Array | None
 
 
 def starts_of(
     log: Transitions, problem: Problem, fitted: Fitted, policy: Policy | None, values: str, starts: Any
 ) -> Starts:
+    """The rows of the given starts, or of the first observation of each episode where `starts` is None."""
     first = None
     if starts is None:
-        first = np.sort(np.unique(log.episode, return_index=True)[1])  # not `begins`, which also marks gaps of a slice
+        # not `begins`, which is also True after a gap in a sliced log
+        first = np.sort(np.unique(log.episode, return_index=True)[1])
     given = np.asarray(starts) if first is None else log.observations[log.now[first]]
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
@@ -96,68 +102,66 @@ def starts_of(
     return Starts(rows, np.asarray(rows.mean(axis=0), dtype=np.float64).ravel(), first)
 
 
-def _spread(sandwich: Sandwich, over: Starts) -> tuple[Array, Spread]:
-    """The values at the starts and the spread of their mean; if they are the log's own, how they vary counts too."""
-    each, share = _shares(sandwich, over)
-    return each, sandwich.error(over.c, share)
-
-
-def _shares(sandwich: Sandwich, over: Starts) -> tuple[Array, Array | None]:
-    """The values at the starts, and what every step adds to the spread of their mean where they are the log's own."""
-    each = np.asarray(over.rows @ sandwich.theta).ravel()
-    share = None
-    if over.first is not None:
-        share = np.zeros(sandwich.problem.n)
-        share[over.first] = (each - each.mean()) / len(each)
-    return each, share
+def _start_influence(sandwich: Sandwich, starts: Starts) -> tuple[Array, Array | None]:
+    """The values at the starts, and the influence (n,) of each step through its start; None for given starts."""
+    each = np.asarray(starts.rows @ sandwich.theta).ravel()
+    influence = None
+    if starts.first is not None:
+        influence = np.zeros(sandwich.problem.n)
+        influence[starts.first] = (each - each.mean()) / len(each)
+    return each, influence
 
 
 class Reported:
-    """How near what is reported is to where it would end: called with weights, as `solve` does.
+    """The largest relative solver error of the reported numbers: theta -> (error, cost of this check in passes).
 
-    Gives the largest solver error over a tenth of its standard error, and the passes of this look; infinite where the
-    policy value has no standard error to compare with. Standard errors hardly change any more once they were looked
-    at: where those of an earlier look say that it is not near enough yet, no new ones are taken.
+    The error is relative to a tenth of the standard error, infinite where the policy value has no standard error;
+    `solve` stops at 1. Standard errors change little between checks: while the solver errors clearly exceed the
+    tolerances of the previous check, new standard errors are not computed.
     """
 
-    def __init__(self, sandwich: Sandwich, over: Starts) -> None:
-        self.sandwich, self.over = sandwich, over
+    def __init__(self, sandwich: Sandwich, starts: Starts) -> None:
+        self.sandwich, self.starts = sandwich, starts
         d = sandwich.problem.d
-        self.numbers: list[Array] = [over.c, *(np.eye(d) if d <= SHOWN else ())]
-        self.allowed: list[float | None] | None = None  # errors, as of the last look
+        self.vectors: list[Array] = [starts.c, *(np.eye(d) if d <= MAX_LISTED_WEIGHTS else ())]
+        self.tolerances: list[float | None] | None = None  # of the previous check
 
     def __call__(self, theta: Array) -> tuple[float, float]:
         sandwich = self.sandwich.at(theta)
-        cheap, dear = sandwich.passes(len(self.numbers))
-        if self.allowed is not None:
-            off = self._over(sandwich.solver_errors(self.numbers))
-            if off > CLEARLY:
-                return off, cheap
-        share = _shares(sandwich, self.over)[1]
-        spreads = sandwich.errors([(c, share if c is self.over.c else None) for c in self.numbers])
-        if spreads[0].solver_error is None:
-            return np.inf, cheap + dear
-        self.allowed = [spread.allowed for spread in spreads]
-        return max(spread.unfinished for spread in spreads), cheap + dear
+        solver_error_passes, standard_error_passes = sandwich.passes(len(self.vectors))
+        if self.tolerances is not None:
+            largest = self._largest_relative_error(sandwich.solver_errors(self.vectors))
+            if largest > CLEARLY_ABOVE_TOLERANCE:
+                return largest, solver_error_passes
+        influence = _start_influence(sandwich, self.starts)[1]
+        estimates = sandwich.errors([(c, influence if c is self.starts.c else None) for c in self.vectors])
+        passes = solver_error_passes + standard_error_passes
+        if estimates[0].solver_error is None:
+            return np.inf, passes
+        self.tolerances = [estimate.solver_tolerance for estimate in estimates]
+        return max(estimate.relative_solver_error for estimate in estimates), passes
 
-    def _over(self, errors: list[float | None]) -> float:
-        assert self.allowed is not None
-        pairs = [(error, allowed) for error, allowed in zip(errors, self.allowed, strict=True) if error and allowed]
-        return max((error / allowed for error, allowed in pairs), default=0.0)
+    def _largest_relative_error(self, errors: list[float | None]) -> float:
+        assert self.tolerances is not None
+        pairs = [(error, tol) for error, tol in zip(errors, self.tolerances, strict=True) if error and tol]
+        return max((error / tol for error, tol in pairs), default=0.0)
 
 
-def at_starts(log: Transitions, sandwich: Sandwich, over: Starts, values: str) -> tuple[PolicyValue, Spread]:
-    """The mean value over the starts."""
-    each, spread = _spread(sandwich, over)
+def value_at_starts(
+    log: Transitions, sandwich: Sandwich, starts: Starts, values: str
+) -> tuple[PolicyValue, ErrorEstimate]:
+    """The mean value over the starts, and its errors; starts of the log add their own sampling error."""
+    each, influence = _start_influence(sandwich, starts)
+    error = sandwich.error(starts.c, influence)
     estimate = float(each.mean())
     ratios = values == "state" and bool((log.ratio != 1).any())
     value = PolicyValue(
         estimate=estimate,
-        standard_error=spread.standard_error,
-        interval=spread.interval(estimate, LEVEL),
-        level=LEVEL,
+        standard_error=error.standard_error,
+        interval=error.interval(estimate, INTERVAL_LEVEL),
+        level=INTERVAL_LEVEL,
         starts=len(each),
         effective_sample_size=effective_sample_size(log.ratio) if ratios else None,
-        solver_error=spread.solver_error,
+        solver_error=error.solver_error,
     )
-    return value, spread
+    return value, error

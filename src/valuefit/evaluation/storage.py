@@ -1,4 +1,4 @@
-"""An evaluation in one .npz file: arrays and JSON, nothing that would have to be unpickled."""
+"""Evaluations in .npz files: arrays and JSON, no pickle."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from valuefit.engine.result import Result
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
-FORMAT = 1
+FORMAT_VERSION = 1
 RESULT_ARRAYS = ("theta", "w", "history")
 LOG_ARRAYS = (
     "observations", "now", "next", "reward", "terminated", "truncated", "episode", "ratio", "begins", "action",
     "behaviour_prob",
 )  # fmt: skip
-OPTIONAL = ("action", "behaviour_prob")
-KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
+OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob")
+DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
 
 
 class Stored(NamedTuple):
-    """What a file holds: everything but code. facts: plain data for JSON."""
+    """The contents of a file, without code. facts: plain data for JSON. policy_table: (states, actions) or None."""
 
     facts: dict[str, Any]
     log: Transitions
@@ -40,11 +40,11 @@ class Stored(NamedTuple):
 
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
-    """One .npz file of arrays and JSON."""
+    """Write one .npz file of arrays and JSON."""
     refuse_existing(path, force=force)
     result, log = stored.result, stored.log
     facts = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         **stored.facts,
         "result": {f.name: getattr(result, f.name) for f in fields(result) if f.name not in RESULT_ARRAYS},
         "log": {"notes": list(log.notes), "source": log.source, "names": list(log.names)},
@@ -59,7 +59,7 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
 
 
 def read(path: Path) -> Stored:
-    """What `write` wrote, the log and the result checked."""
+    """Read a file of `write`; the log and the result are validated."""
     try:
         stored = _arrays(path)
         facts = dict(json.loads(str(stored.pop("facts"))))
@@ -69,55 +69,56 @@ def read(path: Path) -> Stored:
     except (OSError, ValueError, LookupError, TypeError, EOFError, NotImplementedError, RuntimeError, zlib.error,
             zipfile.BadZipFile) as error:  # fmt: skip
         raise ValueError(
-            f"{path} is not a valuefit evaluation, or was cut short ({error}). Evaluate again and save it anew."
+            f"{path} is not a valuefit evaluation, or is incomplete ({error}). Evaluate and save again."
         ) from error
-    if version != FORMAT:
+    if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has evaluation format {version}; this version of valuefit reads format {FORMAT}. Load it with the "
-            "version that wrote it, or evaluate again."
+            f"{path} has evaluation format {version}; this version of valuefit reads format {FORMAT_VERSION}. Load it "
+            "with the version that wrote it, or evaluate again."
         )
     try:
         log = _log(stored, facts.pop("log"))
-        told: dict[str, Any] = {**facts.pop("result"), **{name: stored[name] for name in RESULT_ARRAYS}}
-        result = Result(**{**told, "dead": tuple(told["dead"])})
+        values: dict[str, Any] = {**facts.pop("result"), **{name: stored[name] for name in RESULT_ARRAYS}}
+        result = Result(**{**values, "dead": tuple(values["dead"])})
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
     return Stored(facts, log, result, stored.get("policy_table"))
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} is not a valuefit evaluation: {error}. Evaluate again and save it anew.")
+    return ValueError(f"{path} is not a valuefit evaluation: {error}. Evaluate and save again.")
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """All arrays of the file, after a look at the sizes that it declares."""
+    """All arrays of the file; their declared sizes are checked before they are read."""
     with zipfile.ZipFile(path) as archive:
         names = entries_of(archive)
         total = sum(declared_bytes(archive, name, str(path), kinds="biufUV") for name in names)
         if total > memory_limit():
-            raise ValueError("it declares more than half of this machine's memory")
+            raise ValueError("its arrays would take more than half of this machine's memory")
         return {name: read_entry(archive, name) for name in names}
 
 
-def _log(stored: dict[str, Array], told: dict[str, Any]) -> Transitions:
-    """The log, its columns checked, for kernels trust them."""
-    columns = {name: stored[f"log_{name}"] for name in LOG_ARRAYS if name not in OPTIONAL or f"log_{name}" in stored}
+def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
+    """The log, with the columns validated, because compiled code does not check its indices."""
+    present = [name for name in LOG_ARRAYS if name not in OPTIONAL_LOG_ARRAYS or f"log_{name}" in stored]
+    columns = {name: stored[f"log_{name}"] for name in present}
     n, m = len(columns["now"]), len(columns["observations"])
     for name, column in columns.items():
-        whole = name == "observations" or column.shape[:1] == (n,)
-        if not whole or column.dtype.kind not in KINDS.get(name, "biuf"):
+        right_length = name == "observations" or column.shape[:1] == (n,)
+        if not right_length or column.dtype.kind not in DTYPE_KINDS.get(name, "biuf"):
             raise ValueError(f"the column {name} of its log has dtype {column.dtype} and shape {column.shape}")
         if column.dtype.kind == "f" and name != "observations" and not np.isfinite(column).all():
             raise ValueError(f"the column {name} of its log is not finite")
     now, next = columns["now"], columns["next"]
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
-    notes, names = tuple(map(str, told["notes"])), tuple(map(str, told["names"]))
-    return Transitions(**columns, notes=notes, names=names, source=str(told["source"]))._frozen()
+    notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
+    return Transitions(**columns, notes=notes, names=names, source=str(facts["source"]))._frozen()
 
 
 def as_plain(value: Any) -> Any:
-    """Numbers, text, lists and dicts that JSON knows; None for what is not finite."""
+    """Convert to numbers, text, lists and dicts for JSON; None for numbers that are not finite."""
     if isinstance(value, dict):
         return {str(key): as_plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -1,16 +1,15 @@
-"""An evaluation as a page of text, from the plain facts that `Evaluation.to_dict` gives."""
+"""The text summary of an evaluation, from the dictionary that `Evaluation.to_dict` returns."""
 
 from __future__ import annotations
 
 from textwrap import fill
 from typing import Any
 
-WIDTH = 80
-NEVER = "unknown"
+LINE_CHARACTERS = 80
 
 
 def summary(facts: dict[str, Any]) -> str:
-    """Header, the policy's value, the weights where they are few, then notes and warnings."""
+    """Settings, the policy value, the weights if listed, then notes and warnings."""
     value, solved = facts["policy_value"], facts["solver"]
     left = [
         ("Values of", "states" if facts["values"] == "state" else "states and actions"),
@@ -28,30 +27,32 @@ def summary(facts: dict[str, Any]) -> str:
         ("Trace", f"{facts['trace']:g}"),
         ("Ridge", f"{facts['ridge']:g}"),
     ]
-    half = WIDTH // 2 - 2
-    lines = ["Policy evaluation".center(WIDTH).rstrip(), "=" * WIDTH]
-    for (name, text), (other, words) in zip(left, right, strict=True):
-        lines.append(f"{name}:{text:>{half - len(name) - 1}}    {other}:{words:>{half - len(other) - 1}}")
+    half = LINE_CHARACTERS // 2 - 2
+    double_rule, rule = "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS
+    lines = ["Policy evaluation".center(LINE_CHARACTERS).rstrip(), double_rule]
+    for (name, text), (right_name, right_text) in zip(left, right, strict=True):
+        cells = f"{text:>{half - len(name) - 1}}", f"{right_text:>{half - len(right_name) - 1}}"
+        lines.append(f"{name}:{cells[0]}    {right_name}:{cells[1]}")
     rows = [("policy value", value), *((entry["name"], entry) for entry in facts["weights"] or [])]
     level = f"{100 * value['level']:g}%"
-    lines += ["=" * WIDTH, _row("", "estimate", "std. error", f"[{level}", "interval]"), "-" * WIDTH]
+    lines += [double_rule, _row("", "estimate", "std. error", f"[{level}", "interval]"), rule]
     lines += [_row(name, *_numbers(entry)) for name, entry in rows[:1]]
     if len(rows) > 1:
-        lines += ["-" * WIDTH, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
-    lines.append("=" * WIDTH)
+        lines += [rule, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
+    lines.append(double_rule)
     lines.append(_paragraph(
-        "The interval covers the fixed point: the answer of these features, trace and ridge on endless data drawn as "
-        "this log was. How far the features keep it from the policy's true value is not covered."
+        "The interval covers the fixed point: what this estimator, with these features, trace and ridge, would give "
+        "with infinite data drawn like this log. The distance from there to the policy's true value is not covered."
     ))  # fmt: skip
     for title, sentences in (("Notes", facts["notes"]), ("Warnings", facts["warnings"])):
         if sentences:
             lines += ["", f"{title}:"]
-            lines += [_paragraph(sentence, f"[{place}] ") for place, sentence in enumerate(sentences, 1)]
+            lines += [_paragraph(sentence, f"[{index}] ") for index, sentence in enumerate(sentences, 1)]
     return "\n".join(lines)
 
 
-def number(value: float | None, missing: str = NEVER) -> str:
-    """A number for people: five digits that count, or words where there is none."""
+def number(value: float | None, missing: str = "unknown") -> str:
+    """The number with five significant digits; `missing` for None."""
     return missing if value is None else f"{value:.5g}"
 
 
@@ -66,5 +67,5 @@ def _row(name: str, *cells: str) -> str:
     return f"{name:<28}" + "".join(f"{cell:>13}" for cell in cells)
 
 
-def _paragraph(text: str, lead: str = "") -> str:
-    return fill(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
+def _paragraph(text: str, prefix: str = "") -> str:
+    return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))

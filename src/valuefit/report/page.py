@@ -1,4 +1,4 @@
-"""An evaluation as one self-contained HTML page: no script, no network, light and dark, for screens and paper."""
+"""The report of an evaluation: one self-contained HTML page without scripts and network access."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.text import number
 from valuefit.extras import need
 from valuefit.features.registry import BUILT_IN
-from valuefit.report import figures as views
+from valuefit.report import figures
 from valuefit.report import svg as charts
-from valuefit.report.figures import Overview, count
+from valuefit.report.figures import EpisodeStatistics, count
 from valuefit.solvers import registry
 from valuefit.solvers.solver import settings
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-SHORT = 60  # letters of a source that the title of the page takes
-MOST_COLUMNS = 100  # of the observations that are listed
-LONG_OPTION = 400  # letters, from which on a learned option is left to be learned again
+CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+MAX_TITLE_CHARACTERS = 60  # of the name of the log in the page title
+MAX_LISTED_COLUMNS = 100  # of the observations
+MAX_OPTION_CHARACTERS = 400  # longer feature options, such as fitted centres, are left out of the printed call
 
 
 def write_report(
-    evaluation: Evaluation, path: str | os.PathLike[str], *, force: bool = False, repeat: str = ""
+    evaluation: Evaluation, path: str | os.PathLike[str], *, force: bool = False, config: str = ""
 ) -> Path:
-    """Write the report of an evaluation to `path` and return it; nothing is overwritten without `force`.
+    """Write the report of an evaluation to `path` and return the path; an existing file needs `force=True`.
 
-    One HTML file with its charts inside; it loads nothing, and text of the log is escaped. repeat: the settings (TOML)
-    that repeat the run, shown beside the Python call. Needs jinja2: pip install 'valuefit[plot]'.
+    One HTML file that contains its charts and loads no other files; text from the log is escaped. config: TOML settings
+    that reproduce the run, printed after the Python call. Needs jinja2: pip install 'valuefit[plot]'.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -39,38 +39,38 @@ def write_report(
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Name a file, such as {path / 'report.html'}.")
     refuse_existing(path, force=force)
-    return write_bytes(path, render(evaluation, repeat=repeat).encode())
+    return write_bytes(path, render(evaluation, config=config).encode())
 
 
-def render(evaluation: Evaluation, *, repeat: str = "") -> str:
-    """The page as text."""
+def render(evaluation: Evaluation, *, config: str = "") -> str:
+    """The page as HTML text."""
     jinja2 = need("jinja2", "plot", "A report")
-    home = files("valuefit.report")
+    folder = files("valuefit.report")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
     )  # fmt: skip
-    template = environment.from_string((home / "report.html").read_text(encoding="utf-8"))
-    # our own text, and trees that escaped what they were given
-    style = need("markupsafe", "plot", "A report").Markup((home / "report.css").read_text(encoding="utf-8"))
-    page: str = template.render(style=style, **contents(evaluation, repeat=repeat))
+    template = environment.from_string((folder / "report.html").read_text(encoding="utf-8"))
+    # not escaped: the style sheet is part of the package
+    style = need("markupsafe", "plot", "A report").Markup((folder / "report.css").read_text(encoding="utf-8"))
+    page: str = template.render(style=style, **contents(evaluation, config=config))
     return page
 
 
 def _printable(value: Any) -> Any:
-    return charts.printable(value) if type(value) is str else value  # Markup is a class of its own
+    return charts.printable(value) if type(value) is str else value  # not for Markup, a subclass of str
 
 
-def contents(evaluation: Evaluation, *, repeat: str) -> dict[str, Any]:
-    """All that the page says, as text, rows and charts."""
+def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
+    """The variables of the template: text, table rows and figures."""
     log, value = evaluation.log, evaluation.policy_value
-    overview = Overview.of(log, evaluation.discount)
+    statistics = EpisodeStatistics.of(log, evaluation.discount)
     source = log.source or "a log in memory"
     off_policy = value.effective_sample_size is not None
     return {
         "version": __version__,
-        "policy": POLICY,
+        "content_security_policy": CONTENT_SECURITY_POLICY,
         "source": source,
-        "title": source if len(source) <= SHORT else "…" + source[1 - SHORT :],
+        "title": source if len(source) <= MAX_TITLE_CHARACTERS else "…" + source[1 - MAX_TITLE_CHARACTERS :],
         "value": value,
         "number": number,
         "level": f"{100 * value.level:g}%",
@@ -78,29 +78,29 @@ def contents(evaluation: Evaluation, *, repeat: str) -> dict[str, Any]:
         "estimate": number(value.estimate),
         "error": None if value.standard_error is None else number(value.standard_error),
         "interval": None if value.interval is None else [number(end) for end in value.interval],
-        "interval_chart": _interval(evaluation),
-        "facts": _facts(evaluation),
-        "how": _how(evaluation),
+        "interval_chart": _interval_chart(evaluation),
+        "key_numbers": _key_numbers(evaluation),
+        "method": _method_rows(evaluation),
         "solver": evaluation.result.solver,
         "converged": evaluation.result.status == "converged",
-        "value_figures": views.value_figures(evaluation),
-        "td_figures": views.td_figures(evaluation),
-        "convergence_figures": views.convergence_figures(evaluation),
-        "data": _data(evaluation, overview),
-        "data_figures": views.data_figures(log, overview),
-        "columns": _columns(evaluation),
-        "column_count": len(views.observation_names(log)),
-        "ratios": _ratios(evaluation) if off_policy else [],
-        "ratio_figures": views.ratio_figures(log.ratio) if off_policy else [],
+        "value_figures": figures.value_figures(evaluation),
+        "td_figures": figures.td_figures(evaluation),
+        "convergence_figures": figures.convergence_figures(evaluation),
+        "data": _data_rows(evaluation, statistics),
+        "data_figures": figures.data_figures(log, statistics),
+        "columns": _column_rows(evaluation),
+        "column_count": len(figures.observation_names(log)),
+        "ratios": _ratio_rows(evaluation) if off_policy else [],
+        "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
         "weights": evaluation.weights or [],
         "warnings": evaluation.warnings,
         "notes": evaluation.notes,
         "call": python_call(evaluation),
-        "repeat": repeat,
+        "config": config,
     }
 
 
-def _interval(evaluation: Evaluation) -> str:
+def _interval_chart(evaluation: Evaluation) -> str:
     value = evaluation.policy_value
     if value.interval is None or value.interval[0] == value.interval[1]:
         return ""
@@ -112,61 +112,59 @@ def _interval(evaluation: Evaluation) -> str:
     )
 
 
-def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """The few numbers that stand beside the answer."""
+def _key_numbers(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The numbers that are shown next to the answer."""
     value = evaluation.policy_value
-    facts = [
+    entries = [
         ("steps", f"{len(evaluation.log):,}"),
         ("episodes", f"{len(evaluation.log.episodes):,}"),
         ("features", f"{evaluation.problem.d:,}"),
         ("discount", f"{evaluation.discount:g}"),
     ]
     if value.effective_sample_size is not None:
-        facts.insert(1, ("effective steps", f"{value.effective_sample_size:,.0f}"))
-    return facts
+        entries.insert(1, ("effective steps", f"{value.effective_sample_size:,.0f}"))
+    return entries
 
 
-def _how(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """How the answer was obtained, row by row."""
+def _method_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The table of data, settings and solver."""
     log, result = evaluation.log, evaluation.result
-    horizon = (
-        "no horizon" if evaluation.discount == 1 else f"looks ahead about {1 / (1 - evaluation.discount):.3g} steps"
-    )
-    acted = (
-        "the one that acted" if evaluation.policy_value.effective_sample_size is None else "the one of the log's ratios"
-    )
+    horizon = "infinite" if evaluation.discount == 1 else f"about {1 / (1 - evaluation.discount):.3g} steps"
+    on_policy = evaluation.policy_value.effective_sample_size is None
+    unnamed = "the policy that generated the log" if on_policy else "the target policy of the ratios in the log"
     rows = [
         ("Data", log.source or "a log in memory"),
-        ("Policy", acted if evaluation.policy is None else evaluation.policy.name),
+        ("Policy", unnamed if evaluation.policy is None else evaluation.policy.name),
         ("Values of", "states" if evaluation.values == "state" else "states and actions"),
         ("Features", f"{evaluation.problem.d:,}, {len(evaluation.problem.dead):,} of them without data. "
                      f"{evaluation.features.sentence}"),
-        ("Discount", f"{evaluation.discount:g} ({horizon})"),
+        ("Discount", f"{evaluation.discount:g} (horizon {horizon})"),
         ("Trace", f"{evaluation.trace:g}"),
         ("Ridge", f"{evaluation.ridge:g}"),
         ("Solver", result.solver),
         ("Status", f"{result.status}. {result.message}"),
         ("Effort", f"{result.passes:.1f} passes over the log, {result.seconds:.2f} seconds"),
         ("Accuracy", f"gap {'unknown' if result.gap is None else f'at most {result.gap:.1e}'} "
-                     f"(asked: {result.tol}), residual {result.residual:.1e}"),
+                     f"(requested: {result.tol}), residual {result.residual:.1e}"),
         ("Seed", str(evaluation.seed)),
     ]  # fmt: skip
-    chosen = _chosen_settings(evaluation)
-    if chosen:
-        rows.insert(8, ("Solver settings", ", ".join(f"{name} = {value}" for name, value in chosen.items())))
+    changed = _non_default_settings(evaluation)
+    if changed:
+        rows.insert(8, ("Solver settings", ", ".join(f"{name} = {value}" for name, value in changed.items())))
     return rows
 
 
-def _data(evaluation: Evaluation, overview: Overview) -> list[tuple[str, str]]:
+def _data_rows(evaluation: Evaluation, statistics: EpisodeStatistics) -> list[tuple[str, str]]:
     log = evaluation.log
-    episodes, lengths, returns = len(overview.lengths), overview.lengths, overview.returns
+    lengths, returns, terminated = statistics.lengths, statistics.returns, statistics.terminated
+    episodes = len(lengths)
     rows = [
         ("Steps", f"{len(log):,}"),
-        ("Episodes", f"{episodes:,}: {overview.terminated:,} terminated, {episodes - overview.terminated:,} cut off"),
-        ("Steps an episode", f"{lengths.min():,} to {lengths.max():,}, mean {number(float(lengths.mean()))}"),
-        ("Reward", _range(log.reward)),
-        ("Discounted return as logged", _range(returns)),
-        ("Observation", "a state by number" if log.has_numbered_states
+        ("Episodes", f"{episodes:,}: {terminated:,} terminated, {episodes - terminated:,} truncated"),
+        ("Steps per episode", f"{lengths.min():,} to {lengths.max():,}, mean {number(float(lengths.mean()))}"),
+        ("Reward", _range_text(log.reward)),
+        ("Discounted return of the logged episodes", _range_text(returns)),
+        ("Observation", "a state number" if log.has_numbered_states
          else f"{' x '.join(map(str, log.observations.shape[1:])) or '1'} numbers"),
     ]  # fmt: skip
     if episodes > 1:
@@ -175,7 +173,7 @@ def _data(evaluation: Evaluation, overview: Overview) -> list[tuple[str, str]]:
     return rows
 
 
-def _range(values: Any) -> str:
+def _range_text(values: Any) -> str:
     low, high = float(values.min()), float(values.max())
     return (
         f"always {number(low)}"
@@ -184,54 +182,57 @@ def _range(values: Any) -> str:
     )
 
 
-def _columns(evaluation: Evaluation) -> list[tuple[str, ...]]:
-    """Name, least, mean and largest of each number of an observation, for the first hundred."""
+def _column_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
+    """Name, minimum, mean and maximum of the first MAX_LISTED_COLUMNS numbers of an observation."""
     if evaluation.log.has_numbered_states:
         return []
     observations = evaluation.log.observations
-    flat = observations.reshape(len(observations), -1)[:, :MOST_COLUMNS]
+    flat = observations.reshape(len(observations), -1)[:, :MAX_LISTED_COLUMNS]
     low, mean, high = flat.min(axis=0), flat.mean(axis=0, dtype=float), flat.max(axis=0)
-    names = views.observation_names(evaluation.log)
+    names = figures.observation_names(evaluation.log)
     return [(name, *map(number, row)) for name, *row in zip(names, low, mean, high, strict=False)]
 
 
-def _ratios(evaluation: Evaluation) -> list[tuple[str, str]]:
+def _ratio_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ratio, size = evaluation.log.ratio, evaluation.policy_value.effective_sample_size or 0.0
     return [
         ("Effective sample size", f"{number(size)} of {count(len(ratio), 'step')} ({size / len(ratio):.1%})"),
-        ("Mean ratio (1 if the probabilities are right)", number(float(ratio.mean()))),
+        ("Mean ratio (close to 1 if the probabilities are correct)", number(float(ratio.mean()))),
         ("Largest ratio", number(float(ratio.max()))),
         ("Steps with ratio 0", f"{int((ratio == 0).sum()):,}"),
     ]
 
 
-# ---- the call that repeats it ------------------------------------------------------------------------------------
+# ---- the call that reproduces the evaluation ---------------------------------------------------------------------
 
 
-def _chosen_settings(evaluation: Evaluation) -> dict[str, Any]:
-    """Settings of the solver that are not its defaults."""
-    kind = registry().get(evaluation.result.solver)
-    usual = {} if kind is None else settings(kind())
-    return {name: value for name, value in evaluation.result.settings.items() if value != usual.get(name)}
+def _non_default_settings(evaluation: Evaluation) -> dict[str, Any]:
+    """Settings of the solver that differ from its defaults."""
+    solver = registry().get(evaluation.result.solver)
+    defaults = {} if solver is None else settings(solver())
+    return {name: value for name, value in evaluation.result.settings.items() if value != defaults.get(name)}
 
 
 def python_call(evaluation: Evaluation) -> str:
-    """The call of `evaluate` that gives this evaluation again, as far as an evaluation remembers it."""
+    """The call of `evaluate` that reproduces this evaluation, without arguments that it does not store."""
     log, result = evaluation.log, evaluation.result
-    known = log.source not in ("", "the dict", "the table")
-    kind = registry().get(result.solver)
-    chosen = {name: float(value) if value == "inf" else value for name, value in _chosen_settings(evaluation).items()}
-    given = ", ".join(
-        f'{name}=float("inf")' if value == float("inf") else f"{name}={value!r}" for name, value in chosen.items()
+    is_file = log.source not in ("", "the dict", "the table")
+    solver = registry().get(result.solver)
+    changed = {
+        name: float(value) if value == "inf" else value for name, value in _non_default_settings(evaluation).items()
+    }
+    options = ", ".join(
+        f'{name}=float("inf")' if value == float("inf") else f"{name}={value!r}" for name, value in changed.items()
     )
+    solver_text = f"vf.solvers.{solver.__name__}({options})" if solver is not None and changed else repr(result.solver)
     arguments = [
-        ("", repr(log.source) if known else "log", "" if known else "the same log"),
-        ("features", *_features(evaluation)),
+        ("", repr(log.source) if is_file else "log", "" if is_file else "the same log"),
+        ("features", *_features_text(evaluation)),
         ("discount", repr(evaluation.discount), ""),
         ("trace", repr(evaluation.trace), ""),
         ("ridge", repr(evaluation.ridge), ""),
         ("values", repr(evaluation.values), ""),
-        ("solver", f"vf.solvers.{kind.__name__}({given})" if kind is not None and chosen else repr(result.solver), ""),
+        ("solver", solver_text, ""),
         ("tol", repr(result.tol), ""),
         ("seed", repr(evaluation.seed), ""),
     ]
@@ -243,13 +244,13 @@ def python_call(evaluation: Evaluation) -> str:
     return "\n".join([*lines, ")"])
 
 
-def _features(evaluation: Evaluation) -> tuple[str, str]:
+def _features_text(evaluation: Evaluation) -> tuple[str, str]:
     """The features as code, and a comment."""
     spec = evaluation.features.spec
     if spec is None:
         return "features", f"your own: {evaluation.features.sentence!r}"
     options = {name: repr(value) for name, value in spec["options"].items()}
-    short = {name: text for name, text in options.items() if len(text) <= LONG_OPTION}
-    comment = "the rest is learned from the log" if len(short) < len(options) else ""
-    inside = ", ".join(f"{name}={text}" for name, text in short.items())
-    return f"vf.features.{BUILT_IN[spec['name']][1]}({inside})", comment
+    short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS}
+    comment = "other options are fitted to the log" if len(short) < len(options) else ""
+    arguments = ", ".join(f"{name}={text}" for name, text in short.items())
+    return f"vf.features.{BUILT_IN[spec['name']][1]}({arguments})", comment
