@@ -66,7 +66,7 @@ class RecursiveLSTD(Solver):
         bound = correction_gap(problem, theta, correction)
         before = np.inf if bound == 0 else (state.memory[1] if state.memory else 0.0)
         shrink = np.sqrt(bound / before) if before > 0 else 1.0
-        gap = bound / (1 - shrink) ** 2 if shrink < 0.9 else None
+        gap = float(bound / (1 - shrink) ** 2) if shrink < 0.9 else None
         return State(theta, w, gradient=gradient, memory=(P, bound)), Info(passes + 5, gap)
 
     def _start(self, problem: Problem) -> Array:
