@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from valuefit.features.scaling import data_range, range_in_words, whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
 MOST_COLUMNS = 2**31 - 1  # indices of CSR rows have 32 bits
 
 
-class Tiles(TransformerMixin, BaseEstimator):
+class Tiles(FeatureTransformer):
     """Tile coding as CSR rows with one 1 in each tiling.
 
     Tiling i divides every dimension into `bins` tiles, shifted by a part of a tile that differs between tilings,
@@ -55,9 +54,9 @@ class Tiles(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> Tiles:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges, and count collisions if tiles are hashed."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         d = X.shape[1]
         self._check(d)
         self.low_, self.high_ = data_range(X, self.low, self.high)
@@ -83,21 +82,20 @@ class Tiles(TransformerMixin, BaseEstimator):
             self.collisions_ = len(used) - len(np.unique(self._hash(used)))
         return self
 
-    def transform(self, X: Any) -> sparse.csr_array:
+    def transform(self, X: Any) -> Any:
         """CSR rows, (n, tilings * tiles) or (n, hashed); observations outside the range take the tile at its edge."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        columns = self._tiles(X)
+        columns = self._tiles(self._check_input(X))
         if self.hashed is not None:
             columns = self._hash(columns)
         starts = np.arange(0, columns.size + 1, self.tilings)
-        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(X), self._columns()))
+        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(columns), self._columns()))
         if self.hashed is not None:
             rows.sum_duplicates()
-        return rows
+        return self._output(rows, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column."""
+        self._check_fitted()
         return np.array([f"tile{column}" for column in range(self._columns())], dtype=object)
 
     def options(self) -> dict[str, Any]:
