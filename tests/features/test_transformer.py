@@ -74,6 +74,14 @@ def test_built_in_features_load_neither_scikit_learn_nor_pandas():
     run_python(NO_HEAVY_MODULES + heavy)
 
 
+def test_tiles_of_few_observations_do_not_load_numba():
+    code = (
+        "import sys, numpy as np; from valuefit.features import Tiles; X = np.random.default_rng(0).random((500, 2));"
+    )
+    code += "Tiles().fit_transform(X); Tiles(hashed=64).fit_transform(X); assert 'numba' not in sys.modules"
+    run_python(code)
+
+
 def test_without_scikit_learn_a_transformer_of_the_users_own_is_copied_and_errors_are_scikit_learns():
     code = """
 import sys

@@ -11,10 +11,12 @@ import scipy.sparse as sparse
 
 from valuefit.features.scaling import data_range, range_in_words, whole_number
 from valuefit.features.transformer import FeatureTransformer
-from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
 MOST_COLUMNS = 2**31 - 1  # indices of CSR rows have 32 bits
+# Active tiles (observations x tilings) from which the numba kernel is used: NumPy needs about 2 ms a dimension for
+# this many, importing numba and compiling the kernel more than a second.
+MIN_KERNEL_TILES = 100_000
 
 
 class Tiles(FeatureTransformer):
@@ -118,8 +120,16 @@ class Tiles(FeatureTransformer):
         return self.tilings * self.tiles_ if self.hashed is None else self.hashed
 
     def _tiles(self, X: Array) -> Array:
+        """Numbers (n, tilings) of the tiles that hold X, counted over all tilings.
+
+        Small inputs are numbered by NumPy, because numba takes longer to load than they take; both agree exactly.
+        """
+        if len(X) * self.tilings < MIN_KERNEL_TILES:
+            return tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_)
+        from valuefit.features import tile_kernel
+
         out = np.empty((len(X), self.tilings), np.int64)
-        tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
+        tile_kernel.tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
         return out
 
     def _hash(self, tiles: Array) -> Array:
@@ -154,16 +164,12 @@ def coprime(count: int, to: int) -> Array:
     return np.array(found)
 
 
-@compiled
-def tile_numbers(X, low, scale, shift, bins, wraps, tiles, out):
-    for i in range(X.shape[0]):
-        for k in range(shift.shape[0]):
-            tile = 0
-            for c in range(X.shape[1]):
-                place = int(np.floor((X[i, c] - low[c]) * scale[c] + shift[k, c]))
-                if wraps[c]:
-                    place %= bins[c]
-                else:
-                    place = min(max(place, 0), bins[c] - 1)
-                tile = tile * bins[c] + place
-            out[i, k] = k * tiles + tile
+def tile_numbers(X: Array, low: Array, scale: Array, shift: Array, bins: Array, wraps: Array, tiles: int) -> Array:
+    """`tile_kernel.tile_numbers` in NumPy, one dimension at a time: the same numbers to the bit."""
+    numbers = np.zeros((len(X), len(shift)), np.int64)
+    for c in range(X.shape[1]):
+        with np.errstate(over="ignore", invalid="ignore"):
+            place = np.floor((X[:, c, None] - low[c]) * scale[c] + shift[:, c])
+            number = place.astype(np.int64) % bins[c] if wraps[c] else np.clip(place, 0, bins[c] - 1).astype(np.int64)
+        numbers = numbers * bins[c] + number
+    return numbers + np.arange(len(shift)) * tiles
