@@ -124,8 +124,12 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
         raise ValueError("A spec of features has exactly the keys name, options, shape and sentence.")
     transformer = build(str(spec["name"]), dict(spec["options"]))
     shape = tuple(int(length) for length in spec["shape"])
-    transformer.fit(np.zeros((2, math.prod(shape))))  # everything learned stands in the options
-    return Fitted(transformer, shape, width_of(transformer, np.zeros(shape)), str(spec["sentence"]), spec)
+    transformer.set_output(transform="default")
+    transformer.fit(np.zeros((2, math.prod(shape))))  # the options hold everything that fit would learn from data
+    example = np.zeros(shape)
+    if spec["name"] == "one-hot":  # 0 need not be among the categories
+        example = np.reshape([categories[0] for categories in transformer.categories_], shape)
+    return Fitted(transformer, shape, width_of(transformer, example), str(spec["sentence"]), spec)
 
 
 def by_name(text: str, observations: Array, steps: int) -> Fitted:
