@@ -8,7 +8,6 @@ import numpy as np
 
 from valuefit.features.scaling import data_range, in_words, range_in_words, row_blocks, to_unit, whole_number
 from valuefit.features.transformer import FeatureTransformer
-from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
 SAMPLE = 20_000  # observations that centres are looked for among
@@ -128,6 +127,8 @@ def by_clusters(Z: Array, count: int, seed: int) -> tuple[Array, float]:
     if len(distinct) <= count:
         return distinct, nearest(distinct)
     from sklearn.cluster import KMeans
+
+    from valuefit.threads import limit_threads  # imports numba
 
     with limit_threads(1):
         centres = KMeans(count, n_init=1, max_iter=100, random_state=seed).fit(distinct).cluster_centers_

@@ -1,18 +1,19 @@
 """Base class of the built-in features: the interface of a scikit-learn transformer, without importing scikit-learn.
 
-That import takes a second. It happens only where scikit-learn is the caller, for data frames, and for NotFittedError.
+That import takes a second. It happens only if scikit-learn is the caller, for inputs other than valid arrays, and for
+errors.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
 
-from valuefit.features.validation import finite_matrix
 from valuefit.typing import Array
 
 MAX_VALUE_CHARACTERS = 700  # of one parameter in a repr, as in scikit-learn
@@ -92,30 +93,26 @@ class FeatureTransformer(ABC):
 
     def _check_fitted(self) -> None:
         if not has_fitted_attributes(self):
-            from sklearn.exceptions import NotFittedError
+            from sklearn.utils.validation import check_is_fitted
 
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with appropriate arguments before "
-                "using this estimator."
-            )
+            check_is_fitted(self)  # raises NotFittedError
 
     def _check_input(self, X: Any, *, fitting: bool = False) -> Array:
-        """X as a finite float64 array (n, p); `fitting` records p, otherwise p must be the recorded one."""
+        """X as a finite float64 array (n, p); `fitting` records p, otherwise p must be the recorded one.
+
+        Valid arrays are checked here. scikit-learn checks everything else: it converts lists, compares the column
+        names of data frames, and raises the errors that its users know.
+        """
         if not fitting:
             self._check_fitted()
-        if getattr(X, "columns", None) is not None or "feature_names_in_" in vars(self):
-            # a data frame now or in fit: scikit-learn records and compares the column names
-            from sklearn.utils.validation import validate_data
+        if is_finite_matrix(X) and "feature_names_in_" not in vars(self):
+            if fitting:
+                self.n_features_in_ = X.shape[1]
+            if X.shape[1] == self.n_features_in_:
+                return np.asarray(X, np.float64)
+        from sklearn.utils.validation import validate_data
 
-            return np.asarray(validate_data(self, X, dtype=np.float64, reset=fitting))
-        name = type(self).__name__
-        array = finite_matrix(X, name)
-        p = array.shape[1]
-        if fitting:
-            self.n_features_in_ = p
-        elif p != self.n_features_in_:
-            raise ValueError(f"X has {p} features, but {name} is expecting {self.n_features_in_} features as input.")
-        return array
+        return np.asarray(validate_data(self, X, dtype=np.float64, reset=fitting))
 
     def _output(self, rows: Any, X: Any) -> Any:
         """rows, or a data frame of them if `set_output` or `sklearn.set_config` asks for one."""
@@ -133,3 +130,9 @@ class FeatureTransformer(ABC):
 def has_fitted_attributes(transformer: Any) -> bool:
     """Whether it has attributes that end in `_`, which scikit-learn's convention reserves for what `fit` learns."""
     return any(name.endswith("_") and not name.startswith("__") for name in vars(transformer))
+
+
+def is_finite_matrix(X: Any) -> bool:
+    """Whether X is an array (n, p) of finite real numbers, n and p at least 1."""
+    valid = isinstance(X, np.ndarray) and X.ndim == 2 and X.size > 0 and X.dtype.kind in "biuf"
+    return valid and math.isfinite(X.min()) and math.isfinite(X.max())
