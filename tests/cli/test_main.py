@@ -43,7 +43,7 @@ def test_without_a_log_the_example_is_evaluated():
     assert done.stderr == ""
     assert told["policy_value"]["estimate"] == pytest.approx(-69.6, abs=0.2)
     assert told["steps"] == 18307
-    assert "comes with valuefit" in told["notes"][0]
+    assert "example log of valuefit" in told["notes"][0]
 
 
 def test_json_tells_all_that_python_does_but_the_time(log):

@@ -1,4 +1,4 @@
-"""The base class of the built-in features: scikit-learn's interface, without scikit-learn where it is not needed."""
+"""The base class of the built-in features: scikit-learn's interface, without importing scikit-learn."""
 
 import copy
 import subprocess
@@ -23,8 +23,8 @@ from valuefit.features import RBF, Fourier, Identity, OneHot, Polynomial, StateA
 from valuefit.features.registry import is_fitted
 from valuefit.features.transformer import MAX_VALUE_CHARACTERS
 
-EVERY = [Tiles(2, 3), Fourier(2), RBF(9), Polynomial(2), OneHot(), Identity(), StateAction(Fourier(2))]
-DENSE = [Fourier(2), RBF(9), Polynomial(2), Identity(), StateAction(Fourier(2))]
+ALL_FEATURES = [Tiles(2, 3), Fourier(2), RBF(9), Polynomial(2), OneHot(), Identity(), StateAction(Fourier(2))]
+DENSE_FEATURES = [Fourier(2), RBF(9), Polynomial(2), Identity(), StateAction(Fourier(2))]
 
 
 def name_of(transformer):
@@ -32,7 +32,7 @@ def name_of(transformer):
 
 
 def observations():
-    """Whole numbers, so that they are categories as well; the last column holds actions."""
+    """Integers, so that they are valid categories; the last column holds actions."""
     rng = np.random.default_rng(0)
     return np.column_stack([rng.integers(0, 5, 60), rng.integers(-2, 3, 60), np.arange(60) % 2]).astype(float)
 
@@ -83,7 +83,7 @@ def test_the_check_for_heavy_modules_can_fail():
     assert done.returncode == 1
 
 
-def test_without_scikit_learn_a_transformer_of_the_users_own_is_copied_and_errors_are_scikit_learns():
+def test_without_scikit_learn_a_users_transformer_is_copied_and_errors_are_those_of_scikit_learn():
     code = """
 import sys
 import numpy as np
@@ -108,7 +108,7 @@ except ValueError as error:
     run_python(code)
 
 
-@pytest.mark.parametrize("transformer", EVERY, ids=name_of)
+@pytest.mark.parametrize("transformer", ALL_FEATURES, ids=name_of)
 def test_clone_deepcopy_and_fitted_state(transformer):
     X = observations()
     fitted = clone(transformer).fit(X)
@@ -125,7 +125,7 @@ def test_clone_deepcopy_and_fitted_state(transformer):
     assert len(fitted.get_feature_names_out()) == rows.shape[1]
 
 
-@pytest.mark.parametrize("transformer", EVERY, ids=name_of)
+@pytest.mark.parametrize("transformer", ALL_FEATURES, ids=name_of)
 def test_pipelines_unions_and_column_transformers_give_the_rows_of_the_transformer(transformer):
     X = observations()
     rows = dense(clone(transformer).fit_transform(X))
@@ -138,14 +138,14 @@ def test_pipelines_unions_and_column_transformers_give_the_rows_of_the_transform
     assert len(columns.get_feature_names_out()) == rows.shape[1]
 
 
-@pytest.mark.parametrize("transformer", DENSE, ids=name_of)
+@pytest.mark.parametrize("transformer", DENSE_FEATURES, ids=name_of)
 def test_set_output_and_the_global_setting_give_data_frames(transformer):
     frame = pd.DataFrame(observations(), columns=["a", "b", "c"], index=np.arange(60) + 7)
     rows = clone(transformer).fit_transform(frame)
     pipeline = make_pipeline(clone(transformer), "passthrough").set_output(transform="pandas")
     with sklearn.config_context(transform_output="pandas"):
         globally = clone(transformer).fit(frame).transform(frame)
-        # solvers take arrays
+        # solvers need arrays
         assert isinstance(make(clone(transformer), frame)[0](frame), np.ndarray)
     for found in (pipeline.fit_transform(frame), clone(pipeline[0]).fit(frame).transform(frame), globally):
         assert isinstance(found, pd.DataFrame)
@@ -154,7 +154,7 @@ def test_set_output_and_the_global_setting_give_data_frames(transformer):
         assert list(found.index) == list(frame.index)
 
 
-def test_sparse_rows_are_no_data_frame():
+def test_sparse_rows_cannot_be_a_data_frame():
     X = observations()
     with pytest.raises(ValueError, match="outputs a scipy sparse matrix"):
         Tiles().set_output(transform="pandas").fit_transform(X)
@@ -190,7 +190,7 @@ def test_a_search_sets_parameters_of_a_step_and_of_nested_features():
         Tiles().set_params(order=3)
 
 
-def test_an_evaluator_refits_features_that_came_fitted():
+def test_an_evaluator_refits_fitted_features():
     X = observations()
     log = vf.Transitions.from_arrays(X[:-1], X[1:, 0], next_observation=X[1:], truncated=np.arange(59) == 58)
     fresh = vf.PolicyEvaluator(Tiles(2, 3), ridge=0.1).fit(log)
@@ -198,7 +198,7 @@ def test_an_evaluator_refits_features_that_came_fitted():
     np.testing.assert_array_equal(fresh.theta_, ready.theta_)
 
 
-def test_a_repr_shows_what_differs_from_the_defaults():
+def test_a_repr_shows_parameters_that_differ_from_the_defaults():
     assert repr(Tiles()) == "Tiles()"
     assert repr(Tiles(bins=[3, 4], tilings=2)) == "Tiles(bins=[3, 4], tilings=2)"
     assert repr(make_pipeline(Polynomial(1))) == "Pipeline(steps=[('polynomial', Polynomial(degree=1))])"
@@ -213,16 +213,16 @@ def test_a_repr_shows_what_differs_from_the_defaults():
 def test_wrong_input_raises_the_errors_of_scikit_learn(transformer):
     X = observations()
     name = name_of(transformer)
-    hole, far = X.copy(), X.copy()
-    hole[4, 1], far[5, 2] = np.nan, np.inf
+    with_nan, with_infinity = X.copy(), X.copy()
+    with_nan[4, 1], with_infinity[5, 2] = np.nan, np.inf
     for wrong, error, words in (
         (X[0], ValueError, "Expected 2D array, got 1D array instead"),
         (3.0, ValueError, "got scalar array instead"),
         (X[:, :, None], ValueError, "Found array with dim 3"),
         (X[:0], ValueError, r"Found array with 0 sample\(s\) \(shape=\(0, 3\)\) while a minimum of 1 is required"),
         (X[:, :0], ValueError, r"Found array with 0 feature\(s\) \(shape=\(60, 0\)\) while a minimum of 1"),
-        (hole, ValueError, f"Input X contains NaN.\n{name}"),
-        (far, ValueError, "Input X contains infinity or a value too large"),
+        (with_nan, ValueError, f"Input X contains NaN.\n{name}"),
+        (with_infinity, ValueError, "Input X contains infinity or a value too large"),
         (X + 1j, ValueError, "Complex data not supported"),
         (sparse.csr_array(X), TypeError, "Sparse data was passed"),
         ([["a", "b", "c"]], ValueError, "could not convert string to float"),

@@ -16,14 +16,14 @@ import numpy as np
 
 from valuefit.typing import Array
 
-MAX_VALUE_CHARACTERS = 700  # of one parameter in a repr, as in scikit-learn
+MAX_VALUE_CHARACTERS = 700  # per parameter in a repr; the limit of scikit-learn
 
 
 class FeatureTransformer(ABC):
     """Parameters, input checks and output containers, as scikit-learn 1.6 and later expect them.
 
-    Subclasses store the arguments of `__init__` under their names, `fit` stores what it learns under names that end
-    in `_`, and `transform` returns `self._output(rows, X)`.
+    A subclass stores the arguments of `__init__` under their names; its `fit` stores results under names that end in
+    `_`, and its `transform` returns `self._output(rows, X)`.
     """
 
     @abstractmethod
@@ -55,7 +55,7 @@ class FeatureTransformer(ABC):
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters, also those of nested transformers (`name__parameter`)."""
         valid = self.get_params(deep=False)
-        # own parameters first: one of them may replace the transformer that a nested one belongs to
+        # nested parameters last: another parameter may replace the nested transformer
         for key, value in sorted(parameters.items(), key=lambda item: "__" in item[0]):
             name, _, nested = key.partition("__")
             if name not in valid:
@@ -115,7 +115,7 @@ class FeatureTransformer(ABC):
         return np.asarray(validate_data(self, X, dtype=np.float64, reset=fitting))
 
     def _output(self, rows: Any, X: Any) -> Any:
-        """rows, or a data frame of them if `set_output` or `sklearn.set_config` asks for one."""
+        """The rows, as a data frame if `set_output` or `sklearn.set_config` requests one."""
         kind = vars(self).get("_sklearn_output_config", {}).get("transform")
         if kind is None and "sklearn" in sys.modules:
             kind = sys.modules["sklearn"].get_config()["transform_output"]
@@ -128,7 +128,7 @@ class FeatureTransformer(ABC):
 
 
 def has_fitted_attributes(transformer: Any) -> bool:
-    """Whether it has attributes that end in `_`, which scikit-learn's convention reserves for what `fit` learns."""
+    """Whether the transformer has attributes that end in `_`, scikit-learn's convention for results of `fit`."""
     return any(name.endswith("_") and not name.startswith("__") for name in vars(transformer))
 
 
