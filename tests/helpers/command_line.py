@@ -1,4 +1,4 @@
-"""The command line as people meet it: in this process, piped, and on a terminal."""
+"""Run the command line in this process, in a pipe, or on a terminal."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from valuefit.cli.main import main
 
-# SIGINT may be ignored where tests run in the background, and children inherit that
+# Child processes inherit an ignored SIGINT from tests that run in the background; restore the default.
 MODULE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from valuefit.cli.main import main; main()"
@@ -19,36 +19,38 @@ MODULE = (
 
 
 def run(*words):
-    """Run in this process; nothing but an exit code may come out, and never a traceback."""
+    """Run in this process; any exception except SystemExit fails the test."""
     done = CliRunner().invoke(main, [str(word) for word in words], prog_name="valuefit")
     assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
     return done
 
 
 def facts(*words, code=0):
-    """The one JSON object of a run with --json; NaN and Infinity are refused."""
+    """The JSON object that a run with --json prints."""
     done = run(*words, "--json")
     assert done.exit_code == code, done.stderr
     return strict(done.stdout)
 
 
 def strict(text):
+    """Parse JSON; NaN and Infinity fail the test."""
+
     def refuse(word):
-        raise AssertionError(f"JSON carries {word}")
+        raise AssertionError(f"JSON contains {word}")
 
     return json.loads(text, parse_constant=refuse)
 
 
 def piped(*words, **settings):
-    """Run as a process of its own, its output caught."""
+    """Run in a child process and capture its output."""
     command = [sys.executable, "-c", MODULE, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
 
 
 def on_terminal(*words, cwd, once=None, then=None):
-    """Run with a terminal for stdout and stderr: exit code and all that was shown.
+    """Run with a terminal for stdout and stderr; returns the exit code and the output.
 
-    `then(process)` is called when the bytes `once` have been seen.
+    Calls `then(process)` when the output contains the bytes `once`.
     """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
@@ -56,7 +58,7 @@ def on_terminal(*words, cwd, once=None, then=None):
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=cwd, env=environment) as process:
         os.close(theirs)
         shown = b""
-        with contextlib.suppress(OSError):  # how Linux says that the other side has gone
+        with contextlib.suppress(OSError):  # Linux raises it when the process closes the terminal
             while part := os.read(ours, 65536):
                 shown += part
                 if once is not None and once in shown:

@@ -1,4 +1,4 @@
-"""Evaluations whose reports are looked at, and a reader of HTML that keeps what tests ask for."""
+"""Evaluations for report tests, and an HTML parser that checks nesting and collects elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """Elements in order, as (tag, attributes, text inside), with tags that must be closed in turn."""
+    """Elements in document order as [tag, attributes, text]; asserts that tags are closed in the right order."""
 
     def __init__(self, text):
         super().__init__()
@@ -29,7 +29,7 @@ class Page(HTMLParser):
         assert not self.open, f"never closed: {self.open}"
 
     def handle_starttag(self, tag, attrs):
-        assert len({name for name, _ in attrs}) == len(attrs), f"an attribute twice in {tag}"
+        assert len({name for name, _ in attrs}) == len(attrs), f"duplicate attribute in {tag}"
         element = [tag, dict(attrs), ""]
         self.elements.append(element)
         if tag not in VOID:
@@ -71,7 +71,7 @@ def pairs():
 
 
 def hostile():
-    """Off-policy, in five dimensions, with warnings, and with names that are markup."""
+    """Off-policy, five dimensions, warnings, and HTML or rich markup in every name."""
     rng = np.random.default_rng(0)
     n = 2000
     x = rng.normal(size=(n, 5))
@@ -92,7 +92,7 @@ def hostile():
 
 
 def stopped():
-    """A solver that did not converge, with a curve."""
+    """An evaluation whose solver did not converge, with a convergence curve."""
     return car(features="fourier:order=3", solver="svrg", max_passes=30)
 
 
@@ -102,7 +102,7 @@ def tiny():
 
 
 def long_stream():
-    """Many states, one unending episode, an iterative solver."""
+    """Many states, one truncated episode, an iterative solver."""
     from valuefit.datasets.mdp import random_mdp
 
     return vf.evaluate(random_mdp(120, 3, 5).log(3000), discount=0.9, solver="saga")

@@ -1,4 +1,4 @@
-"""A small episodic MDP whose endless-data moments, fixed point and values are known in closed form."""
+"""A small episodic MDP whose moments, fixed point (the solution for infinite data) and values are known exactly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ STATES, ACTIONS, HORIZON = 5, 2, 25
 
 
 class SmallMDP:
-    """Five states, two actions, a chance to end at each step, cut (truncated) after 25 steps.
+    """Five states, two actions, random termination at each step, truncation after 25 steps.
 
-    `mood` is the size of a reward noise that an episode keeps from its first step to its last, so that its TD
-    errors hang together; it has mean zero and leaves every expectation as it was.
-    `gain` is added to every reward.
+    mood: standard deviation of a zero-mean noise that is added to all rewards of an episode, so that its TD errors
+    are correlated; expectations do not change. gain: added to every reward.
     """
 
     def __init__(self, *, discount=0.9, off_policy=False, mood=0.0, gain=0.0, features=3, seed=0):
@@ -37,21 +36,21 @@ class SmallMDP:
         return self.features[np.asarray(state, int).ravel()]
 
     def chain(self, policy):
-        """P (states, states) of going on and the mean reward, under this policy."""
+        """Transition probabilities P (states, states) without termination, and mean rewards, under this policy."""
         going = policy * (1 - self.ends)
         return np.einsum("sa,ast->st", going, self.transition), np.sum(policy * self.reward, axis=1)
 
     @property
     def value(self):
-        """The exact value of every state under the policy, without the cut (which is bootstrapped through)."""
+        """The exact value of every state under the policy; truncation does not change it."""
         P, r = self.chain(self.policy)
         return np.linalg.solve(np.eye(STATES) - self.discount * P, r)
 
     def moments(self, trace=0.0):
-        """A, b, C of endless data: expected sums over an episode, over its expected length.
+        """A, b, C of infinite data: expected sums over an episode, divided by its expected length.
 
-        E_t(s) = E[(phi_t + trace discount u_{t-1}) 1{s_t = s}] runs forwards under the policy (the ratio turns the
-        behaviour into it), while the visits run under the behaviour.
+        E_t(s) = E[(phi_t + trace discount u_{t-1}) 1{s_t = s}] is propagated under the target policy (the ratios
+        correct for the behaviour), the state distribution `visits` under the behaviour policy.
         """
         acting, _ = self.chain(self.behaviour)
         P, r = self.chain(self.policy)
@@ -69,13 +68,13 @@ class SmallMDP:
         return A / length, b / length, C / length
 
     def fixed_point(self, trace=0.0, ridge=0.0):
-        """The weights that endless data give."""
+        """The weights theta for infinite data."""
         A, b, C = self.moments(trace)
         inverse = np.linalg.inv(C)
         return np.linalg.solve(A.T @ inverse @ A + ridge * np.eye(len(b)), A.T @ inverse @ b)
 
     def log(self, episodes, *, seed=0, propensities=False, policy=None, noise=0.1):
-        """A log of the behaviour policy (or of `policy`), states by index."""
+        """A log of the behaviour policy (or of `policy`); observations are state numbers."""
         rng = np.random.default_rng(seed)
         acting = self.behaviour if policy is None else policy
         state = _draw(np.tile(self.start, (episodes, 1)), rng)
