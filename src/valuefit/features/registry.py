@@ -217,7 +217,7 @@ def fit_built_in(transformer: Any, observations: Array, opening: str, *, fit: bo
             f"An observation has {' x '.join(map(str, shape))} = {width} numbers, too many for {name!r} features "
             f"(at most {MAX_OBSERVATION_NUMBERS}). Give your own transformer, such as PCA or an encoder."
         )
-    transformer.set_output(transform="default")  # solvers take arrays, whatever scikit-learn is configured to return
+    transformer.set_output(transform="default")  # solvers need arrays; ignore the configuration of scikit-learn
     if fit:
         transformer.fit(flat(observations))
     sentence = f"{opening} {transformer.describe()}."
