@@ -1,7 +1,7 @@
-"""The paper's main claim: PDBG, SVRG and SAGA converge linearly at ridge 0, plain stochastic approximation does not.
+"""The paper's main claim: with ridge 0, PDBG, SVRG and SAGA converge linearly; plain stochastic approximation does not.
 
-Linear means that log gap against passes is a straight line down to 1e-10; sublinear that each further digit takes
-many times the passes of the one before.
+Linear: log(gap) against passes is a straight line down to 1e-10. Sublinear: each further digit takes several times the
+passes of the previous one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = {
     "traces": {"trace": 0.7},
     "off-policy with traces": {"ratio": True, "trace": 0.7},
 }
-LINEAR = {"pdbg": 8000, "svrg": 3500, "saga": 1800}  # passes that suffice for 1e-10 on the hardest of them
+LINEAR = {"pdbg": 8000, "svrg": 3500, "saga": 1800}  # passes to 1e-10 on the hardest of `KINDS`
 SUBLINEAR = ["gtd2", "tdc", "flstd-sa"]
 
 
@@ -33,7 +33,7 @@ def problem_and_answer(kind: str, seed: int = 1) -> tuple[vf.Problem, vf.Result]
 
 @cache
 def gaps(solver: str, kind: str, max_passes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Passes and true gap after every epoch, of the method as in the paper: fixed steps, no metric."""
+    """Passes and true gap after every epoch; methods as in the paper: fixed steps, no preconditioner."""
     problem, answer = problem_and_answer(kind)
     method = raw(solver, problem) if solver in LINEAR else solver
     result = vf.solve(problem, method, tol=0, max_passes=max_passes, reference=answer, seed=seed)
@@ -50,7 +50,7 @@ def straightness(passes: np.ndarray, gap: np.ndarray) -> tuple[float, float]:
 
 
 def mean_gap(solver: str, kind: str, around: float) -> float:
-    """The gap around so many passes: the mean over a tenth of them and over three seeds."""
+    """The mean gap between 0.9 `around` and `around` passes, over three seeds."""
     found = []
     for seed in range(3):
         passes, gap = gaps(solver, kind, 4000, seed)
@@ -71,15 +71,15 @@ def test_gap_falls_along_a_straight_line_to_1e_10(solver: str, kind: str) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("solver", LINEAR)
-def test_late_digits_cost_no_more_than_early_ones(solver: str, kind: str) -> None:
-    """The slope over the last four digits of the fit is that over the first four, within a third."""
+def test_the_rate_is_the_same_for_early_and_late_digits(solver: str, kind: str) -> None:
+    """The slopes over the first and the last four digits differ by at most a third."""
     passes, gap = gaps(solver, kind, LINEAR[solver])
     at = [passes[np.flatnonzero(gap < level)[0]] for level in (1e-2, 1e-6, 1e-10)]
     assert 0.75 < (at[2] - at[1]) / (at[1] - at[0]) < 1.33
 
 
 @pytest.mark.parametrize("solver", SUBLINEAR)
-def test_plain_stochastic_methods_approach_the_answer_ever_more_slowly(solver: str) -> None:
+def test_plain_stochastic_methods_slow_down(solver: str) -> None:
     early, middle, late = (mean_gap(solver, "on-policy", around) for around in (40, 400, 4000))
     assert late < middle / 3 < early / 3
     assert late > 1e-9
@@ -88,15 +88,15 @@ def test_plain_stochastic_methods_approach_the_answer_ever_more_slowly(solver: s
 
 
 @pytest.mark.parametrize("solver", SUBLINEAR)
-def test_variance_reduction_wins_once_digits_matter(solver: str) -> None:
-    """After the passes in which SAGA reaches 1e-10, plain stochastic methods are not even at 1e-3."""
+def test_variance_reduction_is_faster_at_high_accuracy(solver: str) -> None:
+    """After the passes that SAGA needs for 1e-10, plain stochastic methods are above 1e-3."""
     passes, gap = gaps("saga", "on-policy", LINEAR["saga"])
     reached = passes[np.flatnonzero(gap < 1e-10)[0]]
     assert mean_gap(solver, "on-policy", reached) > 1e-3
 
 
-def test_straightness_is_not_granted_to_a_sublinear_curve() -> None:
-    """So that the first test can fail: 1 / passes^3 passes through the same gaps on no straight line."""
+def test_straightness_detects_a_sublinear_curve() -> None:
+    """Shows that the first test can fail: the gap 1 / passes^3 is not a straight line."""
     passes = np.arange(1.0, 3000.0)
     assert straightness(passes, passes**-3.0)[1] < 0.95
     assert straightness(passes, np.exp(-0.01 * passes))[1] > 0.999

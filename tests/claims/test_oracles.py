@@ -1,4 +1,4 @@
-"""Agreement with the 16 problems worked out by plain loops, in every storage."""
+"""Agreement with the 16 problems solved by plain loops, in every storage."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_iterative_solvers_agree(oracle, storage, name):
 
 
 @pytest.mark.parametrize("name", ["svrg", "saga"])
-def test_float32_rows_are_solved_as_exactly_as_they_are_stored(oracle, name):
+def test_float32_rows_are_solved_to_float64_accuracy(oracle, name):
     problem = oracle.problem("float32")
     exact = vf.solve(problem, "lstd")
     result = vf.solve(problem, name, tol=1e-14, max_passes=60_000)

@@ -1,4 +1,4 @@
-"""Whatever the log looks like, the fast code says what the naive twin says, and never a number that is none."""
+"""For random logs, the fast code agrees with the naive twin and returns only finite numbers."""
 
 import dataclasses
 
@@ -13,14 +13,14 @@ from helpers.problems import STORAGES, logs, problem_of, without_dead
 STATUSES = {"converged", "budget", "diverged", "singular", "interrupted"}
 
 
-def recorded(log):
+def transitions_of(log):
     """The same steps as Transitions, with the feature rows as observations."""
-    goes_on = log.next >= 0
+    continues = log.next >= 0
     return vf.Transitions.from_arrays(
         log.Phi[log.now],
         log.reward,
-        next_observation=np.where(goes_on[:, None], log.Phi[log.next], 0.0),
-        terminated=~goes_on,
+        next_observation=np.where(continues[:, None], log.Phi[log.next], 0.0),
+        terminated=~continues,
         episode=log.episode,
         ratio=log.ratio,
     )
@@ -71,7 +71,7 @@ def test_lstd_reaches_the_naive_minimum_with_finite_weights(log, storage):
 
 @settings(max_examples=60)
 @given(logs(), storages, st.sampled_from(["svrg", "saga", "pdbg"]), st.integers(0, 3))
-def test_default_settings_never_give_a_number_that_is_none(log, storage, solver, seed):
+def test_default_settings_return_finite_numbers(log, storage, solver, seed):
     problem = problem_of(log, storage)
     result = vf.solve(problem, solver, max_passes=30, seed=seed)
     assert result.status in STATUSES
@@ -90,8 +90,8 @@ def test_default_settings_never_give_a_number_that_is_none(log, storage, solver,
 
 @settings(max_examples=60)
 @given(logs(dual=False))
-def test_the_whole_slice_has_the_moments_of_the_log(log):
-    transitions = recorded(log)
+def test_a_full_slice_has_the_moments_of_the_log(log):
+    transitions = transitions_of(log)
     one, other = (vf.Problem(part, discount=0.9, trace=log.trace) for part in (transitions, transitions[:]))
     for left, right in zip(one.moments(), other.moments(), strict=True):
         np.testing.assert_array_equal(left, right)
@@ -102,8 +102,8 @@ def test_the_whole_slice_has_the_moments_of_the_log(log):
 
 @settings(max_examples=60)
 @given(logs(dual=False))
-def test_the_episodes_one_after_another_are_the_log(log):
-    transitions = recorded(log)
+def test_the_concatenated_episodes_equal_the_log(log):
+    transitions = transitions_of(log)
     parts = [transitions.select(episode) for episode in transitions.episodes]
     for name in ("reward", "terminated", "truncated", "episode", "ratio", "begins", "now", "next"):
         joined = np.concatenate([getattr(part, name) for part in parts])
@@ -133,8 +133,8 @@ def test_a_result_comes_back_from_its_file_bit_for_bit(tmp_path_factory, log, so
 
 @settings(max_examples=40)
 @given(logs(dual=False), st.data(), st.sampled_from(["svrg", "saga", "pdbg", "lstd"]))
-def test_a_solve_goes_on_from_the_result_of_a_shorter_log(log, data, solver):
-    transitions = recorded(log)
+def test_a_solve_can_start_from_the_result_of_a_shorter_log(log, data, solver):
+    transitions = transitions_of(log)
     earlier = transitions[: data.draw(st.integers(1, len(transitions)))]
     options = {"discount": 0.9, "trace": log.trace, "ridge": log.ridge}
     before = vf.solve(vf.Problem(earlier, **options), "lstd")
@@ -146,5 +146,5 @@ def test_a_solve_goes_on_from_the_result_of_a_shorter_log(log, data, solver):
     alive = np.setdiff1d(np.arange(problem.d), problem.dead)
     assert np.isfinite(result.theta).all()
     assert result.status in STATUSES
-    if solver != "lstd":  # which has no use for a start
+    if solver != "lstd":  # a direct method ignores the start
         np.testing.assert_array_equal(starts[0][alive], before.theta[alive])

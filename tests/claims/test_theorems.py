@@ -1,9 +1,9 @@
-"""Theorems 1 to 3 hold for the solvers as they run: P = |Q^-1 Delta|^2 shrinks at least as fast as proved.
+"""Theorems 1 to 3 hold for the solvers: P = |Q^-1 Delta|^2 decreases at least as fast as proved.
 
-The statements speak of Omega, the proofs of P (erratum 9), so P is what is looked at. For the stochastic
-methods the expectation of P is known exactly, for one update is a random linear map: its second moment is a
-matrix power. That gives two tests of each theorem, the proof's inequality from every starting point at once, and
-the solver's mean over seeds against the exact value.
+The theorems bound Omega, but their proofs bound P (erratum 9), so the tests use P. An update of a stochastic method is
+a random linear map, so the expectation of P follows exactly from a matrix power. This gives two tests of each theorem:
+the inequality of the proof for all starting points at once, and the mean of the solver over seeds against the exact
+value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS = {
 def tame_log(
     d: int = 2, n: int = 12, ratio: bool = False, trace: float = 0.0, ridge: float = 0.0, identity: bool = False
 ) -> naive.Log:
-    """Nearly orthonormal features and a short horizon, so that the theorems' step counts are about ten thousand."""
+    """Nearly orthonormal features and a short horizon, so that the theorems need only about ten thousand steps."""
     rng = np.random.default_rng(0)
     Phi = np.vstack([np.eye(d), -np.eye(d)])
     Phi = Phi + 0.05 * rng.normal(size=Phi.shape)
@@ -92,7 +92,7 @@ def test_theorem_1_predicts_enough_iterations(name: str) -> None:
     assert brute.P(state.theta, state.w) <= 1e-6 * first
 
 
-def test_theorem_1_can_fail_at_steps_that_are_too_long() -> None:
+def test_theorem_1_fails_for_steps_that_are_too_long() -> None:
     log = tame_log()
     problem, brute = problem_of(log), Brute(log)
     fastest = vf.Theory(problem).pdbg_fastest()
@@ -105,21 +105,21 @@ def test_theorem_1_can_fail_at_steps_that_are_too_long() -> None:
     assert max(b / a for a, b in pairwise(values)) > fastest.contraction
 
 
-# ---- second moments of the stochastic methods --------------------------------------------------------------
+# ---- Second moments of the stochastic methods --------------------------------------------------------------
 
 
 def second_moment(maps: list[np.ndarray], count: int) -> np.ndarray:
-    """The matrix that takes vec(E z z') to its value after `count` updates z -> F_t z, t uniform."""
+    """The matrix that maps vec(E z z') to its value after `count` updates z -> F_t z with uniform t."""
     return np.linalg.matrix_power(sum(np.kron(F, F) for F in maps) / len(maps), count)
 
 
-def expected_form(maps: list[np.ndarray], count: int, H: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """K with E[P after `count` updates] = Delta' K Delta, where z_0 = spread Delta and P is H on the top of z."""
+def expected_form(maps: list[np.ndarray], count: int, H: np.ndarray, lift: np.ndarray) -> np.ndarray:
+    """K with E[P after `count` updates] = Delta' K Delta, for z_0 = lift Delta and P = z'Hz on the first part of z."""
     size, full = len(H), len(maps[0])
     weight = np.zeros((full, full))
     weight[:size, :size] = H
     back = (weight.ravel() @ second_moment(maps, count)).reshape(full, full)
-    K = spread.T @ back @ spread
+    K = lift.T @ back @ lift
     return (K + K.T) / 2
 
 
@@ -130,17 +130,17 @@ def worst_ratio(K: np.ndarray, H: np.ndarray) -> float:
 
 
 def svrg_form(brute: Brute, step: float, inner: int) -> np.ndarray:
-    """K with E[P_1] = Delta_0' K Delta_0 after one outer iteration, by the dynamics of appendix C."""
+    """K with E[P_1] = Delta_0' K Delta_0 after one outer iteration, from the dynamics in appendix C."""
     eye, G = np.eye(len(brute.H)), brute.G
     maps = [np.block([[eye - step * G_t, step * (G_t - G)], [0 * eye, eye]]) for G_t in brute.G_t]
     return expected_form(maps, inner, brute.H, np.vstack([eye, eye]))
 
 
 def saga_form(brute: Brute, step: float, updates: int) -> np.ndarray:
-    """K with E[P_m] = Delta_0' K Delta_0 after m updates, by the dynamics of appendix D.
+    """K with E[P_m] = Delta_0' K Delta_0 after m updates, from the dynamics in appendix D.
 
-    z holds Delta and the Delta at which each row's gradient was stored. The part of G_t that all rows share,
-    ridge theta (and w where C = I), is exact and not in the table.
+    z contains Delta and, for each row, the Delta at which its gradient was stored. The part of G_t that all rows
+    share, ridge theta (and w if C = I), is exact and not in the table.
     """
     size, n = len(brute.H), brute.n
     shared = np.diag([brute.ridge] * brute.d + [brute.beta if brute.log.identity else 0.0] * brute.k)

@@ -43,7 +43,7 @@ def test_without_a_log_the_example_is_evaluated():
     assert done.stderr == ""
     assert answer["policy_value"]["estimate"] == pytest.approx(-69.6, abs=0.2)
     assert answer["steps"] == 18307
-    assert "comes with valuefit" in answer["notes"][0]
+    assert "example log of valuefit" in answer["notes"][0]
 
 
 def test_json_has_the_keys_of_to_dict_except_the_time(log):

@@ -1,4 +1,4 @@
-"""Sources: problems with known answers, and simulators equal to the real ones."""
+"""Problems with known solutions, and a simulator that equals Gymnasium's."""
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ from valuefit.datasets.mdp import random_mdp
 from valuefit.datasets.random_walk import random_walk_log, random_walk_value
 
 
-def test_random_mdp_is_the_papers():
+def test_random_mdp_has_the_sizes_of_the_paper():
     mdp = random_mdp()
     assert mdp.transition.shape == (10, 400, 400)
     assert mdp.features.shape == (400, 201)
@@ -62,15 +62,15 @@ def test_random_mdp_seeds_reproduce_to_the_bit():
     assert random_mdp(states=20, seed=7).log(1000, seed=9).now.tobytes() != one.now.tobytes()
 
 
-def test_mountain_car_is_gymnasiums_step_for_step():
+def test_mountain_car_equals_gymnasium_step_by_step():
     environment = gymnasium.make("MountainCar-v0").unwrapped
     rng = np.random.default_rng(0)
-    arrived = 0
+    goals_reached = 0
     for episode in range(6):
         environment.reset(seed=episode)
         state = np.array([environment.state])
         for _ in range(1500):
-            # pushing along the velocity reaches the goal; some noise visits the walls
+            # pushing along the velocity reaches the goal; random actions make the car hit the left wall
             action = int(rng.integers(3)) if rng.random() < 0.2 else 2 * int(state[0, 1] >= 0)
             _, reward, terminated, _, _ = environment.step(action)
             state, done = mountain_car.step(state, np.array([action]))
@@ -78,9 +78,9 @@ def test_mountain_car_is_gymnasiums_step_for_step():
             assert done[0] == terminated
             assert reward == mountain_car.REWARD
             if terminated:
-                arrived += 1
+                goals_reached += 1
                 break
-    assert arrived >= 4
+    assert goals_reached >= 4
 
 
 def test_mountain_car_stops_at_the_left_wall_as_gymnasium_does():
@@ -97,11 +97,11 @@ def policy():
     return mountain_car.sarsa()
 
 
-def test_sarsa_finds_a_good_policy(policy):
+def test_sarsa_learns_a_good_policy(policy):
     assert policy.average_length(100, seed=1) < 200
 
 
-def test_mountain_car_logs_have_the_length_asked_for_and_end_where_the_goal_is(policy):
+def test_mountain_car_logs_have_the_requested_length_and_terminate_at_the_goal(policy):
     log = policy.log(3000, seed=2)
     assert len(log) == 3000
     ends = np.flatnonzero(log.terminated)
@@ -118,7 +118,7 @@ def test_mountain_car_logs_have_the_length_asked_for_and_end_where_the_goal_is(p
 def test_mountain_car_has_the_300_features_of_the_paper(policy):
     problem = vf.Problem(policy.log(5000), policy.tiles.transform, discount=0.99)
     assert problem.d == 300
-    assert 150 < 300 - len(problem.dead) < 300  # the policy does not go everywhere
+    assert 150 < 300 - len(problem.dead) < 300  # the policy does not visit every tile
     assert (np.diff(problem.phi.matrix.indptr) == 12).all()
 
 
@@ -130,7 +130,7 @@ def test_boyans_chain_is_solved_exactly_in_the_limit(solver):
     np.testing.assert_allclose(result.theta, EXACT_WEIGHTS, atol=0.5)
 
 
-def test_the_off_policy_walk_is_evaluated_under_the_target():
+def test_lstd_finds_the_target_value_of_the_off_policy_walk():
     problem = vf.Problem(random_walk_log(20_000), discount=1.0)
     theta = vf.solve(problem, "lstd").theta
     np.testing.assert_allclose(theta, random_walk_value(), atol=0.03)

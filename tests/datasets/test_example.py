@@ -1,4 +1,4 @@
-"""The log that comes with the package: it is what its generator gives, and what the simulator does."""
+"""The example log equals its generator and the simulator."""
 
 import numpy as np
 import pytest
@@ -14,26 +14,26 @@ def log():
     return example_log()
 
 
-def test_it_is_what_the_generator_gives():
+def test_the_log_equals_its_generator():
     with np.load(FILE, allow_pickle=False) as stored:
         made = make_example()
         assert set(stored.files) == set(made)
         for name, values in made.items():
             assert stored[name].dtype == values.dtype
-            # the last digit of a cosine differs from machine to machine
+            # the last digit of a cosine depends on the machine
             np.testing.assert_allclose(stored[name], values, rtol=0, atol=1e-6, err_msg=name)
 
 
-def test_every_step_is_one_of_the_simulator(log):
+def test_every_step_follows_the_simulator(log):
     state, reached = step(log.observations[log.now].astype(float), np.asarray(log.action))
-    on = ~log.terminated
-    np.testing.assert_allclose(state[on], log.observations[log.next[on]], atol=2e-6)
+    inside = ~log.terminated
+    np.testing.assert_allclose(state[inside], log.observations[log.next[inside]], atol=2e-6)
     assert (log.reward == REWARD).all()
     assert (np.abs(state[log.terminated, 0] - 0.5) < 0.07).all()
     assert (reached == log.terminated).mean() > 0.9999
 
 
-def test_it_is_small_and_every_episode_ends(log):
+def test_the_file_is_small_and_every_episode_terminates(log):
     assert FILE.stat().st_size < 300_000
     assert FILE.is_relative_to(ROOT / "src" / "valuefit")
     assert len(log.episodes) == EPISODES == log.terminated.sum()
@@ -42,7 +42,7 @@ def test_it_is_small_and_every_episode_ends(log):
     assert f"{len(log):,}" in example_log.__doc__
 
 
-def test_its_value_is_the_mean_return_that_the_episodes_had(log):
+def test_the_estimated_value_is_near_the_mean_return(log):
     found = vf.evaluate(log).policy_value
     lengths = np.bincount(log.episode)
     returns = -(1 - 0.99**lengths) / (1 - 0.99)

@@ -1,4 +1,4 @@
-"""Features by name, by object and chosen by the data: what is fitted, what is said, what is written down."""
+"""Features by name, as objects and chosen automatically: the fitted rows, the sentence and the spec."""
 
 import json
 
@@ -22,14 +22,14 @@ def log_of(observations, seed=0):
     )
 
 
-def draws(*shape):
+def gaussian(*shape):
     return np.random.default_rng(1).standard_normal(shape)
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "auto"])
 @pytest.mark.parametrize("shape", [(400, 2), (400,), (400, 3, 4)])
-def test_every_name_gives_rows_and_a_spec_that_makes_them_again(name, shape):
-    observations = draws(*shape).round(1).astype(np.float32)
+def test_every_name_gives_rows_and_a_spec_that_reproduces_them(name, shape):
+    observations = gaussian(*shape).round(1).astype(np.float32)
     spec = {"tiles": "tiles:tilings=2,bins=2"}.get(name, name)
     fitted, sentence = make(spec, log_of(observations))
     assert sentence == fitted.sentence
@@ -40,13 +40,13 @@ def test_every_name_gives_rows_and_a_spec_that_makes_them_again(name, shape):
     assert again.columns == fitted.columns == rows.shape[1]
     assert (again.sentence, again.shape) == (fitted.sentence, fitted.shape)
     assert ("flattened" in sentence) == (len(shape) == 3)
-    assert ("outside them count as at their edge" in sentence) == (name not in ("one-hot", "identity"))
+    assert ("outside them are clipped" in sentence) == (name not in ("one-hot", "identity"))
     assert "constant" in sentence
 
 
 @pytest.mark.parametrize("name", ["auto", "fourier:order=2", "tiles:tilings=2", StandardScaler(), Fourier(2), abs])
 def test_a_problem_takes_what_make_gives_and_only_transforms(name):
-    log = log_of(draws(300, 2))
+    log = log_of(gaussian(300, 2))
     fitted, _ = make(name, log)
     part = log[:50]
     problem = vf.Problem(part, fitted, discount=0.9)
@@ -60,7 +60,7 @@ def test_a_problem_takes_what_make_gives_and_only_transforms(name):
     assert vf.solve(vf.Problem(log, fitted, discount=0.9), "lstd").status == "converged"
 
 
-def test_auto_gives_a_finite_mdp_its_table():
+def test_auto_chooses_one_hot_features_for_a_finite_mdp():
     log = random_mdp(20, 3, 5).log(2000)
     fitted, sentence = make("auto", log)
     assert sentence == (
@@ -86,37 +86,37 @@ def test_auto_gives_a_finite_mdp_its_table():
     ],
 )
 def test_auto_chooses_by_dimension_and_steps_and_says_so(shape, steps, name, columns):
-    fitted, sentence = make("auto", draws(steps, *shape))
+    fitted, sentence = make("auto", gaussian(steps, *shape))
     assert sentence.startswith(f'"auto", for {steps} steps and ')
     assert f"chose {name} ({columns} features" in sentence
     assert fitted.columns == columns
     assert ("numbers are flattened" in sentence) == (len(shape) > 1)
 
 
-def test_auto_takes_a_column_of_few_whole_numbers_for_states():
+def test_auto_treats_a_column_of_few_integers_as_states():
     whole = np.random.default_rng(0).integers(0, 9, (1000, 1))
     assert "9 states" in make("auto", whole)[1]
     assert "Fourier" in make("auto", np.arange(1000)[:, None])[1]
-    assert "too many to learn well" in make("auto", np.arange(1000))[1]
+    assert "too many to estimate well" in make("auto", np.arange(1000))[1]
 
 
-def test_too_many_features_are_told():
-    assert "325 features for 400 steps, too many" in make("polynomial", draws(400, 24))[1]
-    assert "too many" not in make("polynomial", draws(4000, 24))[1]
+def test_the_sentence_mentions_too_many_features():
+    assert "325 features for 400 steps, too many" in make("polynomial", gaussian(400, 24))[1]
+    assert "too many" not in make("polynomial", gaussian(4000, 24))[1]
 
 
-def test_options_are_read():
-    fitted, _ = make("tiles:tilings=3, bins=[4, 5],displacement=uniform,wrap=(0,)", draws(100, 2))
+def test_options_are_parsed():
+    fitted, _ = make("tiles:tilings=3, bins=[4, 5],displacement=uniform,wrap=(0,)", gaussian(100, 2))
     assert fitted.transformer.get_params()["displacement"] == "uniform"
     assert fitted.columns == 3 * 20
     assert fitted.spec["options"]["wrap"] == [0]
-    assert make("Fourier:max-features=7", draws(500, 2))[0].columns == 7
-    assert "Ranges are given" in make("polynomial:low=-9,high=9", draws(100, 2))[1]
+    assert make("Fourier:max-features=7", gaussian(500, 2))[0].columns == 7
+    assert "Ranges are given" in make("polynomial:low=-9,high=9", gaussian(100, 2))[1]
     assert make("one_hot", np.arange(9).repeat(9))[0].columns == 9
 
 
-def test_a_users_transformer_stays_untouched_unless_it_is_fitted():
-    observations = draws(200, 3)
+def test_a_users_transformer_is_cloned_unless_it_is_fitted():
+    observations = gaussian(200, 3)
     mine = make_pipeline(StandardScaler(), PolynomialFeatures(2))
     fitted, sentence = make(mine, log_of(observations))
     np.testing.assert_allclose(fitted(observations[:5]), mine.fit(observations).transform(observations[:5]))
@@ -125,7 +125,7 @@ def test_a_users_transformer_stays_untouched_unless_it_is_fitted():
     ready = StandardScaler().fit(1000 * observations)
     used, sentence = make(ready, log_of(observations))
     assert used.transformer is ready
-    assert "fitted before" in sentence
+    assert "already fitted" in sentence
     unfitted = StandardScaler()
     make(unfitted, observations)
     assert "mean_" not in vars(unfitted)
@@ -138,8 +138,8 @@ def test_features_are_fitted_to_each_distinct_observation_once():
     assert fitted(states[:1]).shape == (1, 1)
 
 
-def test_built_in_transformers_and_fitted_features_pass_through():
-    observations = draws(200, 2)
+def test_fitted_features_are_used_unchanged():
+    observations = gaussian(200, 2)
     mine = Tiles(2, 4)
     fitted, _ = make(mine, observations)
     assert "low_" not in vars(mine)
@@ -151,7 +151,7 @@ def test_built_in_transformers_and_fitted_features_pass_through():
 
 
 class Plain:
-    """A transformer that knows nothing of scikit-learn."""
+    """A transformer that does not inherit from scikit-learn."""
 
     def fit(self, X, y=None):
         self.shift_ = X.mean()
@@ -161,8 +161,8 @@ class Plain:
         return X - self.shift_
 
 
-def test_transformers_that_do_not_come_from_scikit_learn_do_as_well():
-    observations = draws(50, 2)
+def test_transformers_need_not_inherit_from_scikit_learn():
+    observations = gaussian(50, 2)
     mine = Plain()
     fitted, _ = make(mine, observations)
     np.testing.assert_allclose(fitted(observations), observations - observations.mean())
@@ -170,24 +170,24 @@ def test_transformers_that_do_not_come_from_scikit_learn_do_as_well():
 
 
 def test_callables_are_used_as_given():
-    fitted, sentence = make(lambda x: np.column_stack([x, x**2]), log_of(draws(50)))
+    fitted, sentence = make(lambda x: np.column_stack([x, x**2]), log_of(gaussian(50)))
     assert sentence == "Used the callable <lambda> (2 features) as given."
-    assert fitted(draws(4)).shape == (4, 2)
-    sparse_rows, _ = make(lambda x: sparse.csr_matrix(x), draws(50, 3))
-    assert sparse.issparse(sparse_rows(draws(4, 3)))
-    stateless, _ = make(FunctionTransformer(np.tanh), draws(50, 3))
-    np.testing.assert_allclose(stateless(draws(4, 3)), np.tanh(draws(4, 3)))
+    assert fitted(gaussian(4)).shape == (4, 2)
+    sparse_rows, _ = make(lambda x: sparse.csr_matrix(x), gaussian(50, 3))
+    assert sparse.issparse(sparse_rows(gaussian(4, 3)))
+    stateless, _ = make(FunctionTransformer(np.tanh), gaussian(50, 3))
+    np.testing.assert_allclose(stateless(gaussian(4, 3)), np.tanh(gaussian(4, 3)))
 
 
-def test_images_reach_a_users_transformer_as_they_are():
-    images = draws(40, 8, 8)
+def test_images_are_not_flattened_for_a_users_transformer():
+    images = gaussian(40, 8, 8)
     encoder = make_pipeline(FunctionTransformer(lambda x: x.reshape(len(x), -1)), PCA(3))
     assert make(encoder, images)[0](images).shape == (40, 3)
 
 
-def test_a_single_number_may_come_with_or_without_its_axis():
-    fitted, _ = make("fourier", draws(100))
-    np.testing.assert_array_equal(fitted(draws(5)), fitted(draws(5)[:, None]))
+def test_observations_of_one_number_may_have_one_or_two_axes():
+    fitted, _ = make("fourier", gaussian(100))
+    np.testing.assert_array_equal(fitted(gaussian(5)), fitted(gaussian(5)[:, None]))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_single_number_may_come_with_or_without_its_axis():
         ("fourier:order", "'order' is not of the form option=value"),
         ("fourier:order=", "'order=' is not of the form"),
         ("fourier:order=five", "order is 'five'; it must be a whole number"),
-        ("tiles:wrap=1", "option of the wrong kind"),
+        ("tiles:wrap=1", "option of the wrong type"),
         ("tiles:tilings=2.5", "tilings is 2.5"),
         ("auto:order=3", "takes no options"),
         (Fourier, r"class Fourier; give an instance, Fourier\(\)"),
@@ -210,35 +210,44 @@ def test_a_single_number_may_come_with_or_without_its_axis():
         (lambda x: np.ones((7, 2)), r"shape \(7, 2\) for 1 observations"),
     ],
 )
-def test_what_cannot_be_used_is_a_sentence(features, words):
+def test_invalid_features_are_refused(features, words):
     with pytest.raises(ValueError, match=words):
-        make(features, draws(100, 2))
+        make(features, gaussian(100, 2))
 
 
-def test_observations_that_do_not_fit_are_a_sentence():
-    fitted, _ = make("fourier", draws(100, 2))
+def test_invalid_observations_are_refused():
+    fitted, _ = make("fourier", gaussian(100, 2))
     with pytest.raises(ValueError, match=r"fitted on observations of shape \(2,\), but these have shape \(3,\)"):
-        fitted(draws(5, 3))
+        fitted(gaussian(5, 3))
     with pytest.raises(ValueError, match="NaN or infinite at row 1"):
         fitted(np.array([[0.0, 0.0], [np.nan, 0.0]]))
     with pytest.raises(ValueError, match="84 x 84 x 4 = 28224 numbers, too many for 'polynomial'"):
         make("auto", np.zeros((3, 84, 84, 4), np.uint8))
     with pytest.raises(ValueError, match="no observations"):
         make("auto", np.zeros((0, 2)))
-    growing, _ = make(lambda x: np.ones((len(x), len(x))), draws(100, 2))
-    with pytest.raises(ValueError, match="gave 3 columns, but 1 before"):
-        growing(draws(3, 2))
+    growing, _ = make(lambda x: np.ones((len(x), len(x))), gaussian(100, 2))
+    with pytest.raises(ValueError, match="returned 3 columns, but 1 before"):
+        growing(gaussian(3, 2))
+
+
+@pytest.mark.parametrize("states", [[3, 7, 3, 11], [[3.5, 1], [2.5, 4], [3.5, 4]]])
+def test_a_one_hot_spec_needs_no_category_0(states):
+    states = np.array(states)
+    fitted, _ = make("one-hot", states)
+    again = from_spec(json.loads(json.dumps(fitted.spec)))
+    assert again.columns == fitted.columns
+    assert (again(states) != fitted(states)).nnz == 0
 
 
 @pytest.mark.parametrize(
     "spec", [{}, {"name": "fourier"}, [], {"name": "os", "options": {}, "shape": [2], "sentence": ""}]
 )
-def test_a_spec_that_make_did_not_write_is_refused(spec):
+def test_an_invalid_spec_is_refused(spec):
     with pytest.raises(ValueError, match=r"exactly the keys|no features 'os'"):
         from_spec(spec)
 
 
-def test_fitted_features_show_themselves_in_a_line():
-    fitted, _ = make("polynomial:degree=1", draws(100, 2))
+def test_the_repr_of_fitted_features_is_one_line():
+    fitted, _ = make("polynomial:degree=1", gaussian(100, 2))
     assert repr(fitted).startswith("Fitted(3 features of observations (2,): Used polynomials of degree 1")
     assert isinstance(fitted, Fitted)

@@ -1,4 +1,4 @@
-"""Fourier, RBF, polynomial, one-hot, identity and state-action features against plain loops and closed forms."""
+"""Fourier, RBF, polynomial, one-hot, identity and state-action features, compared with plain loops."""
 
 import itertools
 
@@ -18,16 +18,17 @@ from valuefit.features import RBF, Fourier, Identity, OneHot, Polynomial, StateA
 from valuefit.features.scaling import lowest_indices
 
 DENSE = [Fourier(3), RBF(16), Polynomial(3)]
-# Categories of floats are all different, and a check refits on rows it never saw.
-SCIKIT = [Tiles(2, 3), Fourier(), RBF(10), Polynomial(), OneHot(unknown="zero"), Identity()]
+# unknown="zero": scikit-learn's checks transform rows that were not in the data
+CHECKED = [Tiles(2, 3), Fourier(), RBF(10), Polynomial(), OneHot(unknown="zero"), Identity()]
 
 
-def draws(shape, seed=0):
+def uniform(shape, seed=0):
     return np.random.default_rng(seed).uniform(-2, 5, shape)
 
 
-@pytest.mark.parametrize("transformer", SCIKIT, ids=lambda t: type(t).__name__)
-def test_scikit_learn_finds_nothing_wrong(transformer):
+@pytest.mark.filterwarnings("ignore:Estimator .* does not inherit from `sklearn.base.BaseEstimator`:UserWarning")
+@pytest.mark.parametrize("transformer", CHECKED, ids=lambda t: type(t).__name__)
+def test_the_estimator_checks_of_scikit_learn_pass(transformer):
     report = check_estimator(transformer, on_skip=None)
     skipped = {check["check_name"] for check in report if check["status"] != "passed"}
     assert skipped <= {"check_array_api_input"}  # runs only with SCIPY_ARRAY_API set
@@ -35,7 +36,7 @@ def test_scikit_learn_finds_nothing_wrong(transformer):
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 40))
-def test_lowest_indices_are_the_lowest_of_all(dimensions, order, count):
+def test_lowest_indices_equal_a_sorted_enumeration(dimensions, order, count):
     everything = sorted(
         itertools.product(range(order + 1), repeat=dimensions),
         key=lambda c: (sum(k * k for k in c), sum(k > 0 for k in c)),
@@ -48,8 +49,8 @@ def test_lowest_indices_are_the_lowest_of_all(dimensions, order, count):
 
 
 @pytest.mark.parametrize(("dimensions", "order"), [(1, 9), (2, 4), (3, 2), (12, 1)])
-def test_fourier_is_the_cosine_of_every_wave(dimensions, order):
-    X = draws((200, dimensions))
+def test_fourier_features_are_cosines(dimensions, order):
+    X = uniform((200, dimensions))
     fourier = Fourier(order, max_features=100).fit(X)
     low, high = X.min(axis=0), X.max(axis=0)
     slow = np.array([[np.cos(np.pi * np.dot(c, (x - low) / (high - low))) for c in fourier.coefficients_] for x in X])
@@ -58,16 +59,16 @@ def test_fourier_is_the_cosine_of_every_wave(dimensions, order):
     assert (slow[:, 0] == 1).all()
 
 
-def test_fourier_in_many_dimensions_keeps_to_its_limit():
-    fourier = Fourier(5, max_features=200).fit(draws((50, 40)))
-    assert fourier.transform(draws((3, 40))).shape == (3, 200)
+def test_fourier_in_many_dimensions_respects_max_features():
+    fourier = Fourier(5, max_features=200).fit(uniform((50, 40)))
+    assert fourier.transform(uniform((3, 40))).shape == (3, 200)
     assert fourier.coefficients_.sum(axis=1).max() == 2
     assert "lowest frequencies only" in fourier.describe()
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 4])
 def test_polynomials_are_products_of_legendre_polynomials(degree):
-    X = draws((100, 3))
+    X = uniform((100, 3))
     polynomial = Polynomial(degree).fit(X)
     Z = 2 * (X - X.min(axis=0)) / np.ptp(X, axis=0) - 1
     slow = np.ones((100, len(polynomial.degrees_)))
@@ -79,7 +80,7 @@ def test_polynomials_are_products_of_legendre_polynomials(degree):
     assert {tuple(c) for c in polynomial.degrees_} == set(monomials)
 
 
-def test_polynomials_are_well_conditioned_where_monomials_are_not():
+def test_polynomials_are_better_conditioned_than_monomials():
     X = np.random.default_rng(0).uniform(100, 101, (20_000, 1))
     rows = Polynomial(10).fit_transform(X)
     assert np.linalg.cond(rows.T @ rows) < 2
@@ -87,7 +88,7 @@ def test_polynomials_are_well_conditioned_where_monomials_are_not():
 
 
 def test_polynomials_keep_low_degrees_and_single_variables_first():
-    polynomial = Polynomial(2, max_features=10).fit(draws((50, 6)))
+    polynomial = Polynomial(2, max_features=10).fit(uniform((50, 6)))
     assert polynomial.degrees_.sum(axis=1).tolist() == [0] + [1] * 6 + [2] * 3
     assert (polynomial.degrees_.max(axis=1)[7:] == 2).all()
     assert "lowest degrees only" in polynomial.describe()
@@ -95,7 +96,7 @@ def test_polynomials_keep_low_degrees_and_single_variables_first():
 
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
 def test_radial_basis_functions_are_gaussians_around_their_centres(dimensions):
-    X = draws((500, dimensions))
+    X = uniform((500, dimensions))
     rbf = RBF(25).fit(X)
     span = X.max(axis=0) - X.min(axis=0)
     slow = np.exp(-(cdist(X / span, rbf.centres_ / span) ** 2) / (2 * rbf.bandwidth_**2))
@@ -104,41 +105,41 @@ def test_radial_basis_functions_are_gaussians_around_their_centres(dimensions):
     assert 10 < len(rbf.centres_) <= 25
 
 
-def test_centres_stand_on_a_grid_where_there_are_data():
+def test_centres_are_the_grid_points_near_data():
     square = RBF(25).fit(np.random.default_rng(0).random((5000, 2)))
     np.testing.assert_allclose(np.unique(square.centres_[:, 0].round(3)), [0, 0.25, 0.5, 0.75, 1], atol=0.01)
     assert square.bandwidth_ == 0.25
     along = np.random.default_rng(0).random(5000)
     diagonal = RBF(100).fit(np.column_stack([along, along]))
-    assert len(diagonal.centres_) < 60  # corners far from the diagonal are left out
+    assert len(diagonal.centres_) < 60  # grid points far from the diagonal are dropped
     assert diagonal.transform(np.column_stack([along, along])).max(axis=0).min() >= 0.1
 
 
-def test_k_means_gives_the_same_bits_and_copes_with_few_points():
-    X = draws((2000, 4))
+def test_k_means_is_reproducible_and_handles_few_points():
+    X = uniform((2000, 4))
     assert (RBF(20, seed=3).fit(X).centres_ == RBF(20, seed=3).fit(X).centres_).all()
-    few = RBF(20).fit(np.repeat(draws((3, 4)), 10, axis=0))
+    few = RBF(20).fit(np.repeat(uniform((3, 4)), 10, axis=0))
     assert len(few.centres_) == 3
     assert RBF(20).fit(np.ones((5, 4))).transform(np.ones((1, 4))).tolist() == [[1.0, 1.0]]
 
 
 def test_centres_and_bandwidth_can_be_given():
-    X = draws((50, 2))
+    X = uniform((50, 2))
     rbf = RBF([[0.0, 0.0], [1.0, 1.0]], 0.5, low=0, high=1).fit(X)
     np.testing.assert_allclose(rbf.transform([[0.0, 0.0]]), [[1, 1, np.exp(-4)]])
 
 
 @pytest.mark.parametrize("transformer", DENSE, ids=lambda t: type(t).__name__)
-def test_observations_outside_the_range_count_as_at_its_edge(transformer):
-    X = draws((300, 2))
+def test_observations_outside_the_range_are_clipped(transformer):
+    X = uniform((300, 2))
     fitted = clone(transformer).fit(X)
     low, high = X.min(axis=0), X.max(axis=0)
     np.testing.assert_array_equal(fitted.transform([low - 9, high + 1e300]), fitted.transform([low, high]))
 
 
 @pytest.mark.parametrize("transformer", DENSE, ids=lambda t: type(t).__name__)
-def test_a_dimension_that_never_changes_adds_nothing(transformer):
-    X = draws((300, 2))
+def test_a_constant_dimension_is_ignored(transformer):
+    X = uniform((300, 2))
     frozen = np.column_stack([X[:, 0], np.full(300, 7.0), X[:, 1]])
     rows = clone(transformer).fit(frozen).transform(frozen)
     np.testing.assert_allclose(rows, clone(transformer).fit(X).transform(X), atol=1e-14)
@@ -147,7 +148,7 @@ def test_a_dimension_that_never_changes_adds_nothing(transformer):
 
 @pytest.mark.parametrize("transformer", [*DENSE, OneHot(), Tiles(3, 4)], ids=lambda t: type(t).__name__)
 def test_a_constant_is_in_the_span(transformer):
-    X = draws((300, 2)).round()
+    X = uniform((300, 2)).round()
     rows = clone(transformer).fit_transform(X)
     rows = rows.toarray() if sparse.issparse(rows) else rows
     weights = np.linalg.lstsq(rows, np.ones(300), rcond=None)[0]
@@ -155,14 +156,14 @@ def test_a_constant_is_in_the_span(transformer):
 
 
 @pytest.mark.parametrize("transformer", [*DENSE, Identity(), Tiles(3, 4)], ids=lambda t: type(t).__name__)
-def test_float32_gives_the_rows_of_the_same_numbers_in_float64(transformer):
-    X = draws((100, 3)).astype(np.float32)
+def test_float32_observations_give_float64_rows(transformer):
+    X = uniform((100, 3)).astype(np.float32)
     single, double = clone(transformer).fit_transform(X), clone(transformer).fit_transform(X.astype(np.float64))
     assert single.dtype == np.float64
     assert abs(single - double).max() == 0
 
 
-def test_one_hot_is_a_table_of_states():
+def test_one_hot_has_one_column_per_state():
     states = np.array([3, 7, 3, 11])
     rows = OneHot().fit_transform(states)
     assert rows.format == "csr"
@@ -171,9 +172,11 @@ def test_one_hot_is_a_table_of_states():
     assert two.toarray().tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 0, 1]]
 
 
-def test_a_state_that_was_not_in_the_data_is_a_sentence_or_zeros():
+def test_an_unknown_state_raises_or_gives_zeros():
     states = np.array([3, 7, 3, 11])
-    with pytest.raises(ValueError, match=r"Row 1 has 8 in column 0.*nothing is known"):
+    with pytest.raises(
+        ValueError, match=r"Row 1 has 8 in column 0, which is not among the 3 values .* use unknown=.zero."
+    ):
         OneHot().fit(states).transform(np.array([7, 8]))
     rows = OneHot(unknown="zero").fit(states).transform(np.array([7, 8, 99, 11]))
     assert rows.toarray().tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
@@ -181,7 +184,9 @@ def test_a_state_that_was_not_in_the_data_is_a_sentence_or_zeros():
 
 
 def naive_blocks(rows, weights):
-    return np.array([np.concatenate([p * row for p in chances]) for row, chances in zip(rows, weights, strict=True)])
+    return np.array(
+        [np.concatenate([p * row for p in probabilities]) for row, probabilities in zip(rows, weights, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("features", ["fourier:order=2", "tiles:tilings=2,bins=3", "one-hot"])
@@ -193,21 +198,21 @@ def test_state_action_rows_have_a_block_for_each_action(features, actions):
     stacked = StateAction(features).fit(np.column_stack([observations, action]))
     rows = stacked.features_.transform(observations)
     rows = rows.toarray() if sparse.issparse(rows) else rows
-    chances = rng.dirichlet(np.ones(actions), 60) * (rng.random((60, actions)) < 0.7)
+    probabilities = rng.dirichlet(np.ones(actions), 60) * (rng.random((60, actions)) < 0.7)
     for found, weights in (
         (stacked.transform(np.column_stack([observations, action])), np.eye(actions)[action]),
         (stacked.rows(observations, action), np.eye(actions)[action]),
-        (stacked.expected(observations, chances), chances),
+        (stacked.expected(observations, probabilities), probabilities),
     ):
         dense = found.toarray() if sparse.issparse(found) else found
         np.testing.assert_allclose(dense, naive_blocks(rows, weights), rtol=1e-15)
     assert len(stacked.get_feature_names_out()) == actions * rows.shape[1]
-    # rows of one action out of seven are mostly zeros, however dense the features
+    # with seven actions most entries of a row are zero, even if the state features are dense
     assert sparse.issparse(stacked.rows(observations, action)) == (actions == 7 or features != "fourier:order=2")
 
 
 def test_state_action_features_are_a_scikit_learn_transformer():
-    X = np.column_stack([draws((40, 2)), np.arange(40) % 2])
+    X = np.column_stack([uniform((40, 2)), np.arange(40) % 2])
     stacked = clone(StateAction(make_pipeline(StandardScaler(), Polynomial(1)), actions=3))
     assert stacked.fit_transform(X).shape == (40, 9)
     assert stacked.get_params()["actions"] == 3
@@ -240,7 +245,7 @@ def test_wrong_settings_are_refused(transformer, words):
 
 
 def test_wrong_state_action_rows_are_refused():
-    X = np.column_stack([draws((10, 2)), np.arange(10) % 2])
+    X = np.column_stack([uniform((10, 2)), np.arange(10) % 2])
     stacked = StateAction("polynomial").fit(X)
     with pytest.raises(ValueError, match="action of row 1 is 2; actions run from 0 to 1"):
         stacked.rows(X[:2, :2], [0, 2])

@@ -1,1 +1,1 @@
-"""What several tests share: builders of problems and logs, writers of files, runners of commands."""
+"""Code that several tests share: problems and logs, file writers, command runners."""

@@ -1,4 +1,4 @@
-"""Solvers with adapted steps, epoch by epoch."""
+"""Runs of solvers with adaptive step sizes, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from valuefit.solvers.adaptive_steps import Course
 from valuefit.solvers.solver import State
 
 STEERED = ["pdbg", "svrg", "saga"]
-
-
 SOLVERS = {name: vf.solvers.find(name) for name in STEERED}
 
 
 def course_of(state: State) -> Course:
+    """The step controller in the memory of a solver."""
     course = state.memory[-1] if isinstance(state.memory, tuple) else state.memory
     assert isinstance(course, Course)
     return course
@@ -26,6 +25,7 @@ def zeros(problem: vf.Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run(name: str, problem: vf.Problem, state: State, epochs: int) -> tuple[State, list[float]]:
+    """The state after so many epochs, and the passes of each epoch."""
     rng, costs = np.random.default_rng(0), []
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(epochs):
@@ -35,4 +35,5 @@ def run(name: str, problem: vf.Problem, state: State, epochs: int) -> tuple[Stat
 
 
 def matrix_of(balanced: Balanced) -> np.ndarray:
+    """The preconditioner as a dense matrix."""
     return np.diag(balanced.scale) + balanced.sides @ balanced.core @ balanced.sides.T

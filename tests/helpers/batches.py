@@ -1,4 +1,4 @@
-"""Batched updates of SVRG and SAGA set up for comparison with their naive twins."""
+"""Comparison of the mini-batch kernels of SVRG and SAGA with their naive twins."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ STEPS = 0.02, 0.05
 
 
 class Setting:
-    """A problem with its twin, draws with repeats, and the weights and matrices of a metric."""
+    """A problem with its naive log, row draws with repeats, sampling weights and preconditioners."""
 
     def __init__(self, case: Case, *, plain: bool = False, count: int | None = None) -> None:
         self.log = case.log()
         self.problem = problem_of(self.log, case.storage)
         self.start = start_of(self.log)
         n = self.problem.n
-        self.draws = np.random.default_rng(5).integers(
-            0, n, 2 * n + 2
-        )  # no multiple of 3, so that the last batch is shorter
-        self.draws[1] = self.draws[0]  # a row twice in its batch
+        # 2 n + 2 is no multiple of 3, so the last batch of three rows is shorter
+        self.draws = np.random.default_rng(5).integers(0, n, 2 * n + 2)
+        self.draws[1] = self.draws[0]  # the same row twice in one batch
         metric = mixed_metric(self.problem, count or n)
         self.weight = np.ones(n) if plain else metric.weight
         self.theta = np.eye(self.problem.d) if plain else metric.theta
         self.w = np.eye(self.problem.k) if plain else metric.w
 
     def twin(self, name: str, batch: int) -> list[tuple[np.ndarray, ...]]:
+        """The iterates of the naive twin after each batch."""
         naive_batches = {"svrg": naive.svrg_batches, "saga": naive.saga_batches}[name]
         return naive_batches(
             self.log, *self.start, [self.draws], batch, self.weight, self.theta, self.w, *STEPS
         )  # fmt: skip
 
     def rows(self, draws: np.ndarray) -> tuple:
+        """The arguments of the kernels that hold rows and per-step data."""
         p = self.problem
         return p.phi.kernel, p.psi.kernel, p.u.kernel, *p.steps(draws)
 
     def fast(self, name: str, count: int, batch: int | None, kernel: object = None) -> tuple[np.ndarray, ...]:
-        """What the kernel makes of the first `count` draws; batch None: the kernel for single rows, unweighted."""
+        """The iterates of the kernel after `count` draws; batch None: the unweighted kernel for single rows."""
         return (self._svrg if name == "svrg" else self._saga)(self.draws[:count], batch, kernel)
 
     def _svrg(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
@@ -92,11 +93,11 @@ class Setting:
         return theta, w, B_theta, B_w, mean_theta, mean_w
 
     def apart(self, name: str, batch: int, kernel: object = None) -> float:
-        """How far kernel and twin are apart after any of the updates."""
+        """The largest difference between kernel and twin after any batch."""
         ends = [min(len(self.draws), start + batch) for start in range(0, len(self.draws), batch)]
         expected = self.twin(name, batch)
         found = [self.fast(name, end, batch, kernel) for end in ends]
-        assert apart(expected[-1][:1], self.start[:1]) > 1e-3, "the twin stood still, so this compares nothing"
+        assert apart(expected[-1][:1], self.start[:1]) > 1e-3, "the twin did not move, so the comparison is empty"
         return max(apart(one, other) for one, other in zip(found, expected, strict=True))
 
 
@@ -119,16 +120,16 @@ def axpy2v(rows: np.ndarray, i: int, j: int, discount: float, a: float, x: np.nd
 
 
 def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
-    """The kernel's own source with one thing changed, run in plain Python, which needs no compilation."""
+    """The kernel in plain Python, without compilation, with the text `right` of its source replaced by `wrong`."""
     source = inspect.getsource({"svrg": svrg.batches, "saga": saga.batches}[name].py_func)
     source = source.replace("@compiled\n", "")
     assert right in source
-    space = IN_PLAIN_PYTHON | {"axpy": axpy, "axpyv": axpyv, "axpy2": axpy2, "axpy2v": axpy2v}
-    exec(source.replace(right, wrong) if right else source, space)
-    return space["batches"]
+    namespace = PYTHON_FUNCTIONS | {"axpy": axpy, "axpyv": axpyv, "axpy2": axpy2, "axpy2v": axpy2v}
+    exec(source.replace(right, wrong) if right else source, namespace)
+    return namespace["batches"]
 
 
-IN_PLAIN_PYTHON = {
+PYTHON_FUNCTIONS = {
     "np": np,
     "fetch": lambda rows, i: None,
     "times": lambda metric, x: metric @ x,

@@ -1,4 +1,4 @@
-"""The paper's constants and matrices from explicit dense formulas: every A_t, C_t and G_t is formed."""
+"""The paper's constants and matrices from dense formulas that form every A_t, C_t and G_t."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Brute:
         return x[: self.d], x[self.d :]
 
     def Delta(self, theta: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The scaled residue (theta - theta*, (w - w*) / sqrt(beta))."""
+        """The scaled error (theta - theta*, (w - w*) / sqrt(beta))."""
         best_theta, best_w = self.saddle_point
         return np.concatenate([theta - best_theta, (w - best_w) / math.sqrt(self.beta)])
 
@@ -80,6 +80,6 @@ class Brute:
         return float(Delta @ self.H @ Delta)
 
     def Omega2(self, theta: np.ndarray, w: np.ndarray) -> float:
-        """The squared norm of the statements: |theta - theta*|^2 + |w - w*|^2 / beta."""
+        """The squared norm in the theorems: |theta - theta*|^2 + |w - w*|^2 / beta."""
         Delta = self.Delta(theta, w)
         return float(Delta @ Delta)

@@ -1,4 +1,4 @@
-"""Problems and logs for tests: the oracles, random ones, and ones that are hard in a known way."""
+"""Problems and logs for tests: the oracles, random problems, and problems with a known difficulty."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from valuefit.features import Tiles
 from valuefit.solvers.solver import Solver, Steps
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 STORAGES = {
     "dense": np.asarray,
     "csr": sparse.csr_array,
@@ -27,7 +25,7 @@ STORAGES = {
 
 
 def problem_of(log: naive.Log, storage: str = "dense") -> vf.Problem:
-    """The fast problem of a naive log."""
+    """The `Problem` of a naive log."""
     convert = STORAGES[storage]
     own_dual = log.Psi is not log.Phi and not (log.Psi.shape == log.Phi.shape and np.array_equal(log.Psi, log.Phi))
     return vf.Problem.from_rows(
@@ -46,7 +44,7 @@ def problem_of(log: naive.Log, storage: str = "dense") -> vf.Problem:
 
 
 def raw(name: str, problem: vf.Problem) -> Solver:
-    """pdbg, svrg or saga as in the paper, with steps fixed beforehand: no metric, and nothing is adapted."""
+    """pdbg, svrg or saga as in the paper: fixed step sizes and no preconditioner."""
     solver = solvers.find(name)
     assert isinstance(solver, Steps)
     step_theta, step_w = solver.auto_steps(problem)
@@ -54,7 +52,7 @@ def raw(name: str, problem: vf.Problem) -> Solver:
 
 
 class Oracle:
-    """One of the 16 small problems worked out by plain loops."""
+    """One of the 16 small problems whose solutions were computed by plain loops."""
 
     def __init__(self, number: int) -> None:
         with np.load(ROOT / "tests" / "fixtures" / "oracles.npz") as stored:
@@ -73,7 +71,7 @@ class Oracle:
 
 
 def cosines(n, d, *, discount=0.9, seed=0, spread=1.0, ratio=False, **settings):
-    """Random Fourier features of a slow process: rows that all differ, conditioning by `spread`."""
+    """Random Fourier features of an AR(1) process: distinct rows; a smaller `spread` gives worse conditioning."""
     rng = np.random.default_rng(seed)
     x, noise = np.zeros((n + 1, 4)), rng.standard_normal((n + 1, 4))
     for t in range(n):
@@ -86,7 +84,7 @@ def cosines(n, d, *, discount=0.9, seed=0, spread=1.0, ratio=False, **settings):
 
 
 def collinear(n=60, d=5, **settings):
-    """Two features are equal, one is never seen."""
+    """A problem with two equal features and one that is always zero."""
     log = naive.random_log(np.random.default_rng(3), n=n, d=d, **settings)
     rows = log.Phi.copy()
     rows[:, 2] = rows[:, 1]
@@ -111,7 +109,7 @@ def slow_process(rng, n, d):
 
 
 def hard(kind):
-    """Problems on which a residual, or a preconditioner that misses small directions, would be believed too soon."""
+    """Problems on which a small residual does not imply a small gap, so that a naive stopping test stops too early."""
     rng = np.random.default_rng(0)
     if kind == "five features a thousand times smaller":
         x = slow_process(rng, 2000, 40)
@@ -123,7 +121,7 @@ def hard(kind):
         one, other = (sparse.random_array((3001, 300), density=0.02, rng=seed, format="csr") for seed in (1, 2))
         return chain(sparse.hstack([one, one + 1e-2 * other]).tocsr(), rng.standard_normal(3000))
     x = slow_process(rng, 1500, 30)
-    return chain(x, (x @ rng.standard_normal(30))[:-1], ridge=1e3)  # F(0) - F* is a tiny part of F(0)
+    return chain(x, (x @ rng.standard_normal(30))[:-1], ridge=1e3)  # F(0) - F* is a small fraction of F(0)
 
 
 def walk(rows: np.ndarray, reward: np.ndarray, discount: float = 0.9, **settings: object) -> vf.Problem:
@@ -136,6 +134,7 @@ def bumps(x: np.ndarray, width: float) -> np.ndarray:
 
 
 def make(kind: str) -> vf.Problem:
+    """The problem of a kind in `KINDS`."""
     rng = np.random.default_rng(7)
     n, d = 600, 10
     x = slow_process(rng, n, d)
@@ -180,7 +179,7 @@ def sparse_of(problem: vf.Problem) -> vf.Problem:
 
 
 def tiled(**given: object) -> vf.Problem:
-    """Tile coding of a slow walk: columns that are seldom or never visited, and a constant in the span only."""
+    """Tile coding of an AR(1) process: rarely and never visited columns, and a constant only in the span."""
     rng = np.random.default_rng(1)
     n = 800
     x = np.zeros((n + 1, 2))
@@ -192,14 +191,14 @@ def tiled(**given: object) -> vf.Problem:
 
 
 def wide_log(n=400, episodes=20, seed=0, **columns):
-    """Random observations of two numbers."""
+    """A log with random two-dimensional observations."""
     rng = np.random.default_rng(seed)
     each = n // episodes
     given = {"reward": rng.normal(size=n), "terminated": np.arange(n) % each == each - 1} | columns
     return vf.Transitions.from_arrays(rng.normal(size=(n, 2)), **given)
 
 
-VALUES = st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.0, 0.25, 1.0, 3.0])  # exact in float32; zeros and repeats are common
+VALUES = st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.0, 0.25, 1.0, 3.0])  # exact in float32; zeros and ties are frequent
 
 
 def matrix(draw, rows, columns):
@@ -209,7 +208,7 @@ def matrix(draw, rows, columns):
 
 @st.composite
 def logs(draw, dual=True):
-    """Logs of 1 to 30 steps: episodes from one step on, rows shared or not, ratios of 0, columns without data."""
+    """Logs of 1 to 30 steps: short episodes, shared or distinct rows, ratios of 0, columns without data."""
     lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
     ends = draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
     states = draw(st.none() | st.integers(1, 5))
@@ -253,7 +252,7 @@ def logs(draw, dual=True):
 
 
 def without_dead(log):
-    """The log as Problem takes it: a feature that no step starts from is zero everywhere."""
+    """The log as `Problem` treats it: a feature that is zero in all `now` rows is set to zero everywhere."""
     Phi = log.Phi * (log.Phi[log.now] != 0).any(axis=0)
     return log._replace(Phi=Phi, Psi=Phi if log.Psi is log.Phi else log.Psi)
 

@@ -1,4 +1,4 @@
-"""A solver and its naive twin side by side: problems of every kind, preset draws, and how far iterates are apart."""
+"""Comparison of solvers with their naive twins: all combinations of settings, with the same row draws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE = {"dense": 1e-10, "csr": 1e-10, "float32": 1e-9}
 
 
 class Case(NamedTuple):
-    """One combination of what a problem can have."""
+    """One combination of the options of a problem."""
 
     storage: str = "dense"
     ratio: bool = False
@@ -51,7 +51,7 @@ class Case(NamedTuple):
         n, d = (20, 8) if self.storage == "csr" else (16, 3)
         log = naive.random_log(rng, n, d, d + 2 if self.more else d, self.ratio, self.trace, self.ridge, self.identity)
         Psi = log.Psi
-        if self.storage == "csr":  # the constant and two others in each row, so that trace rows stay sparse too
+        if self.storage == "csr":  # the constant and two other features per row, so that trace rows are sparse
             shown = np.argsort(rng.random(Psi[:, 1:].shape), axis=1) < 2
             Psi = np.hstack([Psi[:, :1], Psi[:, 1:] * shown])
         if self.storage == "float32":
@@ -82,7 +82,7 @@ def start_of(log: naive.Log) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Preset:
-    """Stands in for the random generator of an epoch and hands out draws that were made before."""
+    """A replacement for the random generator of an epoch that returns given draws."""
 
     def __init__(self, draws: list[np.ndarray], n: int) -> None:
         self.draws, self.n = list(draws), n
@@ -164,7 +164,7 @@ def run(solver: Solver, problem: vf.Problem, start: tuple, draws: list[np.ndarra
 
 
 def schedules(n: int) -> list[list[int]]:
-    """Epoch lengths: prefixes of one epoch, each with a second epoch after it; single updates; many epochs."""
+    """Epoch lengths: two epochs of various lengths, epochs of single updates, and many epochs."""
     return [[j, j] for j in (1, 2, 3, 5, n, 2 * n, 5 * n)] + [[1] * 8, [n] * 6]
 
 
@@ -178,7 +178,7 @@ def label(value: object) -> str | None:
 
 
 def pairs(taken: bool) -> list[tuple[str, Case]]:
-    """The combinations that a method takes, or those it refuses."""
+    """The combinations that each method accepts, or those that it refuses."""
     return [
         (name, case)
         for name, method in METHODS.items()

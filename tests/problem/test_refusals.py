@@ -254,7 +254,7 @@ def test_rows_with_columns_of_other_lengths_are_refused(name):
 
 @pytest.mark.parametrize("shape", [(3, 2), (5, 2), (4,), (4, 2, 2)])
 def test_features_without_one_row_an_observation_are_refused(shape):
-    sentence = r"gave an array of shape .* for 4 observations.*one row an observation"
+    sentence = r"returned an array of shape .* for 4 observations.*one row for each observation"
     with pytest.raises(ValueError, match=f"^features {sentence}"):
         vf.Problem(log_of(), lambda observations: np.ones(shape))
     with pytest.raises(ValueError, match=f"^dual_features {sentence}"):

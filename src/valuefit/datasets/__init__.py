@@ -1,4 +1,4 @@
-"""Problems with known answers and the log that comes with the package; public as `valuefit.datasets`."""
+"""Problems with known solutions, simulators and the example log; public as `valuefit.datasets`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from valuefit.datasets.mdp import RandomMDP, random_mdp
     from valuefit.datasets.random_walk import random_walk_log, random_walk_value
 
-_HOME = {
+_MODULES = {
     "RandomMDP": "mdp",
     "ar1_log": "ar1",
     "baird_features": "baird",
@@ -34,9 +34,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imported on first use."""
+    """Import on first use."""
     if name == "mountain_car":
         return importlib.import_module("valuefit.datasets.mountain_car")
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"valuefit.datasets has no {name!r}; it has {', '.join(__all__)}.")
-    return getattr(importlib.import_module(f"valuefit.datasets.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"valuefit.datasets.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""A slow Gaussian process seen through random Fourier features: as many distinct rows and features as wanted."""
+"""A Gaussian AR(1) process with random Fourier features: any number of distinct rows and features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from valuefit.typing import Array
 
 
 def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int = 0) -> Transitions:
-    """One unending episode of x' = memory x + noise, of unit variance; rewards are the first coordinate plus noise."""
+    """One truncated episode of x' = memory x + noise with unit variance; reward: first coordinate of x plus noise."""
     rng = np.random.default_rng(seed)
     noise = np.sqrt(1 - memory**2) * rng.standard_normal((steps + 1, dimensions))
     x = signal.lfilter([1.0], [1.0, -memory], noise, axis=0)
@@ -27,7 +27,10 @@ def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int =
 def fourier_features(
     count: int, *, dimensions: int = 4, spread: float = 1.0, seed: int = 0
 ) -> Callable[[Array], Array]:
-    """cos(W x + c) and a constant, `count` in all; a smaller `spread` makes them smoother and worse conditioned."""
+    """`count` features: cos(W x + c) with entries of W drawn from N(0, spread^2), and a constant.
+
+    A smaller `spread` gives smoother and worse conditioned features.
+    """
     rng = np.random.default_rng(seed)
     W = spread * rng.standard_normal((dimensions, count - 1))
     shift = rng.uniform(0, 2 * np.pi, count - 1)

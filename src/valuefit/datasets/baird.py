@@ -1,4 +1,4 @@
-"""Baird's star: the small problem on which TD diverges off-policy."""
+"""Baird's star: a small problem on which off-policy TD diverges."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from valuefit.data.transitions import Transitions
 from valuefit.typing import Array
 
-# Where TD is classically started; the values it should learn are all zero.
+# The usual starting point of TD in the literature; the true values are all zero.
 CLASSIC_WEIGHTS = np.array([1.0, 1, 1, 1, 1, 1, 10, 1])
 
 
 def baird_log(steps: int = 700, *, seed: int = 0) -> Transitions:
-    """Seven states, two actions: "solid" leads to state 6, "dashed" to one of the others; all rewards are 0.
+    """Seven states, two actions: "solid" leads to state 6, "dashed" to a random other state; all rewards are 0.
 
-    The behaviour policy takes solid with probability 1/7, the target policy always, so ratios are 7 and 0.
+    The behaviour policy takes solid with probability 1/7, the target policy with probability 1: ratios are 7 and 0.
     """
     rng = np.random.default_rng(seed)
     solid = rng.random(steps) < 1 / 7
@@ -32,7 +32,7 @@ def baird_log(steps: int = 700, *, seed: int = 0) -> Transitions:
 
 
 def baird_features(state: Array) -> Array:
-    """Eight features for seven states: 2 theta_i + theta_7 in the first six, theta_6 + 2 theta_7 in the last."""
+    """Eight features: value 2 theta_i + theta_7 in state i = 0 ... 5, theta_6 + 2 theta_7 in state 6."""
     rows = np.zeros((7, 8))
     rows[np.arange(6), np.arange(6)] = 2
     rows[:6, 7] = 1

@@ -1,4 +1,4 @@
-"""Boyan's chain: a small episodic problem whose values four features represent exactly."""
+"""Boyan's chain: a small episodic problem whose values are linear in four features."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from valuefit.data.transitions import Transitions
 from valuefit.typing import Array
 
-# With discount 1 the value of state s is -2 s, that is, these weights.
+# With discount 1 the value of state s is -2 s, which these weights give exactly.
 EXACT_WEIGHTS = np.array([-24.0, -16.0, -8.0, 0.0])
 
 
 def boyan_log(episodes: int = 100, *, seed: int = 0) -> Transitions:
-    """From state 12 down by one or two with equal chance at reward -3, from 1 to the end at 0 at reward -2."""
+    """Episodes from state 12 to 0: down by 1 or 2 with equal probability, reward -3; from 1 to 0, reward -2."""
     rng = np.random.default_rng(seed)
     state, reward, episode, end = [], [], [], []
     for number in range(episodes):
@@ -29,5 +29,5 @@ def boyan_log(episodes: int = 100, *, seed: int = 0) -> Transitions:
 
 def boyan_features(state: Array) -> Array:
     """Linear interpolation between states 12, 8, 4 and 0."""
-    place = 3 - np.asarray(state)[:, None] / 4
-    return np.clip(1 - np.abs(place - np.arange(4)), 0, 1)
+    position = 3 - np.asarray(state)[:, None] / 4
+    return np.clip(1 - np.abs(position - np.arange(4)), 0, 1)

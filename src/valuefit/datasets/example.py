@@ -1,6 +1,6 @@
-"""The log that comes with the package: Mountain Car, driven by a policy that Sarsa learned.
+"""The example log that is part of the package: Mountain Car under a policy learned by Sarsa.
 
-`python -m valuefit.datasets.example` makes it again.
+`python -m valuefit.datasets.example` generates it again.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from valuefit.data.readers.npz import read_npz
 from valuefit.data.transitions import Transitions
 
 FILE = Path(__file__).with_name("mountain_car.npz")
-EPISODES, LIMIT, SEED = 150, 1000, 0
+EPISODES, MAX_EPISODE_STEPS, SEED = 150, 1000, 0
 NOTE = (
-    "This is the log that comes with valuefit: 150 episodes of Mountain Car, -1 a step until the car is out of the "
-    "valley, driven by a policy that Sarsa learned."
+    "This is the example log of valuefit: 150 episodes of Mountain Car under a policy learned by Sarsa, with reward -1 "
+    "per step until the car is out of the valley."
 )
 
 
 def example_log() -> Transitions:
-    """The embedded log: 18,307 steps in 150 episodes that all reach the goal; (position, velocity), three actions."""
+    """18,307 steps in 150 episodes that all reach the goal; observations (position, velocity), three actions."""
     log = read_npz(FILE, columns=None, limit=1 << 22)
-    source = "the Mountain Car log that comes with valuefit"
+    source = "the Mountain Car example log of valuefit"
     return replace(log, notes=(NOTE,), source=source, names=("position", "velocity"))
 
 
 def make_example() -> dict[str, Any]:
-    """Its columns, simulated anew. Observations are float32: half the size, and 1e-7 matters to no feature."""
+    """Simulate the columns of the log. Float32 halves the file; its rounding (1e-7) does not affect the features."""
     from valuefit.datasets.mountain_car import REWARD, rollouts, sarsa
 
-    runs = rollouts(sarsa(seed=SEED), EPISODES, LIMIT, np.random.default_rng(SEED))
-    assert all(reached for *_, reached in runs)  # so that no observation after the last one is needed
+    runs = rollouts(sarsa(seed=SEED), EPISODES, MAX_EPISODE_STEPS, np.random.default_rng(SEED))
+    assert all(reached for *_, reached in runs)  # terminated episodes need no observation after their last step
     lengths = [len(actions) for _, actions, _ in runs]
     terminated = np.zeros(sum(lengths), bool)
     terminated[np.cumsum(lengths) - 1] = True
@@ -49,7 +49,7 @@ def make_example() -> dict[str, Any]:
 
 
 def write_example(path: Path = FILE) -> None:
-    """Make it again and write it, compressed."""
+    """Simulate the log and write it as a compressed .npz file."""
     stream = io.BytesIO()
     np.savez_compressed(stream, **make_example())
     path.write_bytes(stream.getvalue())

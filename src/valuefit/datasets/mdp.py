@@ -1,4 +1,4 @@
-"""The paper's Random MDP: a finite MDP drawn at random, with its exact answers."""
+"""The paper's Random MDP: a finite MDP drawn at random, with its exact values and moments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from valuefit.typing import Array
 
 @dataclass(frozen=True, eq=False)
 class RandomMDP:
-    """A finite MDP, a policy to evaluate, a policy that acts, and features (section 8 of the paper).
+    """A finite MDP with target policy, behaviour policy and features (section 8 of the paper).
 
     transition (actions, states, states), reward (states, actions), policy and behaviour (states, actions),
-    start (states,), features (states, d) with the constant last. The paper does not state the reward law; here
-    a reward belongs to a state and action and is drawn from U[0, 1].
+    start (states,), features (states, d) with the constant last. The paper does not state the distribution of
+    rewards; here each state and action has a fixed reward, drawn from U[0, 1].
     """
 
     transition: Array
@@ -28,24 +28,24 @@ class RandomMDP:
     features: Array
 
     def log(self, steps: int = 20_000, *, seed: int = 0) -> Transitions:
-        """One unending episode of the behaviour policy, states by index, ratios of the logged actions."""
+        """One truncated episode of the behaviour policy; observations are state numbers."""
         rng = np.random.default_rng(seed)
         uniform = rng.random((steps, 2))
         first = int(np.searchsorted(np.cumsum(self.start), rng.random()))
-        state, action = walk(np.cumsum(self.behaviour, axis=1), np.cumsum(self.transition, axis=2), first, uniform)
+        state, action = simulate(np.cumsum(self.behaviour, axis=1), np.cumsum(self.transition, axis=2), first, uniform)
         now = state[:-1]
-        same = self.policy is self.behaviour
+        on_policy = self.policy is self.behaviour
         return Transitions.from_arrays(
             now,
             self.reward[now, action],
             truncated=np.arange(steps) == steps - 1,
             action=action,
             next_observation=state[1:],
-            ratio=None if same else self.policy[now, action] / self.behaviour[now, action],
+            ratio=None if on_policy else self.policy[now, action] / self.behaviour[now, action],
         )
 
     def rows(self, state: Array) -> Array:
-        """Features of these states: pass it to `Problem` as `features`."""
+        """Feature rows of these states; the `features` argument of `Problem`."""
         return self.features[state]
 
     def value(self, discount: float) -> Array:
@@ -54,21 +54,21 @@ class RandomMDP:
         return np.linalg.solve(np.eye(len(r)) - discount * P, r)
 
     def moments(self, discount: float) -> tuple[Array, Array, Array]:
-        """A, b, C of infinite data, states weighed by the stationary distribution of the behaviour policy."""
+        """A, b, C of infinite data: expectations under the stationary distribution of the behaviour policy."""
         P, r = self._chain(self.policy)
-        acting, _ = self._chain(self.behaviour)
+        behaviour_P, _ = self._chain(self.behaviour)
         size = len(r)
-        system = np.vstack([acting.T - np.eye(size), np.ones(size)])
-        visits = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0]
-        weighted = self.features.T * visits
+        system = np.vstack([behaviour_P.T - np.eye(size), np.ones(size)])
+        stationary = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0]
+        weighted = self.features.T * stationary
         A = weighted @ (self.features - discount * P @ self.features)
         return A, weighted @ r, weighted @ self.features
 
     def mspbe(self, theta: Array, discount: float) -> float:
-        """The exact objective at theta, without ridge."""
+        """The MSPBE of infinite data at theta, without ridge."""
         A, b, C = self.moments(discount)
-        off = A @ theta - b
-        return 0.5 * float(off @ np.linalg.pinv(C, rcond=1e-13, hermitian=True) @ off)
+        residual = A @ theta - b
+        return 0.5 * float(residual @ np.linalg.pinv(C, rcond=1e-13, hermitian=True) @ residual)
 
     def _chain(self, policy: Array) -> tuple[Array, Array]:
         return np.einsum("sa,ast->st", policy, self.transition), np.einsum("sa,sa->s", policy, self.reward)
@@ -77,7 +77,7 @@ class RandomMDP:
 def random_mdp(
     states: int = 400, actions: int = 10, features: int = 200, *, off_policy: bool = False, seed: int = 0
 ) -> RandomMDP:
-    """Draw one: probabilities proportional to U[0, 1] + 1e-5, uniform features and a constant one."""
+    """Draw a Random MDP: probabilities proportional to U[0, 1] + 1e-5, features from U[0, 1] and a constant."""
     rng = np.random.default_rng(seed)
 
     def distribution(*shape: int) -> Array:
@@ -93,7 +93,7 @@ def random_mdp(
 
 
 @compiled
-def walk(behaviour, transition, first, uniform):
+def simulate(behaviour, transition, first, uniform):
     """States and actions from cumulative probabilities and uniform draws."""
     steps = uniform.shape[0]
     state, action = np.empty(steps + 1, np.int64), np.empty(steps, np.int64)

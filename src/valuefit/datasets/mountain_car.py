@@ -1,4 +1,4 @@
-"""Mountain Car: a batched simulator, Sarsa with tile coding, and the log of the policy it finds."""
+"""Mountain Car: a batched simulator, Sarsa with tile coding, and logs of the learned policy."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from valuefit.features.tiles import Tiles
 from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
+# The constants of Gymnasium's MountainCar-v0. LOW, HIGH: bounds of (position, velocity). REWARD: per step.
 LOW, HIGH = np.array([-1.2, -0.07]), np.array([0.6, 0.07])
-GOAL, FORCE, GRAVITY = 0.5, 0.001, 0.0025
+GOAL_POSITION, FORCE, GRAVITY = 0.5, 0.001, 0.0025
 REWARD = -1.0
 
 
-class Stepped(NamedTuple):
-    """Where a batch of cars is after a step, and which have reached the goal."""
+class StepResult(NamedTuple):
+    """States (cars, 2) of a batch of cars after a step, and whether each reached the goal, (cars,)."""
 
     state: Array
     terminated: Array
 
 
 def reset(count: int, rng: np.random.Generator) -> Array:
-    """(count, 2) positions and velocities at the start: at rest near the valley's floor."""
+    """Start states (count, 2): at rest near the bottom of the valley."""
     return np.column_stack([rng.uniform(-0.6, -0.4, count), np.zeros(count)])
 
 
-def step(state: Array, action: Array) -> Stepped:
-    """Move every car: actions 0, 1, 2 push left, not at all, right. The dynamics of Gymnasium's MountainCar-v0."""
+def step(state: Array, action: Array) -> StepResult:
+    """Move every car as in Gymnasium's MountainCar-v0; actions: 0 push left, 1 no push, 2 push right."""
     position, velocity = state[:, 0], state[:, 1]
     velocity = velocity + (action - 1) * FORCE + np.cos(3 * position) * (-GRAVITY)
     velocity = np.clip(velocity, LOW[1], HIGH[1])
     position = np.clip(position + velocity, LOW[0], HIGH[0])
     velocity = np.where((position == LOW[0]) & (velocity < 0), 0.0, velocity)
-    return Stepped(np.column_stack([position, velocity]), (position >= GOAL) & (velocity >= 0))
+    return StepResult(np.column_stack([position, velocity]), (position >= GOAL_POSITION) & (velocity >= 0))
 
 
 def paper_tiles() -> Tiles:
-    """The 300 features of the paper, which it does not spell out: here twelve tilings of 5 x 5."""
+    """300 tiles, as many as in the paper, which does not state its tilings; here twelve tilings of 5 x 5."""
     return Tiles(tilings=12, bins=5, low=LOW, high=HIGH)
 
 
 @dataclass(frozen=True, eq=False)
 class TilePolicy:
-    """Greedy in linear action values over tiles; `weights` (actions, tiles)."""
+    """The greedy policy of action values that are linear in tiles; `weights` (actions, tiles)."""
 
     weights: Array
     tiles: Tiles
@@ -56,29 +57,29 @@ class TilePolicy:
         return np.argmax(np.asarray(self.tiles.transform(state) @ self.weights.T), axis=1)
 
     def log(self, steps: int, *, seed: int = 0, cars: int = 50, limit: int = 1000) -> Transitions:
-        """Episodes from random starts until `steps` transitions are there; the last one may be cut (truncated)."""
+        """A log of `steps` transitions in episodes of at most `limit` steps; the last episode may be truncated."""
         rng = np.random.default_rng(seed)
         episodes: list[tuple[Array, Array, bool]] = []
         total = 0
         while total < steps:
-            for states, actions, terminated in rollouts(self, cars, limit, rng):
-                room = steps - total
-                if room <= 0:
+            for states, actions, at_goal in rollouts(self, cars, limit, rng):
+                remaining = steps - total
+                if remaining <= 0:
                     break
-                if len(actions) > room:
-                    states, actions, terminated = states[: room + 1], actions[:room], False
-                episodes.append((states, actions, terminated))
+                if len(actions) > remaining:
+                    states, actions, at_goal = states[: remaining + 1], actions[:remaining], False
+                episodes.append((states, actions, at_goal))
                 total += len(actions)
         lengths = [len(actions) for _, actions, _ in episodes]
         ends = np.cumsum(lengths) - 1
-        over, cut = np.zeros(total, bool), np.zeros(total, bool)
-        reached = np.array([done for *_, done in episodes])
-        over[ends[reached]], cut[ends[~reached]] = True, True
+        terminated, truncated = np.zeros(total, bool), np.zeros(total, bool)
+        reached = np.array([at_goal for *_, at_goal in episodes])
+        terminated[ends[reached]], truncated[ends[~reached]] = True, True
         log = Transitions.from_arrays(
             np.concatenate([states[:-1] for states, *_ in episodes]),
             np.full(total, REWARD),
-            terminated=over,
-            truncated=cut,
+            terminated=terminated,
+            truncated=truncated,
             episode=np.repeat(np.arange(len(episodes)), lengths),
             action=np.concatenate([actions for _, actions, _ in episodes]),
             next_observation=np.concatenate([states[1:] for states, *_ in episodes]),
@@ -86,23 +87,23 @@ class TilePolicy:
         return replace(log, names=("position", "velocity"))
 
     def average_length(self, episodes: int = 100, *, seed: int = 0, limit: int = 1000) -> float:
-        """Mean number of steps to the goal, `limit` where it is not reached."""
+        """Mean number of steps to the goal; `limit` for episodes that do not reach it."""
         runs = rollouts(self, episodes, limit, np.random.default_rng(seed))
         return float(np.mean([len(actions) for _, actions, _ in runs]))
 
 
 def rollouts(policy: TilePolicy, cars: int, limit: int, rng: np.random.Generator) -> list[tuple[Array, Array, bool]]:
-    """(states (T + 1, 2), actions (T,), reached the goal) of each car."""
+    """One episode per car: states (T + 1, 2), actions (T,), and whether it reached the goal."""
     state = reset(cars, rng)
     states, actions = [state], []
     done = np.zeros(cars, bool)
     length = np.full(cars, limit)
     for t in range(limit):
         action = policy(state)
-        state, arrived = step(state, action)
+        state, at_goal = step(state, action)
         states.append(state)
         actions.append(action)
-        first = arrived & ~done
+        first = at_goal & ~done
         length[first], done[first] = t + 1, True
         if done.all():
             break
@@ -111,7 +112,7 @@ def rollouts(policy: TilePolicy, cars: int, limit: int, rng: np.random.Generator
 
 
 def sarsa(*, episodes: int = 1000, seed: int = 0) -> TilePolicy:
-    """A good policy by Sarsa(0.9) over the 300 tiles, greedy, exploring by values that start too high."""
+    """A policy learned by Sarsa(0.9) on the 300 tiles; it explores by optimistic initial values."""
     tiles = paper_tiles().fit(np.vstack([LOW, HIGH]))
     weights = np.zeros((3, tiles.tilings * tiles.tiles_))
     starts = reset(episodes, np.random.default_rng(seed))[:, 0]
@@ -124,7 +125,7 @@ def sarsa(*, episodes: int = 1000, seed: int = 0) -> TilePolicy:
 
 @compiled
 def learn(starts, low, scale, shift, bins, tiles, weights, rate, trace, limit):
-    """Sarsa(lambda) with replacing traces, greedy in values that start too high (0), without discount."""
+    """Undiscounted Sarsa(lambda) with replacing traces; greedy, with optimistic initial values (0)."""
     tilings = shift.shape[0]
     now, after = np.empty(tilings, np.int64), np.empty(tilings, np.int64)
     eligibility = np.zeros_like(weights)
@@ -133,17 +134,17 @@ def learn(starts, low, scale, shift, bins, tiles, weights, rate, trace, limit):
         eligibility[:] = 0.0
         active_tiles(position, velocity, low, scale, shift, bins, tiles, now)
         action, value = greedy(weights, now)
-        slower = rate / (1.0 + episode / 100.0)
+        step_size = rate / (1.0 + episode / 100.0)
         for _ in range(limit):
             velocity += (action - 1) * FORCE - GRAVITY * np.cos(3 * position)
             velocity = min(max(velocity, -0.07), 0.07)
             position = min(max(position + velocity, -1.2), 0.6)
             if position == -1.2 and velocity < 0:
                 velocity = 0.0
-            arrived = position >= GOAL and velocity >= 0
+            at_goal = position >= GOAL_POSITION and velocity >= 0
             target = -1.0
             next_action, next_value = 0, 0.0
-            if not arrived:
+            if not at_goal:
                 active_tiles(position, velocity, low, scale, shift, bins, tiles, after)
                 next_action, next_value = greedy(weights, after)
                 target += next_value
@@ -157,11 +158,11 @@ def learn(starts, low, scale, shift, bins, tiles, weights, rate, trace, limit):
             for a in range(3):
                 for c in range(weights.shape[1]):
                     if eligibility[a, c] != 0.0:
-                        weights[a, c] += slower * delta * eligibility[a, c]
+                        weights[a, c] += step_size * delta * eligibility[a, c]
                         eligibility[a, c] *= trace
                         if eligibility[a, c] < 1e-6:
                             eligibility[a, c] = 0.0
-            if arrived:
+            if at_goal:
                 break
             action = next_action
             now[:] = after

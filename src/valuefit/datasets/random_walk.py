@@ -1,4 +1,4 @@
-"""A random walk, logged under one policy and evaluated under another: the smallest off-policy problem."""
+"""A random walk, logged under one policy and evaluated under another: a minimal off-policy problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from valuefit.typing import Array
 def random_walk_log(
     episodes: int = 200, *, states: int = 5, behaviour: float = 0.5, target: float = 0.7, seed: int = 0
 ) -> Transitions:
-    """Walks from the middle until one end is passed; reward 1 at the right end. Probabilities are those of "right"."""
+    """Walks from the middle until they leave the chain; reward 1 at the right end.
+
+    behaviour, target: probability of a step to the right under the behaviour and the target policy.
+    """
     rng = np.random.default_rng(seed)
     state, action, reward, episode, end = [], [], [], [], []
     for number in range(episodes):

@@ -1,4 +1,4 @@
-"""Feature transformers, one file each; any other scikit-learn transformer, pipeline or callable does as well."""
+"""Built-in feature transformers, one file each; scikit-learn transformers and callables can be used instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from valuefit.features.state_action import StateAction
     from valuefit.features.tiles import Tiles
 
-_HOME = {
+_MODULES = {
     "Fitted": "registry",
     "Fourier": "fourier",
     "Identity": "identity",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imported on first use: scikit-learn takes a second."""
-    if name not in _HOME:
+    """Import on first use: scipy.sparse is slow to import."""
+    if name not in _MODULES:
         raise AttributeError(f"valuefit.features has no {name!r}; it has {', '.join(__all__)}.")
-    return getattr(importlib.import_module(f"valuefit.features.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"valuefit.features.{_MODULES[name]}"), name)

@@ -12,25 +12,25 @@ from valuefit.typing import Array
 
 
 def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
-    """Feature rows of the observations in use."""
+    """Feature rows of the observations `table[used]`; `name` is the argument that error messages mention."""
     observations = table[used]
     if features is None:
         if are_state_numbers(observations):
-            # a column for every state number, so that the weights of slices, splits and grown logs line up
-            if table.min() >= 0 and table.max() < 10 * len(table) + 1000:
+            # one column for every number up to the largest: slices and extensions of a log then share their columns
+            if table.min() >= 0 and table.max() < 10 * len(table) + 1000:  # else most columns would be empty
                 return sparse.eye_array(int(table.max()) + 1, format="csr")[observations]
             return sparse.eye_array(len(table), format="csr")[used]
         return observations.reshape(len(observations), -1)
     if isinstance(features, str | np.ndarray | list):
         raise ValueError(
             f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
-            "Ready feature rows go into Problem.from_rows."
+            "To use feature rows, call Problem.from_rows."
         )
     rows = features(observations) if callable(features) else features.fit_transform(observations)
     shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
     if len(shape) != 2 or shape[0] != len(observations):
         raise ValueError(
-            f"{name} gave an array of shape {shape} for {len(observations)} observations. "
-            "It must give a matrix with one row an observation."
+            f"{name} returned an array of shape {shape} for {len(observations)} observations. "
+            "It must return a matrix with one row for each observation."
         )
     return rows

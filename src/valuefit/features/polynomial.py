@@ -1,28 +1,27 @@
-"""Polynomials that stay well conditioned: products of Legendre polynomials."""
+"""Well-conditioned polynomial features: products of Legendre polynomials."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.features.scaling import data_range, lowest_indices, range_in_words, row_blocks, to_unit, whole_number
+from valuefit.features.scaling import data_range, lowest_indices, range_text, row_blocks, to_unit, whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 
-class Polynomial(TransformerMixin, BaseEstimator):
+class Polynomial(FeatureTransformer):
     """Products of Legendre polynomials of observations scaled to [-1, 1], as dense rows.
 
-    A feature is prod_k sqrt(2 c_k + 1) P_{c_k}(x_k) with sum of c at most `degree`: orthonormal where observations
-    are uniform, and the same span as all monomials up to that degree. c = 0 comes first and is the constant;
-    degree 1 is scaled linear features with a constant. Prefer it in many dimensions, with degree 1 or 2.
-    Observations outside the range are taken at its edge; a dimension that never changes is left out.
+    A feature is prod_k sqrt(2 c_k + 1) P_{c_k}(x_k) with sum of c at most `degree`: orthonormal if observations are
+    uniform, with the span of all monomials up to that degree. c = 0, the constant, comes first; degree 1 gives
+    scaled linear features and a constant. Prefer it in many dimensions, with degree 1 or 2. Observations outside
+    the range are clipped to it; constant dimensions are ignored.
 
-    degree: largest total degree. max_features: how many at most, lowest degree first and single variables before
-    products. low, high: ranges, one number or one a dimension; taken from the data where None.
+    degree: largest total degree. max_features: maximum number; low degrees come first, and powers of one variable
+    before products. low, high: ranges, one number or one per dimension; None takes them from the data.
     """
 
     def __init__(self, degree: int = 2, max_features: int = 2000, *, low: Any = None, high: Any = None) -> None:
@@ -31,53 +30,53 @@ class Polynomial(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> Polynomial:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges and list the products."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         degree = whole_number("degree", self.degree, 0)
         count = whole_number("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
-        moves = np.flatnonzero(self.high_ > self.low_)
-        chosen = lowest_indices(len(moves), count, each=degree, total=degree, power=1)
+        varying = np.flatnonzero(self.high_ > self.low_)
+        chosen = lowest_indices(len(varying), count, each=degree, total=degree, power=1)
         self.degrees_ = np.zeros((len(chosen), X.shape[1]), np.int64)
-        self.degrees_[:, moves] = chosen
-        self.complete_ = len(chosen) == math.comb(len(moves) + degree, degree)
+        self.degrees_[:, varying] = chosen
+        self.complete_ = len(chosen) == math.comb(len(varying) + degree, degree)
         return self
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: Any) -> Any:
         """Rows (n, products), in float64."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        observations = self._check_input(X)
         factors = [[(int(k), int(c[k])) for k in np.flatnonzero(c)] for c in self.degrees_]
         highest = int(self.degrees_.max(initial=0))
-        out = np.empty((len(X), len(factors)))
-        for block in row_blocks(len(X), len(factors) + X.shape[1] * (highest + 1)):
-            P = legendre(2 * to_unit(X[block], self.low_, self.high_).T - 1, highest)
-            columns = np.ones((len(factors), P.shape[2]))  # by column here: products of whole arrays
+        n, dimensions = observations.shape
+        out = np.empty((n, len(factors)))
+        for block in row_blocks(n, len(factors) + dimensions * (highest + 1)):
+            P = legendre(2 * to_unit(observations[block], self.low_, self.high_).T - 1, highest)
+            columns = np.ones((len(factors), P.shape[2]))  # transposed: each product runs over contiguous memory
             for column, product in zip(columns, factors, strict=True):
                 for k, c in product:
                     column *= P[c, k]
             out[block] = columns.T
-        return out
+        return self._output(out, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """One name a column: the degree in each dimension."""
-        check_is_fitted(self)
+        """One name per column: the degree in each dimension."""
+        self._check_fitted()
         return np.array(["legendre_" + "_".join(map(str, c)) for c in self.degrees_], dtype=object)
 
     def options(self) -> dict[str, Any]:
-        """The settings that make these features again without the data."""
+        """Arguments of the constructor that give the same features without the data."""
         return {
             "degree": int(self.degree), "max_features": int(self.max_features),
             "low": self.low_.tolist(), "high": self.high_.tolist(),
         }  # fmt: skip
 
     def describe(self) -> str:
-        """What was made, for a sentence."""
+        """The fitted features in words."""
         limited = "" if self.complete_ else ", the lowest degrees only"
         return (
             f"polynomials of degree {self.degree} ({len(self.degrees_)} features{limited}; the first is the constant) "
-            f"over {range_in_words(self.low_, self.high_)}"
+            f"over {range_text(self.low_, self.high_)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Features by name, by object or chosen by the data: fitted once, told in a sentence, and written down as a spec."""
+"""Features by name, as objects or chosen automatically: fit them, describe them and store them as a spec."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import importlib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +19,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations
+from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.typing import Array
 
 # name in specs and on the command line -> (module, class)
@@ -29,15 +31,15 @@ BUILT_IN = {
     "one-hot": ("onehot", "OneHot"),
     "identity": ("identity", "Identity"),
 }
-WIDEST = 4096  # numbers in an observation, beyond which built-in features make no sense
-# What "auto" allows itself: on short logs of Mountain Car, more features than this made values of rare states explode.
-STEPS_A_FEATURE = 40
-MOST_WAVES, MOST_FEATURES = 100, 300
+MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observations (images) need an encoder
+# Limits of "auto": with fewer steps per feature, values of rarely visited states exploded on short Mountain Car logs.
+MIN_STEPS_PER_FEATURE = 40
+MAX_AUTO_COSINES, MAX_AUTO_FEATURES = 100, 300
 
 
 @runtime_checkable
 class Transformer(Protocol):
-    """What scikit-learn calls a transformer."""
+    """The methods that scikit-learn requires of a transformer."""
 
     def fit(self, X: Any, y: Any = None) -> Any: ...
 
@@ -46,11 +48,11 @@ class Transformer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Features ready for use: `fitted(observations)`, or `fitted.transform(observations)`, gives rows, dense or CSR.
+    """Fitted features: `fitted(observations)` or `fitted.transform(observations)` gives rows, dense or CSR.
 
-    shape: of one observation. columns: how many features. sentence: what was chosen and learned.
-    spec: a dict for JSON from which `from_spec` makes the same features again; None for features of the user's own.
-    transformer: what was fitted, or the user's callable.
+    transformer: the fitted transformer, or the user's callable. shape: of one observation. columns: number of
+    features. sentence: a description. spec: a JSON dict from which `from_spec` builds the same features; None for
+    custom features.
     """
 
     transformer: Any
@@ -60,7 +62,7 @@ class Fitted:
     spec: dict[str, Any] | None = None
 
     def transform(self, observations: Any) -> Any:
-        """Feature rows, one an observation."""
+        """Feature rows, one per observation."""
         observations = check_observations("observations", observations)
         if observations.shape[1:] != self.shape:
             if math.prod(observations.shape[1:]) != 1 or math.prod(self.shape) != 1:
@@ -78,19 +80,19 @@ class Fitted:
 
 
 def names() -> list[str]:
-    """What `make` takes by name."""
+    """The names that `make` accepts."""
     return ["auto", *BUILT_IN]
 
 
 def make(features: Any, data: Any) -> tuple[Fitted, str]:
-    """Fit features to a log once: the fitted features, and the sentence that says what was done.
+    """Fit features to a log: returns the fitted features and a sentence that describes them.
 
-    features: "auto" (chosen by the observations and the number of steps); a name of `names()`, with options as in
-    "fourier:order=5,max_features=200"; a scikit-learn transformer or pipeline (a clone is fitted; one that is fitted
-    already is used as it is); a callable that gives rows; or what `make` gave before.
+    features: "auto" (chosen from the observations and the number of steps); a name in `names()`, with options as in
+    "fourier:order=5,max_features=200"; a scikit-learn transformer or pipeline (valuefit fits a clone, or uses a fitted
+    one unchanged); a callable that returns rows; or `Fitted` features.
     data: the log, whose distinct observations are fitted, or an array of observations.
-    Observations of several axes (images) are flattened for built-in features. Built-in features hold the constant in
-    their span, "identity" excepted.
+    Built-in features flatten observations with several axes (images). All except "identity" have a constant in
+    their span.
     """
     if isinstance(features, Fitted):
         return features, features.sentence
@@ -101,13 +103,13 @@ def make(features: Any, data: Any) -> tuple[Fitted, str]:
     if isinstance(features, type):
         raise ValueError(f"features is the class {features.__name__}; give an instance, {features.__name__}().")
     if isinstance(features, str):
-        fitted = by_name(features, observations, steps)
+        fitted = fit_named(features, observations, steps)
     elif name_of(features) is not None:
-        fitted = built_in(clone(features), observations, "Used", fit=not is_fitted(features))
+        fitted = fit_built_in(clone(features), observations, "Used", fit=not is_fitted(features))
     elif isinstance(features, Transformer):
-        fitted = custom(features, observations)
+        fitted = fit_custom(features, observations)
     elif callable(features):
-        fitted = given(features, observations)
+        fitted = from_callable(features, observations)
     else:
         raise ValueError(
             f"features is {type(features).__name__}; give a name ({', '.join(names())}), a scikit-learn transformer "
@@ -117,43 +119,47 @@ def make(features: Any, data: Any) -> tuple[Fitted, str]:
 
 
 def from_spec(spec: dict[str, Any]) -> Fitted:
-    """The features that wrote this spec, without their data: the same numbers to the last bit."""
+    """The features of a spec, without their data; their rows are the same to the last bit."""
     if not isinstance(spec, dict) or set(spec) != {"name", "options", "shape", "sentence"}:
         raise ValueError("A spec of features has exactly the keys name, options, shape and sentence.")
     transformer = build(str(spec["name"]), dict(spec["options"]))
     shape = tuple(int(length) for length in spec["shape"])
-    transformer.fit(np.zeros((2, math.prod(shape))))  # everything learned stands in the options
-    return Fitted(transformer, shape, width_of(transformer, np.zeros(shape)), str(spec["sentence"]), spec)
+    transformer.set_output(transform="default")
+    transformer.fit(np.zeros((2, math.prod(shape))))  # the options fix everything that fit learns from data
+    example = np.zeros(shape)
+    if spec["name"] == "one-hot":  # 0 need not be among the categories
+        example = np.reshape([categories[0] for categories in transformer.categories_], shape)
+    return Fitted(transformer, shape, count_columns(transformer, example), str(spec["sentence"]), spec)
 
 
-def by_name(text: str, observations: Array, steps: int) -> Fitted:
-    """Features from "name" or "name:option=value,..."."""
+def fit_named(text: str, observations: Array, steps: int) -> Fitted:
+    """Fit the features "name" or "name:option=value,..."."""
     name, _, rest = text.partition(":")
-    name, chosen = name.strip().lower().replace("_", "-"), "Used"
+    name, opening = name.strip().lower().replace("_", "-"), "Used"
     options = parse_options(text, rest)
     if name == "auto":
         if options:
             raise ValueError('features "auto" takes no options. Name the features to set them.')
-        name, options, chosen = choose(observations, steps)
+        name, options, opening = choose(observations, steps)
     transformer = build(name, options)
     try:
-        fitted = built_in(transformer, observations, chosen)
+        fitted = fit_built_in(transformer, observations, opening)
     except TypeError as error:
-        raise ValueError(f"features {text!r} has an option of the wrong kind: {error}.") from None
+        raise ValueError(f"features {text!r} has an option of the wrong type: {error}.") from None
     if fitted.columns * 2 > steps:
-        more = f" That is {fitted.columns} features for {steps} steps, too many to learn well: add a ridge."
-        return told(fitted, fitted.sentence + more)
+        warning = f" That is {fitted.columns} features for {steps} steps, too many to estimate well: add a ridge."
+        return with_sentence(fitted, fitted.sentence + warning)
     return fitted
 
 
-def told(fitted: Fitted, sentence: str) -> Fitted:
+def with_sentence(fitted: Fitted, sentence: str) -> Fitted:
     """The same features with another sentence."""
     spec = None if fitted.spec is None else {**fitted.spec, "sentence": sentence}
     return Fitted(fitted.transformer, fitted.shape, fitted.columns, sentence, spec)
 
 
 def parse_options(text: str, rest: str) -> dict[str, Any]:
-    """Options of "order=5,bins=[4, 8]"; values are read as Python literals, else taken as text."""
+    """Parse "order=5,bins=[4, 8]"; values that are not Python literals are strings."""
     options: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in re.split(r",(?![^\[(]*[\])])", rest))):
         key, equals, value = part.partition("=")
@@ -167,89 +173,90 @@ def parse_options(text: str, rest: str) -> dict[str, Any]:
 
 
 def build(name: str, options: dict[str, Any]) -> Any:
-    """An unfitted built-in transformer, or a sentence with the nearest name."""
+    """An unfitted built-in transformer; errors suggest the closest name."""
     if name not in BUILT_IN:
         near = suggestion(name, names())
         raise ValueError(f"There are no features {name!r}{near}. There are {', '.join(names())}.")
-    module, kind = BUILT_IN[name]
-    maker = getattr(importlib.import_module(f"valuefit.features.{module}"), kind)
-    allowed = list(inspect.signature(maker).parameters)
+    module, class_name = BUILT_IN[name]
+    cls = getattr(importlib.import_module(f"valuefit.features.{module}"), class_name)
+    allowed = list(inspect.signature(cls).parameters)
     for key in options:
         if key not in allowed:
             near, has = suggestion(key, allowed), f"It has {', '.join(allowed)}." if allowed else "It has none."
             raise ValueError(f"Features {name!r} have no option {key!r}{near}. {has}")
-    return maker(**options)
+    return cls(**options)
 
 
 def suggestion(word: str, known: list[str]) -> str:
-    """ ", did you mean ...?" where something is near."""
+    """ " (did you mean ...?)" if a known word is similar, else an empty string."""
     near = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def choose(observations: Array, steps: int) -> tuple[str, dict[str, Any], str]:
-    """What "auto" takes: name, options, and the words for it."""
+    """The choice of "auto": name, options, and the beginning of the sentence."""
     width = math.prod(observations.shape[1:])
-    most = min(max(steps // STEPS_A_FEATURE, 1), MOST_FEATURES)
-    why = f'"auto", for {steps} steps and {width} number{"s" * (width != 1)} an observation, chose'
+    most = min(max(steps // MIN_STEPS_PER_FEATURE, 1), MAX_AUTO_FEATURES)
+    opening = f'"auto", for {steps} steps and {width} number{"s" * (width != 1)} per observation, chose'
     if width == 1 and observations.dtype.kind in "iub":
         states = len(np.unique(observations))
         if observations.ndim == 1 or states <= most:
             return "one-hot", {}, f'"auto", for {steps} steps over {states} states, chose'
     if width <= 6:
-        return "fourier", {"order": 15 if width == 1 else 9, "max_features": min(most, MOST_WAVES)}, why
+        return "fourier", {"order": 15 if width == 1 else 9, "max_features": min(most, MAX_AUTO_COSINES)}, opening
     degree = 2 if math.comb(width + 2, 2) <= most else 1
-    return "polynomial", {"degree": degree, "max_features": max(width + 1, most)}, why
+    return "polynomial", {"degree": degree, "max_features": max(width + 1, most)}, opening
 
 
-def built_in(transformer: Any, observations: Array, words: str, *, fit: bool = True) -> Fitted:
-    """A built-in transformer on flat observations, with its spec."""
+def fit_built_in(transformer: Any, observations: Array, opening: str, *, fit: bool = True) -> Fitted:
+    """Fit a built-in transformer to flattened observations and write its spec."""
     name, shape = str(name_of(transformer)), observations.shape[1:]
     width = math.prod(shape)
-    if width > WIDEST:
+    if width > MAX_OBSERVATION_NUMBERS:
         raise ValueError(
-            f"An observation holds {' x '.join(map(str, shape))} = {width} numbers, too many for {name!r} features. "
-            f"Give a transformer of your own that makes at most {WIDEST} of them, such as PCA or an encoder."
+            f"An observation has {' x '.join(map(str, shape))} = {width} numbers, too many for {name!r} features "
+            f"(at most {MAX_OBSERVATION_NUMBERS}). Give your own transformer, such as PCA or an encoder."
         )
+    transformer.set_output(transform="default")  # solvers need arrays; ignore the configuration of scikit-learn
     if fit:
         transformer.fit(flat(observations))
-    sentence = f"{words} {transformer.describe()}."
+    sentence = f"{opening} {transformer.describe()}."
     if name not in ("one-hot", "identity"):
         taken = "given" if transformer.low is not None and transformer.high is not None else "taken from the data"
-        sentence += f" Ranges are {taken}; observations outside them count as at their edge."
+        sentence += f" Ranges are {taken}; observations outside them are clipped."
     if len(shape) > 1:
         sentence += f" Observations of {' x '.join(map(str, shape))} numbers are flattened."
     spec = {"name": name, "options": transformer.options(), "shape": list(shape), "sentence": sentence}
-    return Fitted(transformer, shape, width_of(transformer, observations[0]), sentence, spec)
+    return Fitted(transformer, shape, count_columns(transformer, observations[0]), sentence, spec)
 
 
-def custom(transformer: Any, observations: Array) -> Fitted:
-    """A transformer of the user's own: as it is where it is fitted, else a clone fitted here."""
-    kind, ready = type(transformer).__name__, is_fitted(transformer)
+def fit_custom(transformer: Any, observations: Array) -> Fitted:
+    """A user's transformer: unchanged if it is fitted, else a fitted clone."""
+    class_name, ready = type(transformer).__name__, is_fitted(transformer)
     if not ready:
         transformer = clone(transformer)
         transformer.fit(columns_of(observations))
-    columns = width_of(transformer, observations[0])
-    how = "fitted before, used as it is" if ready else f"fitted to {len(observations)} observations"
-    return Fitted(transformer, observations.shape[1:], columns, f"Used {kind} ({columns} features), {how}.")
+    columns = count_columns(transformer, observations[0])
+    how = "already fitted, used unchanged" if ready else f"fitted to {len(observations)} observations"
+    return Fitted(transformer, observations.shape[1:], columns, f"Used {class_name} ({columns} features), {how}.")
 
 
-def given(function: Callable[..., Any], observations: Array) -> Fitted:
-    """A callable, used as given."""
-    columns = width_of(function, observations[0])
+def from_callable(function: Callable[..., Any], observations: Array) -> Fitted:
+    """A user's callable as `Fitted` features."""
+    columns = count_columns(function, observations[0])
     name = getattr(function, "__name__", type(function).__name__)
     return Fitted(
         function, observations.shape[1:], columns, f"Used the callable {name} ({columns} features) as given."
     )  # fmt: skip
 
 
-def width_of(transformer: Any, observation: Array) -> int:
-    """How many features it gives, tried on one observation."""
+def count_columns(transformer: Any, observation: Array) -> int:
+    """The number of features, from the row of one observation."""
     return int(feature_rows(transformer, np.asarray(observation)[None]).shape[1])
 
 
 def feature_rows(transformer: Any, observations: Array, columns: int | None = None) -> Any:
-    """Rows of a fitted transformer or of a callable, checked to be a matrix with one row an observation."""
+    """Rows of a fitted transformer or a callable; raises unless they are a matrix with one row per observation."""
     if name_of(transformer) is not None:
         return transformer.transform(flat(observations))
     if isinstance(transformer, Transformer):
@@ -259,44 +266,44 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else np.asarray(rows)
     if rows.ndim != 2 or rows.shape[0] != len(observations):
         raise ValueError(
-            f"features gave an array of shape {rows.shape} for {len(observations)} observations. "
-            "It must give a matrix with one row an observation."
+            f"features returned an array of shape {rows.shape} for {len(observations)} observations. "
+            "It must return a matrix with one row for each observation."
         )
     if columns is not None and rows.shape[1] != columns:
         raise ValueError(
-            f"features gave {rows.shape[1]} columns, but {columns} before. "
-            "The number must not depend on which observations are asked for."
+            f"features returned {rows.shape[1]} columns, but {columns} before. "
+            "The number of columns must not depend on the observations."
         )
     return rows
 
 
 def flat(observations: Array) -> Array:
-    """One row of numbers an observation."""
+    """Observations as a matrix with one row each."""
     return observations.reshape(len(observations), math.prod(observations.shape[1:]))
 
 
 def columns_of(observations: Array) -> Array:
-    """States by number as one column, for scikit-learn; anything else as it is."""
+    """Observations (n,) as one column (n, 1), for scikit-learn; others unchanged."""
     return observations[:, None] if observations.ndim == 1 else observations
 
 
 def name_of(transformer: Any) -> str | None:
-    """The name of a built-in transformer, None for any other object."""
-    kind = type(transformer)
-    for name, (module, title) in BUILT_IN.items():
-        if kind.__module__ == f"valuefit.features.{module}" and kind.__name__ == title:
+    """The name of a built-in transformer; None for any other object."""
+    cls = type(transformer)
+    for name, (module, class_name) in BUILT_IN.items():
+        if cls.__module__ == f"valuefit.features.{module}" and cls.__name__ == class_name:
             return name
     return None
 
 
 def is_fitted(transformer: Any) -> bool:
-    """Whether it is fitted, as scikit-learn sees it: one that needs no fitting is."""
-    from sklearn.base import BaseEstimator
+    """Whether a transformer is fitted; scikit-learn transformers that need no fitting count as fitted."""
+    base = sys.modules.get("sklearn.base")
+    if base is None or not isinstance(transformer, base.BaseEstimator):
+        return has_fitted_attributes(transformer)
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    if not isinstance(transformer, BaseEstimator):  # of those, attributes that end in _ are what fitting leaves
-        return any(name.endswith("_") and not name.startswith("__") for name in vars(transformer))
     try:
         check_is_fitted(transformer)
     except NotFittedError:
@@ -305,9 +312,14 @@ def is_fitted(transformer: Any) -> bool:
 
 
 def clone(transformer: Any) -> Any:
-    """A copy to fit, so that the user's object stays as it was."""
-    from sklearn.base import clone as unfitted
+    """A copy to fit, so that the user's object stays unchanged; a fitted transformer stays fitted."""
+    return copy.deepcopy(transformer) if is_fitted(transformer) else unfitted_copy(transformer)
 
-    if is_fitted(transformer):
-        return copy.deepcopy(transformer)
-    return unfitted(transformer, safe=False)
+
+def unfitted_copy(transformer: Any) -> Any:
+    """`sklearn.base.clone`, without importing scikit-learn for objects of other libraries."""
+    if isinstance(transformer, FeatureTransformer):
+        parameters = transformer.get_params(deep=False)
+        return type(transformer)(**{name: unfitted_copy(value) for name, value in parameters.items()})
+    base = sys.modules.get("sklearn.base")
+    return copy.deepcopy(transformer) if base is None else base.clone(transformer, safe=False)

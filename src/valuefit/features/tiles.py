@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.features.scaling import data_range, range_in_words, whole_number
-from valuefit.rows.kernels import compiled
+from valuefit.features.scaling import data_range, range_text, whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
-MOST_COLUMNS = 2**31 - 1  # indices of CSR rows have 32 bits
+MAX_CSR_COLUMNS = 2**31 - 1  # CSR indices have 32 bits
+# Active tiles (observations x tilings) from which the numba kernel is used: NumPy needs about 2 ms per dimension for
+# this many, while importing numba and compiling the kernel takes more than a second.
+MIN_KERNEL_TILES = 100_000
 
 
-class Tiles(TransformerMixin, BaseEstimator):
+class Tiles(FeatureTransformer):
     """Tile coding as CSR rows with one 1 in each tiling.
 
-    Tiling i divides every dimension into `bins` tiles, shifted by a part of a tile that differs between tilings,
-    so that rows are constant on small cells and share tiles over large ones. A constant is in the span, for the
-    tiles of a tiling sum to one. Prefer it for few dimensions (up to four or so) and values with kinks.
+    Each tiling divides every dimension into `bins` tiles and is displaced by its own fraction of a tile, so rows are
+    constant on small cells and generalise over whole tiles. A constant is in the span, because the tiles of a tiling
+    sum to one. Prefer it in up to about four dimensions and for values with kinks.
 
-    tilings: how many grids. bins: tiles a dimension in each, one number or one a dimension; a displaced grid
-    needs one tile more than the range has widths, so the width is range / (bins - 1), or range / bins where a
-    dimension wraps. displacement: "asymmetric" (1, 3, 5, ... parts, coprime to
-    the number of tilings, which avoids artefacts along the diagonal) or
-    "uniform" (the same part in every dimension). hashed: number of columns to hash tiles into, None for one column
-    each; `collisions_` counts the tiles of the training rows that share a column. wrap: dimensions (by number) in
-    which the range closes on itself, such as angles. low, high: ranges; taken from the data where None.
+    tilings: number of grids. bins: tiles per dimension, one number or one per dimension. A displaced grid needs one
+    tile more than fits into the range, so tiles have width range / (bins - 1), or range / bins in dimensions that
+    wrap. displacement: in units of 1 / tilings of a tile, "asymmetric" (1, 3, 5, ..., coprime to `tilings`; avoids
+    artefacts along the diagonal) or "uniform" (1 in every dimension). hashed: number of columns to hash tiles into;
+    None gives each tile its column. `collisions_` counts the tiles of the training rows that share a column. wrap:
+    indices of periodic dimensions, such as angles. low, high: ranges; None takes them from the data.
 
     Albus 1975; Sutton and Barto 2018, section 9.5.4.
     """
@@ -55,11 +55,11 @@ class Tiles(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> Tiles:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges, and count collisions if tiles are hashed."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         d = X.shape[1]
-        self._check(d)
+        self._check_settings(d)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         self.bins_ = np.broadcast_to(np.asarray(self.bins, np.int64), d).copy()
         wraps = np.zeros(d, bool)
@@ -70,38 +70,36 @@ class Tiles(TransformerMixin, BaseEstimator):
         self.scale_ = widths / extent
         parts = coprime(d, self.tilings) if self.displacement == "asymmetric" else np.ones(d, np.int64)
         self.shift_ = (np.arange(self.tilings)[:, None] * parts % self.tilings) / self.tilings
-        # one tile cannot be displaced
-        self.shift_[:, self.bins_ == 1] = 0.0
+        self.shift_[:, self.bins_ == 1] = 0.0  # a single tile covers the whole range
         self.tiles_ = math.prod(self.bins_.tolist())
-        if self.hashed is None and self.tilings * self.tiles_ > MOST_COLUMNS:
+        if self.hashed is None and self.tilings * self.tiles_ > MAX_CSR_COLUMNS:
             raise ValueError(
                 f"{self.tilings} tilings of {self.tiles_} tiles are too many columns. Use fewer bins, or hashed=10**6."
             )
         self.collisions_ = 0
         if self.hashed is not None:
-            used = np.unique(self._tiles(X))
+            used = np.unique(self._tile_numbers(X))
             self.collisions_ = len(used) - len(np.unique(self._hash(used)))
         return self
 
-    def transform(self, X: Any) -> sparse.csr_array:
-        """CSR rows, (n, tilings * tiles) or (n, hashed); observations outside the range take the tile at its edge."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        columns = self._tiles(X)
+    def transform(self, X: Any) -> Any:
+        """CSR rows, (n, tilings * tiles) or (n, hashed); observations outside the range activate edge tiles."""
+        columns = self._tile_numbers(self._check_input(X))
         if self.hashed is not None:
             columns = self._hash(columns)
         starts = np.arange(0, columns.size + 1, self.tilings)
-        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(X), self._columns()))
+        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(columns), self._columns()))
         if self.hashed is not None:
             rows.sum_duplicates()
-        return rows
+        return self._output(rows, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """One name a column."""
+        """One name per column."""
+        self._check_fitted()
         return np.array([f"tile{column}" for column in range(self._columns())], dtype=object)
 
     def options(self) -> dict[str, Any]:
-        """The settings that make these features again without the data."""
+        """Arguments of the constructor that give the same features without the data."""
         return {
             "tilings": int(self.tilings), "bins": self.bins_.tolist(), "displacement": self.displacement,
             "hashed": self.hashed, "wrap": [int(dimension) for dimension in self.wrap],
@@ -109,30 +107,38 @@ class Tiles(TransformerMixin, BaseEstimator):
         }  # fmt: skip
 
     def describe(self) -> str:
-        """What was made, for a sentence."""
+        """The fitted features in words."""
         bins = " x ".join(map(str, self.bins_[:4])) + (" x ..." if len(self.bins_) > 4 else "")
         return (
             f"{self.tilings} tilings of {bins} tiles ({self._columns()} features; the constant is the sum of a "
-            f"tiling) over {range_in_words(self.low_, self.high_)}"
+            f"tiling) over {range_text(self.low_, self.high_)}"
         )
 
     def _columns(self) -> int:
         return self.tilings * self.tiles_ if self.hashed is None else self.hashed
 
-    def _tiles(self, X: Array) -> Array:
+    def _tile_numbers(self, X: Array) -> Array:
+        """Numbers (n, tilings) of the tiles that contain X, counted over all tilings.
+
+        NumPy handles small inputs, because importing numba takes longer; both give the same numbers.
+        """
+        if len(X) * self.tilings < MIN_KERNEL_TILES:
+            return tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_)
+        from valuefit.features import tile_kernel
+
         out = np.empty((len(X), self.tilings), np.int64)
-        tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
+        tile_kernel.tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
         return out
 
     def _hash(self, tiles: Array) -> Array:
-        """A fixed mixing of the bits, so that the same tile has the same column on every machine."""
-        mixed = tiles.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(32)
-        return (mixed % np.uint64(self.hashed or 1)).astype(np.int64)
+        """Columns by a fixed hash function, the same on every machine."""
+        hashed = tiles.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        hashed ^= hashed >> np.uint64(29)
+        hashed *= np.uint64(0xBF58476D1CE4E5B9)
+        hashed ^= hashed >> np.uint64(32)
+        return (hashed % np.uint64(self.hashed or 1)).astype(np.int64)
 
-    def _check(self, d: int) -> None:
+    def _check_settings(self, d: int) -> None:
         whole_number("tilings", self.tilings, 1)
         bins = np.asarray(self.bins)
         if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or bins.dtype.kind not in "iu" or (bins < 1).any():
@@ -146,7 +152,7 @@ class Tiles(TransformerMixin, BaseEstimator):
 
 
 def coprime(count: int, to: int) -> Array:
-    """The first odd numbers that share no factor with `to`: any other would leave some displacements unused."""
+    """The first `count` odd numbers coprime to `to`, so that all tilings have different displacements."""
     found: list[int] = []
     candidate = 1
     while len(found) < count:
@@ -156,16 +162,15 @@ def coprime(count: int, to: int) -> Array:
     return np.array(found)
 
 
-@compiled
-def tile_numbers(X, low, scale, shift, bins, wraps, tiles, out):
-    for i in range(X.shape[0]):
-        for k in range(shift.shape[0]):
-            tile = 0
-            for c in range(X.shape[1]):
-                place = int(np.floor((X[i, c] - low[c]) * scale[c] + shift[k, c]))
-                if wraps[c]:
-                    place %= bins[c]
-                else:
-                    place = min(max(place, 0), bins[c] - 1)
-                tile = tile * bins[c] + place
-            out[i, k] = k * tiles + tile
+def tile_numbers(X: Array, low: Array, scale: Array, shift: Array, bins: Array, wraps: Array, tiles: int) -> Array:
+    """`tile_kernel.tile_numbers` in NumPy, one dimension at a time, with identical results."""
+    numbers = np.zeros((len(X), len(shift)), np.int64)
+    for c in range(X.shape[1]):
+        with np.errstate(over="ignore", invalid="ignore"):
+            position = np.floor((X[:, c, None] - low[c]) * scale[c] + shift[:, c])
+            if wraps[c]:
+                number = position.astype(np.int64) % bins[c]
+            else:
+                number = np.clip(position, 0, bins[c] - 1).astype(np.int64)
+        numbers = numbers * bins[c] + number
+    return numbers + np.arange(len(shift)) * tiles

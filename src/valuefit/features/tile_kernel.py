@@ -1,0 +1,38 @@
+"""The numba kernel of tile coding, for inputs large enough to justify importing numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+def compiled_without_fastmath(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile with numba, cached on disk if possible, in plain IEEE arithmetic.
+
+    A fused multiply-add rounds differently from NumPy. On processors that have it, observations on the edge between
+    two tiles would get another tile.
+    """
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no writable cache directory: compile in every process instead
+        return njit(nogil=True)(function)
+
+
+@compiled_without_fastmath
+def tile_numbers(X, low, scale, shift, bins, wraps, tiles, out):
+    """out[i, k] = number of the tile of tiling k that contains X[i], as in `tiles.tile_numbers`."""
+    for i in range(X.shape[0]):
+        for k in range(shift.shape[0]):
+            tile = 0
+            for c in range(X.shape[1]):
+                position = np.floor((X[i, c] - low[c]) * scale[c] + shift[k, c])
+                if wraps[c]:
+                    number = int(position) % bins[c]
+                else:
+                    # clip before converting, because the conversion overflows beyond 2^63
+                    number = int(min(max(position, 0.0), bins[c] - 1.0))
+                tile = tile * bins[c] + number
+            out[i, k] = k * tiles + tile
