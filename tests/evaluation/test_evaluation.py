@@ -306,7 +306,7 @@ def test_warning_of_a_horizon_longer_than_the_episodes():
         ({"policy": np.full(400, 0.5)}, 'Either give behaviour_prob, or use values="state-action"'),
         ({"features": "tyles"}, "did you mean 'tiles'"),
         ({"solver": "sgaa"}, "Did you mean 'saga'"),
-        ({"columns": {"reward": "r"}}, "columns names the columns of a file"),
+        ({"columns": {"reward": "r"}}, "columns applies to files and tables"),
         ({"discount": 1.5}, "discount is 1.5; it must lie between 0 and 1"),
     ],
 )
