@@ -162,7 +162,7 @@ def measure() -> list[dict[str, Any]]:
     traced = vf.Problem.from_rows(np.ones((9, 3)), np.arange(8), np.arange(1, 9), np.ones(8), 0.9, trace=0.5)
     for label, problem in (("without traces", dense_problem(100, 5)), ("with traces", traced)):
         state, _ = vf.solvers.SAGA().init(problem, np.zeros(problem.d), np.zeros(problem.k))
-        width = state.memory[0].size / problem.n
+        width = state.memory[0].entries.size / problem.n
         note(f"saga: floats a step in its table, {label}", width, "at most 3", width <= 3)
 
     for solver in both:

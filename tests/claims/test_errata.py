@@ -71,7 +71,7 @@ def test_erratum_03_saga_keeps_two_scalars_a_step_or_three_with_traces(trace: fl
     log = small_log(ratio=True, trace=trace)
     problem, (theta, w) = problem_of(log), random_point(log)
     state, _ = vf.solvers.SAGA().init(problem, theta, w)
-    table = state.memory[0]
+    table = state.memory[0].entries
     assert table.shape == (problem.n, scalars)
     for t, (u, v, psi, reward) in enumerate(naive.steps(log)):
         v_theta, psi_w = table[t, :2]
@@ -241,7 +241,7 @@ def test_erratum_10_b_enters_the_saga_dynamics_with_a_minus() -> None:
     assert max_abs(printed) > 0.01
     assert max_abs(corrected) < 1e-12
     state, _ = vf.solvers.SAGA().init(problem_of(log), theta, w)
-    assert max_abs(state.memory[2] - corrected) < 1e-12
+    assert max_abs(state.memory[0].mean[1] - corrected) < 1e-12
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.2])
@@ -287,7 +287,7 @@ def test_erratum_12_B_of_saga_is_the_mean_of_the_table_not_its_sum() -> None:
     solver = vf.solvers.SAGA(step_theta=0.02, step_w=0.04, inner=45)
     state, _ = solver.init(problem, theta, w)
     for _ in range(2):
-        table, B_theta, B_w = state.memory
+        (table, (B_theta, B_w)), _ = state.memory
         g = [
             (-v * log.ratio[t] * table[t, 1], u * (table[t, 0] - reward) + psi * table[t, 1])
             for t, (u, v, psi, reward) in enumerate(naive.steps(log))

@@ -6,18 +6,18 @@ import numpy as np
 
 import valuefit as vf
 from valuefit.problem.diagonal_preconditioner import Balanced
-from valuefit.solvers.adaptive_steps import Course
+from valuefit.solvers.adaptive_steps import StepController
 from valuefit.solvers.solver import State
 
-STEERED = ["pdbg", "svrg", "saga"]
-SOLVERS = {name: vf.solvers.find(name) for name in STEERED}
+ADAPTIVE = ["pdbg", "svrg", "saga"]
+SOLVERS = {name: vf.solvers.find(name) for name in ADAPTIVE}
 
 
-def course_of(state: State) -> Course:
+def controller_of(state: State) -> StepController:
     """The step controller in the memory of a solver."""
-    course = state.memory[-1] if isinstance(state.memory, tuple) else state.memory
-    assert isinstance(course, Course)
-    return course
+    controller = state.memory[-1] if isinstance(state.memory, tuple) else state.memory
+    assert isinstance(controller, StepController)
+    return controller
 
 
 def zeros(problem: vf.Problem) -> tuple[np.ndarray, np.ndarray]:

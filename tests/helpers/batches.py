@@ -10,7 +10,9 @@ import naive
 from helpers.problems import problem_of
 from helpers.twins import Case, apart, start_of
 from valuefit.problem.preconditioner import mixed_metric
+from valuefit.rows.kernels import at
 from valuefit.solvers import saga, svrg
+from valuefit.solvers.solver import StepSizes
 
 CASES = {
     "on-policy": Case(),
@@ -54,7 +56,7 @@ class Setting:
     def rows(self, draws: np.ndarray) -> tuple:
         """The arguments of the kernels that hold rows and per-step data."""
         p = self.problem
-        return p.phi.kernel, p.psi.kernel, p.u.kernel, *p.steps(draws)
+        return p.row_sets, p.steps(draws)
 
     def fast(self, name: str, count: int, batch: int | None, kernel: object = None) -> tuple[np.ndarray, ...]:
         """The iterates of the kernel after `count` draws; batch None: the unweighted kernel for single rows."""
@@ -63,34 +65,32 @@ class Setting:
     def _svrg(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
         p, (theta, w) = self.problem, self.start
         d_theta, d_w = np.zeros(p.d), np.zeros(p.k)
-        rows, gradient = self.rows(draws), p.B(theta, w)
+        rows, gradient, step = self.rows(draws), p.B(theta, w), StepSizes(*STEPS, p.ridge, p.identity)
         if batch is None:
-            svrg.inner_loop(*rows, p.trace > 0, *gradient, d_theta, d_w, *STEPS, p.ridge, p.identity)
+            svrg.single_rows(*rows, p.trace > 0, gradient, (d_theta, d_w), step)
         else:
             (kernel or svrg.batches)(
-                *rows, self.weight[draws], p.trace > 0, *gradient, self.theta, self.w, d_theta, d_w, batch, *STEPS,
-                p.ridge, p.identity,
+                *rows, self.weight[draws], p.trace > 0, gradient, (self.theta, self.w), (d_theta, d_w), batch, step
             )  # fmt: skip
         return theta + d_theta, w + d_w
 
     def _saga(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
         p = self.problem
         state, _ = saga.SAGA(step_theta=STEPS[0], step_w=STEPS[1]).init(p, *self.start)
-        table, B_theta, B_w = state.memory
+        (table, mean), _ = state.memory
         theta, w = state.theta.copy(), state.w.copy()
         mean_theta, mean_w = np.zeros(p.d), np.zeros(p.k)
-        phi, psi, u, *rest = self.rows(draws)
+        rows, steps = self.rows(draws)
+        step = StepSizes(*STEPS, p.ridge, p.identity)
         if batch is None:
-            saga.updates(
-                phi, psi, u, draws, *rest, p.trace > 0, table, B_theta, B_w, theta, w, *STEPS, p.ridge, p.identity
-            )
-            return theta, w, B_theta, B_w
+            saga.single_rows(rows, draws, steps, p.trace > 0, table, mean, (theta, w), step)
+            return theta, w, *mean
         else:
             (kernel or saga.batches)(
-                phi, psi, u, draws, *rest, self.weight[draws], p.trace > 0, table, B_theta, B_w, self.theta, self.w,
-                theta, w, mean_theta, mean_w, batch, *STEPS, p.ridge, p.identity,
+                rows, draws, steps, self.weight[draws], p.trace > 0, table, mean, (self.theta, self.w),
+                (theta, w), (mean_theta, mean_w), batch, step,
             )  # fmt: skip
-        return theta, w, B_theta, B_w, mean_theta, mean_w
+        return theta, w, *mean, mean_theta, mean_w
 
     def apart(self, name: str, batch: int, kernel: object = None) -> float:
         """The largest difference between kernel and twin after any batch."""
@@ -132,6 +132,7 @@ def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
 PYTHON_FUNCTIONS = {
     "np": np,
     "fetch": lambda rows, i: None,
+    "at": at.py_func,
     "times": lambda metric, x: metric @ x,
     "dot": lambda rows, i, x: rows[i] @ x,
     "dotv": lambda rows, i, j, discount, x: (rows[i] - discount * rows[j]) @ x,

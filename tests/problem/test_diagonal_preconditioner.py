@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import naive
 import valuefit as vf
-from helpers.adaptive import SOLVERS, course_of, matrix_of, run, zeros
+from helpers.adaptive import SOLVERS, controller_of, matrix_of, run, zeros
 from helpers.batches import CASES, STEPS, Setting, axpy, axpy2, axpy2v, axpyv, kernel_with
 from helpers.problems import KINDS, logs, make, problem_of, sparse_of, tiled, without_dead
 from valuefit.problem.diagonal_preconditioner import balance, balanced_sizes
 from valuefit.problem.exact import Exact
 from valuefit.problem.preconditioner import balanced_metric, metric_cost
 from valuefit.rows import kernels
-from valuefit.solvers.adaptive_steps import CREEP, REGROW, begin
+from valuefit.solvers.adaptive_steps import start_controller
 from valuefit.solvers.solver import row_steps
 
 NAMES = ["svrg", "saga"]
@@ -152,50 +152,37 @@ def test_a_planted_fault_in_the_metric_is_seen(name: str, right: str, wrong: str
         assert (not setting.apart(name, 3, kernel) <= 1e-6) == seen
 
 
-# ---- the course --------------------------------------------------------------------------------------------
-
-
-def test_creeping_steps_grow_while_the_gradient_falls_and_shrink_when_it_fails_to_twice() -> None:
-    problem = tiled()
-    course = begin(problem, problem.B(*zeros(problem)))
-    assert course.metric.count == 0
-    assert course._longer(CREEP / 2).size == 1
-    once = course._longer(-0.01)
-    assert (once.size, once.rises) == (0, 1)
-    twice = once._longer(-0.01)
-    assert (twice.size, twice.longest, twice.rises) == (-1, -1, 0)
-    assert replace(twice, calm=1)._longer(0.01).size == -1  # 0 has failed and stays out
-    assert replace(twice, calm=REGROW)._longer(0.01).size == 0  # for a while
+# ---- the step controller --------------------------------------------------------------------------------------------
 
 
 def test_where_balance_is_slow_and_matrices_are_affordable_they_follow_and_are_paid_for() -> None:
     problem = sparse_of(make("nearly collinear bumps"))
     cost = metric_cost(problem, problem.n)
     state, _ = SOLVERS["svrg"].init(problem, *zeros(problem))
-    course = replace(course_of(state), spent=cost + 6, first=course_of(state).merit)
-    new, _, paid = course.judge(problem, state.gradient, state.gradient, 1.0)
-    assert new.metric.count == problem.n
+    controller = replace(controller_of(state), passes=cost + 6, first_merit=controller_of(state).merit)
+    new, _, paid = controller.after_epoch(problem, state.gradient, state.gradient, 1.0, 0)
+    assert new.preconditioner.count == problem.n
     assert paid == cost
-    assert replace(course, spent=1.0)._due(problem) == (0, 0.0)
+    assert replace(controller, passes=1.0)._larger_sample(problem) == 0
 
 
 def test_products_with_the_metric_are_counted_on_sparse_rows() -> None:
     problem = tiled()
-    course = begin(problem, problem.B(*zeros(problem)))
-    batches = int(np.ceil(problem.n / course.batch(problem.d)))
-    assert course.products(problem.n, problem.d) == pytest.approx(
+    controller = start_controller(problem, problem.B(*zeros(problem)))
+    batches = int(np.ceil(problem.n / controller.batch(problem.d)))
+    assert controller.product_passes(problem.n, problem.d) == pytest.approx(
         batches * problem.cost.flops(10 * (problem.k + problem.d))
     )
     state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
     _, costs = run("saga", problem, state, 1)
-    assert costs[0] == pytest.approx(1 + course.products(problem.n, problem.d))
+    assert costs[0] == pytest.approx(1 + controller.product_passes(problem.n, problem.d))
 
 
 def test_dense_rows_whose_matrices_find_no_room_are_balanced_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("random MDP")
-    assert begin(problem, problem.B(*zeros(problem))).metric.count > 0
+    assert start_controller(problem, problem.B(*zeros(problem))).preconditioner.count > 0
     monkeypatch.setattr("valuefit.problem.preconditioner.fits", lambda count: False)
-    assert begin(problem, problem.B(*zeros(problem))).metric.count == 0
+    assert start_controller(problem, problem.B(*zeros(problem))).preconditioner.count == 0
     result = vf.solve(problem, "svrg", tol=1e-6, max_passes=300)
     assert result.status == "converged", result.message
     assert Exact(problem).gap(result.theta) <= 1e-6

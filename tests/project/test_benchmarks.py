@@ -22,8 +22,8 @@ from benchmarks.reference import dense_reference, moments, reference
 from benchmarks.tasks import engine_figures, fresh, own_solvers, tasks_of
 from valuefit.machine import COSTS
 from valuefit.problem.exact import Exact
-from valuefit.problem.shuffled import Blocks
-from valuefit.solvers.adaptive_steps import Course
+from valuefit.solvers.adaptive_steps import StepController
+from valuefit.solvers.blocks import Blocks
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -244,7 +244,7 @@ def test_each_order_selects_its_memory():
     memory = {order: in_order("svrg", order).init(problem, zero, zero)[0].memory for order in ORDERS}
     assert isinstance(memory["blocks"][1], Blocks)
     assert memory["single rows"] == (400, None)
-    assert isinstance(memory["mini-batches"], Course)
+    assert isinstance(memory["mini-batches"], StepController)
 
 
 def test_costs_are_positive_and_a_line_is_fitted():

@@ -10,23 +10,22 @@ import numpy as np
 from valuefit.problem.problem import Moments, Problem
 from valuefit.problem.theory import Theory
 from valuefit.rows.traces import trace_backward
-from valuefit.solvers.adaptive_steps import Course, begin, on_course
+from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
 from valuefit.solvers.solver import Info, State, Steps, inverse
 from valuefit.typing import Array
 
-FULL = 0.25, 1.0  # steps that halve the error at each pass where the metric is exact
-PER_STEP = 2.0  # so theta goes by half a step of Barzilai and Borwein, w by two, which keeps w ahead
+UNIT_STEPS = 0.25, 1.0  # halve the error in each pass where the preconditioner is exact
+ROWS_PER_STEP = 2.0  # theta takes half a Barzilai-Borwein step and w two, so that w stays ahead of theta
 
 
 @dataclass(frozen=True)
 class PDBG(Steps):
     """Primal-dual batch gradient: (theta, w) -= (step_theta, step_w) * B(theta, w).
 
-    Linear convergence, kappa(C) * kappa(A'C^-1A) iterations a digit (Theorem 1). Prefer it for teaching and as
-    a yardstick; by default gradients are multiplied by a metric of mixed rows, or balanced coordinates' where rows are
-    sparse or that has no room, and steps adapted.
-    `precompute=True` is PDBG-(II), which forms A, b, C once and then iterates in O(d^2), and pays where d is far
-    below n. `steps="theorem"` takes Theorem 1's steps; `fastest=True` with it the step
+    Linear convergence, kappa(C) * kappa(A'C^-1A) iterations a digit (Theorem 1). By default gradients are
+    preconditioned, by sketched rows or, for sparse rows, a diagonal, and steps adapted. Prefer it for teaching and
+    comparison. `precompute=True` is PDBG-(II), which forms A, b, C once and then iterates in O(d^2), and pays where d
+    is far below n. `steps="theorem"` takes Theorem 1's steps; `fastest=True` with it the step
     2 / (lambda_max(G) + lambda_min(G)) of appendix B.
 
     Du et al. 2017, Algorithm 1 and Table 1.
@@ -54,8 +53,8 @@ class PDBG(Steps):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         if self.guarded and not self.precompute:
             gradient = problem.B(theta, w)
-            course = begin(problem, gradient, given=FULL)
-            return on_course(theta, w, gradient, course, 1.0 + course.metric.cost)
+            controller = start_controller(problem, gradient, unit_steps=UNIT_STEPS)
+            return adaptive_state(theta, w, gradient, controller, 1.0 + controller.preconditioner.cost)
         steps = self.choose_steps(problem)
         if self.precompute:
             moments = problem.moments()
@@ -67,8 +66,8 @@ class PDBG(Steps):
         assert state.gradient is not None
         theta, w, (g_theta, g_w) = state.theta, state.w, state.gradient
         step_theta, step_w = state.steps
-        if isinstance(state.memory, Course):
-            return self._steered_epoch(problem, state, state.memory)
+        if isinstance(state.memory, StepController):
+            return self._adaptive_epoch(problem, state, state.memory)
         if not self.precompute:
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
             return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1.0)
@@ -81,19 +80,17 @@ class PDBG(Steps):
             g_theta, g_w = _gradient(state.memory, problem.ridge, theta, w)
         return replace(state, theta=theta, w=w, gradient=(g_theta, g_w)), Info(iterations * cost)
 
-    def _steered_epoch(self, problem: Problem, state: State, course: Course) -> tuple[State, Info]:
+    def _adaptive_epoch(self, problem: Problem, state: State, controller: StepController) -> tuple[State, Info]:
         assert state.gradient is not None
-        step_theta, step_w = course.steps
-        d_theta = -step_theta * (course.metric.theta @ state.gradient[0])
-        d_w = -step_w * (course.metric.w @ state.gradient[1])
-        theta, w = state.theta + d_theta, state.w + d_w
+        chosen, (step_theta, step_w) = controller.preconditioner, controller.steps
+        moved = -step_theta * (chosen.theta @ state.gradient[0]), -step_w * (chosen.w @ state.gradient[1])
+        theta, w = state.theta + moved[0], state.w + moved[1]
         gradient = problem.B(theta, w)
-        course, kept, more = course.judge(
-            problem, state.gradient, gradient, 1.0, moved=(d_theta, d_w), per_step=PER_STEP
-        )
-        if not kept:
+        level = controller.secant_level(state.gradient, gradient, moved, ROWS_PER_STEP)
+        controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, 1.0, level)
+        if not accepted:
             theta, w, gradient = state.theta, state.w, state.gradient
-        return on_course(theta, w, gradient, course, 1.0 + more)
+        return adaptive_state(theta, w, gradient, controller, 1.0 + more)
 
 
 def _gradient(moments: Moments, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:

@@ -13,8 +13,8 @@ import valuefit as vf
 from helpers.problems import make, problem_of
 from helpers.twins import CASES, METHODS, STEP_THETA, STEP_W, Case, S, apart, label, schedules, start_of
 from valuefit.problem.exact import Exact
-from valuefit.problem.shuffled import Blocks, first_dots, shuffled
 from valuefit.solvers import saga, svrg
+from valuefit.solvers.blocks import Blocks, first_dots, saga_fused, shuffled, svrg_fused
 
 BOTH = {"svrg": S.SVRG, "saga": S.SAGA}
 # float32 rows, psi = phi, no traces: products are taken in single precision there
@@ -27,7 +27,7 @@ def blocks_of(state: object) -> Blocks:
 
 
 def tolerance(blocks: Blocks) -> float:
-    single = blocks.fused and blocks.phi.dtype == np.float32
+    single = blocks.fused and blocks.rows.phi.dtype == np.float32
     return SINGLE if single else 1e-9
 
 
@@ -97,11 +97,11 @@ def test_the_copy_holds_every_step_once_in_another_order(case: Case) -> None:
         if given is None:
             np.testing.assert_array_equal(copied, of_step)
             continue
-        mine, theirs = {"phi": (blocks.phi, rows[0]), "u": (blocks.u, rows[2])}[given]
+        mine, theirs = {"phi": (blocks.rows.phi, rows[0]), "u": (blocks.rows.u, rows[2])}[given]
         width = problem.d if given == "phi" else problem.k
         np.testing.assert_array_equal(dense(mine, width)[copied], dense(theirs, width)[of_step])
     np.testing.assert_array_equal(
-        dense(blocks.psi, problem.k)[blocks.now], dense(rows[1], problem.k)[problem.now[blocks.order]]
+        dense(blocks.rows.psi, problem.k)[blocks.place.now], dense(rows[1], problem.k)[problem.now[blocks.order]]
     )
 
 
@@ -252,7 +252,7 @@ FAULTS = {
 
 def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
     """The kernel's own source with one thing changed, run in plain Python, which needs no compilation."""
-    compiled = {"svrg": svrg.fused_loop, "saga": saga.fused_updates}[name]
+    compiled = {"svrg": svrg_fused, "saga": saga_fused}[name]
     source = inspect.getsource(compiled.py_func).replace("@compiled\n", "")
     assert right in source
     space = {"np": np, "STRETCH": 7, "fetch": lambda rows, i: None, "first_dots": first_dots.py_func}
@@ -261,7 +261,7 @@ def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
 
 
 def worst(name: str, monkeypatch: pytest.MonkeyPatch, kernel: object) -> float:
-    module, kind = {"svrg": (svrg, "fused_loop"), "saga": (saga, "fused_updates")}[name]
+    module, kind = {"svrg": (svrg, "svrg_fused"), "saga": (saga, "saga_fused")}[name]
     monkeypatch.setattr(module, kind, kernel)
     differences = []
     for identity in (False, True):
