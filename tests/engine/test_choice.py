@@ -62,7 +62,7 @@ def test_the_result_says_what_was_chosen_and_why():
     assert result.solver == "lstd"
     assert result.status == "converged"
     assert "'auto' chose lstd: it should take" in result.message
-    with pytest.raises(TypeError, match="stands for another solver"):
+    with pytest.raises(TypeError, match="'auto' only selects a solver: pass it to solve"):
         vf.solvers.Auto().init(Oracle(1).problem(), np.zeros(7), np.zeros(7))
 
 
