@@ -61,7 +61,7 @@ def test_an_unsupported_combination_is_refused_with_a_sentence(name: str, case: 
     solver = METHODS[name].make(None)
     problem = problem_of(case.log(), case.storage)
     able = "|".join(kind for kind, cls in registry().items() if not case.traits & cls.refusals.keys())
-    with pytest.raises(ValueError, match=rf"^{solver.name} cannot take a problem with .* These can: .*({able})"):
+    with pytest.raises(ValueError, match=rf"^{solver.name} cannot solve a problem with .* These can: .*({able})"):
         vf.solve(problem, solver)
 
 
@@ -286,7 +286,7 @@ def test_ilstd_equals_the_twin_after_every_step_and_in_later_epochs(case: Case, 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.more or c.ridge], ids=label)
 def test_ilstd_refuses_a_ridge_and_more_dual_features(case: Case) -> None:
-    with pytest.raises(ValueError, match=r"^ilstd cannot take a problem with (ridge|more dual features): "):
+    with pytest.raises(ValueError, match=r"^ilstd cannot solve a problem with (ridge|more dual features): "):
         vf.solve(problem_of(case.log(), case.storage), "ilstd")
 
 
