@@ -1,7 +1,7 @@
-"""The cells of the grid: logged problems of many kinds and sizes, each made from nothing but a seed.
+"""The cells of the benchmark grid: synthetic problems of many kinds and sizes.
 
-`CELLS` maps a name to a `Cell`; `cell.make(seed)` draws its log (seed 0 is the one of the grid, another one a held-out
-log with the same features) and gives the `Problem`. `cell.shrunk()` is a small copy, for checking code.
+`CELLS` maps a name to a `Cell`. `cell.make(seed)` generates its log and returns the `Problem`; the grid uses seed 0,
+and another seed gives a held-out log with the same features. `cell.shrunk()` is a small version, to test the code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """A problem by name: `build(n, d, seed, **settings)`; `kind` groups cells, `about` says what is hard in it."""
+    """A problem made by `build(n, d, seed, **settings)`; `kind` groups cells, `about` describes the difficulty."""
 
     name: str
     kind: str
@@ -36,13 +36,13 @@ class Cell:
     d: int
     settings: tuple[tuple[str, Any], ...] = ()
     sparse: bool = False
-    held_out: bool = False  # small enough for a second log beside it
+    held_out: bool = False  # whether a held-out log is generated too, which large cells have no memory for
 
     def make(self, seed: int = 0) -> vf.Problem:
         return self.build(self.n, self.d, seed, **dict(self.settings))
 
     def shrunk(self) -> Cell:
-        """The same kind of problem, small: for checking code, not for numbers."""
+        """A small problem of the same kind, to test the code."""
         n = min(self.n, 3000)
         if self.sparse:
             return replace(self, n=n, d=min(self.d, 300))
@@ -50,7 +50,7 @@ class Cell:
 
 
 def mdp(n: int, d: int, seed: int, *, ridge: str = "0") -> vf.Problem:
-    """The paper's Random MDP: 400 states, d - 1 uniform features and a constant; ridge in units of L."""
+    """The paper's Random MDP: 400 states, d - 1 uniform features and a constant; ridge is "0", "sqrt(L)" or "L"."""
     source = random_mdp(features=d - 1)
     log = source.log(n, seed=seed)
     plain = vf.Problem(log, source.rows, discount=0.95)
@@ -64,7 +64,7 @@ def fourier(
     n: int, d: int, seed: int, *, spread: float, discount: float = 0.95, trace: float = 0.0, tail: float = 0.0,
     memory: float = 0.9,
 ) -> vf.Problem:  # fmt: skip
-    """AR(1) process through random Fourier features; `tail` is the spread of lognormal ratios of mean 1."""
+    """Random Fourier features of an AR(1) process. tail: standard deviation of the logarithm of ratios of mean 1."""
     log = ar1_log(n, memory=memory, seed=seed)
     if tail:
         logs = tail * np.random.default_rng(seed + 1).standard_normal(n) - tail**2 / 2
@@ -81,14 +81,14 @@ def polynomials(n: int, d: int, seed: int, *, dimensions: int) -> vf.Problem:
         powers += combinations_with_replacement(range(dimensions), degree)
 
     def rows(x: Array) -> Array:
-        x = x / 5.0  # a fixed range, so that a held-out log gets the same features
+        x = x / 5.0  # a fixed range, so that a held-out log has the same features
         return np.stack([np.prod(x[:, list(power)], axis=1) for power in powers[:d]], axis=1)
 
     return vf.Problem(log, rows, discount=0.95)
 
 
 def radial(n: int, d: int, seed: int, *, width: float) -> vf.Problem:
-    """Gaussian bumps on a square grid over two dimensions, and a constant; wide ones are nearly collinear."""
+    """Gaussian radial bases on a square grid over two dimensions, and a constant; wide ones are nearly collinear."""
     side = math.isqrt(d - 1)
     log = ar1_log(n, dimensions=2, seed=seed)
     axis = np.linspace(-2, 2, side)
@@ -103,7 +103,7 @@ def radial(n: int, d: int, seed: int, *, width: float) -> vf.Problem:
 
 
 def student(n: int, d: int, seed: int, *, freedom: float) -> vf.Problem:
-    """AR(1) rows driven by multivariate Student-t noise (one scale a step, so whole rows are large) and a constant."""
+    """AR(1) rows with multivariate Student-t noise (one scale per step, so whole rows are large), and a constant."""
     rng = np.random.default_rng(seed)
     weights = np.random.default_rng(1000).standard_normal(d - 1) / math.sqrt(d)
     noise = rng.standard_normal((n + 1, d - 1)) / np.sqrt(rng.chisquare(freedom, n + 1) / freedom)[:, None]

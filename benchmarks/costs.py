@@ -1,7 +1,7 @@
-"""The coefficients of `auto`'s cost model (`valuefit.engine.choice.COSTS`), measured on one thread.
+"""Measure the coefficients of the cost model of "auto" (`valuefit.machine.COSTS`) on one thread.
 
-`python -m benchmarks.costs` prints them beside those in the code, as lines to put there. Costs that have a fixed part
-are lines fitted through several sizes: seconds = each * amount + fixed.
+`python -m benchmarks.costs` prints them next to those in the code, as lines to paste there. Costs with a fixed part are
+fitted over several sizes: seconds = each * amount + fixed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WIDE = 4000  # sparse columns whose moments do not fit in cache
 
 
 def line(amounts: list[float], seconds: list[float]) -> tuple[float, float]:
-    """(each, fixed), neither below zero, of the line with the smallest relative errors."""
-    y = np.maximum(seconds, 1e-12)  # a difference of two small times may come out below zero
+    """(each, fixed), both at least 0, of the least-squares line in relative errors."""
+    y = np.maximum(seconds, 1e-12)  # a difference of two small times may be negative
     each, fixed = optimize.nnls(np.column_stack([amounts / y, 1 / y]), np.ones(len(y)))[0]
     return float(each), float(fixed)
 
 
 def pass_costs(n: int, widths: list[int]) -> Costs:
-    """A theta, over dense and sparse rows."""
+    """Costs of A theta with dense and sparse rows."""
     dense: list[float] = []
     for d in widths:
         problem, x = dense_problem(n, d), np.ones(d)
@@ -45,30 +45,30 @@ def pass_costs(n: int, widths: list[int]) -> Costs:
 
 
 def matrix_costs(n: int, d: int, wide: int) -> Costs:
-    """Moments and their factors."""
+    """Costs of moments and factorisations."""
     square = np.random.default_rng(0).random((d, d)) + d * np.eye(d)
     problem, scattered = dense_problem(n, d), sparse_problem(n, wide, 8)
 
-    def anew(problem: vf.Problem) -> np.ndarray[Any, np.dtype[Any]]:
+    def recompute_A(problem: vf.Problem) -> np.ndarray[Any, np.dtype[Any]]:
         problem.__dict__.pop("A", None)
         return problem.A
 
     return {
-        "gram_flop": median_seconds(lambda: anew(problem), 3) / (2 * n * d**2),
+        "gram_flop": median_seconds(lambda: recompute_A(problem), 3) / (2 * n * d**2),
         "factor_flop": median_seconds(lambda: linalg.lapack.dgetrf(square), 3) / (2 / 3 * d**3),
-        "sparse_square": median_seconds(lambda: anew(scattered), 3) / (n * 8**2),
+        "sparse_square": median_seconds(lambda: recompute_A(scattered), 3) / (n * 8**2),
     }
 
 
 def update_costs(n: int, widths: list[int]) -> Costs:
-    """Updates of SVRG by mini-batches, as it takes them by default."""
+    """Costs of SVRG updates by mini-batches, its default."""
     seconds = [update_seconds(dense_problem(n, d), vf.solvers.SVRG()) for d in widths]
     each, fixed = line([16.0 * d for d in widths], seconds)
     return {"svrg_byte": each, "svrg_update": fixed}
 
 
 def fixed_costs() -> Costs:
-    """What a solve and an iteration of krylov cost however small the problem."""
+    """Costs of a solve and of an iteration of krylov on a tiny problem."""
     tiny = dense_problem(50, 5)
     solve = median_seconds(lambda: vf.solve(tiny, "lstd"))
     krylov = vf.solvers.Krylov()
@@ -78,7 +78,7 @@ def fixed_costs() -> Costs:
 
 
 def measure(*, quick: bool = False) -> Costs:
-    """Seconds an operation; `quick` takes small sizes, for checking the code."""
+    """Seconds per operation; `quick` uses small sizes, to test the code."""
     n, widths, d, wide = (2000, [20, 40], 60, 300) if quick else (100_000, [50, 100, 200, 400], 1000, WIDE)
     with limit_threads(1):
         found = pass_costs(n, widths) | matrix_costs(n // 5, d, wide) | update_costs(n, widths) | fixed_costs()

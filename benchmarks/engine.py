@@ -1,4 +1,4 @@
-"""What one update and one pass cost: every figure is a ratio within one run, compiled code warmed up.
+"""Costs of one update and one pass. Every figure is a ratio within one run, after compilation.
 
 `make bench` runs this and writes `benchmarks/engine.md` and `benchmarks/engine.json`.
 """
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 
 def median_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
-    """Median time of `work`, after one run that is not counted."""
+    """Median time of `work`, after one run that is not measured."""
     work()
     times = []
     for _ in range(repeats):
@@ -63,7 +63,7 @@ ORDERS = ("blocks", "single rows", "mini-batches")
 
 
 def in_order(name: str, order: str) -> Stochastic:
-    """A solver that takes rows in this order; mini-batches, in a metric of sampled rows, are the default."""
+    """A solver that reads rows in this order; preconditioned mini-batches are the default."""
     cls = {"svrg": vf.solvers.SVRG, "saga": vf.solvers.SAGA}[name]
     if order == "mini-batches":
         return cls()
@@ -71,7 +71,7 @@ def in_order(name: str, order: str) -> Stochastic:
 
 
 def update_seconds(problem: vf.Problem, solver: Stochastic) -> float:
-    """Seconds a row; SVRG's full gradient is taken off, for it is measured on its own."""
+    """Seconds per row of an epoch, without SVRG's full gradient, which is measured separately."""
     solver = replace(solver, inner=problem.n)
     rng = np.random.default_rng(1)
     state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
@@ -88,14 +88,14 @@ def epoch_seconds(problem: vf.Problem, solver: Stochastic) -> float:
 
 
 def skinny_seconds(problem: vf.Problem) -> float:
-    """Seconds of Phi @ (d, 2) and Phi' @ (m, 2), the two products of a pass, by BLAS."""
+    """Seconds of Phi @ (d, 2) and Phi' @ (m, 2), the two products of a pass, with BLAS."""
     rows = problem.phi.matrix
     pair, weights = np.ones((rows.shape[1], 2)), np.ones((rows.shape[0], 2))
     return median_seconds(lambda: (rows @ pair, rows.T @ weights))
 
 
 def two_threads(problem: vf.Problem) -> float:
-    """How much faster a full-batch product is on two threads."""
+    """Time of a full-batch product on one thread over that on two."""
     theta = np.ones(problem.d)
     times = []
     for count in (1, 2):
@@ -105,7 +105,7 @@ def two_threads(problem: vf.Problem) -> float:
 
 
 def dgemm_rate(size: int = 1500) -> float:
-    """Operations a second of a square matrix product."""
+    """Operations per second of a square matrix product."""
     square = np.random.default_rng(0).random((size, size))
     return 2 * size**3 / median_seconds(lambda: square @ square)
 
@@ -116,7 +116,7 @@ def exponent(sizes: list[int], times: list[float]) -> float:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Every figure with its target; `ok` says whether it is met."""
+    """Every figure with its target; `ok`: whether it is met."""
     figures: list[dict[str, Any]] = []
 
     def note(name: str, value: float, target: str, ok: bool) -> None:
@@ -151,9 +151,10 @@ def measure() -> list[dict[str, Any]]:
         ratio = batch / (2 * flat.nbytes / (2 * d * flat.itemsize) * floor)
         note(f"full-batch product over memory floor, {name}", ratio, "for information", True)
         if dtype == np.float64:
-            note("the same by two skinny dgemm, over ours", skinny_seconds(problem) / batch, "for information", True)
+            ratio = skinny_seconds(problem) / batch
+            note("two dgemm with two columns over the full-batch product", ratio, "for information", True)
             per_number = dgemm_rate() * batch / flat.size
-            note("GEMM_FLOPS: dgemm operations a number in one pass", per_number, "16 to 64", 16 <= per_number <= 64)
+            note("GEMM_FLOPS: dgemm operations per number in one pass", per_number, "16 to 64", 16 <= per_number <= 64)
 
     for label, problem in (("dense", dense_problem(n, d)), ("sparse", sparse_problem(1_000_000, 10_000))):
         faster = two_threads(problem)
@@ -163,7 +164,7 @@ def measure() -> list[dict[str, Any]]:
     for label, problem in (("without traces", dense_problem(100, 5)), ("with traces", traced)):
         state, _ = vf.solvers.SAGA().init(problem, np.zeros(problem.d), np.zeros(problem.k))
         width = state.memory[0].entries.size / problem.n
-        note(f"saga: floats a step in its table, {label}", width, "at most 3", width <= 3)
+        note(f"saga: table entries per step, {label}", width, "at most 3", width <= 3)
 
     for solver in both:
         narrow, wide = (update_seconds(sparse_problem(200_000, d), solver) for d in (1_000, 100_000))
@@ -180,11 +181,11 @@ def main() -> None:
     with limit_threads(1):
         figures = measure()
     lines = [
-        "# What one update and one pass cost",
+        "# Costs of one update and one pass",
         "",
-        f"Made by `make bench` on {platform.machine()}, Python {platform.python_version()}, one thread unless two are "
-        "named. Medians; ratios within one run. The memory floor of an update is the time to read its two rows at the "
-        "rate measured.",
+        f"Written by `make bench` on {platform.machine()}, Python {platform.python_version()}, with one thread unless "
+        "two are named. Medians; ratios within one run. The memory floor of an update is the time to read its two rows "
+        "at the measured memory bandwidth.",
         "",
         "| figure | value | target | |",
         "|---|---|---|---|",

@@ -1,9 +1,9 @@
-"""The grid of `make bench`: every cell, our solvers with their defaults, and their peers, in one go.
+"""The benchmark grid of `make bench`: every cell, with our solvers at their defaults and with other implementations.
 
-`python -m benchmarks.grid [--only SUBSTRING] [--solvers a,b] [--quick]` measures what is not measured yet with these
-very sources (so a run that was cut short goes on where it stopped; `--again` forgets what is there) and writes
-`results.md`, `results.json` and `results.png` into `benchmarks/`; a run of a part of the grid into `build/benchmarks/`.
-Each cell has a process of its own, and what does not end in time is ended and shown as such.
+`python -m benchmarks.grid [--only SUBSTRING] [--solvers a,b] [--quick]` runs the tasks that have no result for the
+current sources, so an interrupted run continues where it stopped (`--again` discards earlier results). It writes
+`results.md`, `results.json` and `results.png` into `benchmarks/`, or into `build/benchmarks/` for a part of the grid.
+Each cell runs in its own process; a task that exceeds its time limit is killed and reported.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Record = dict[str, Any]
 
 
 def digest(*names: str) -> str:
-    """Names the library and these files of the benchmark: numbers of other sources are not carried on."""
+    """A digest of the library and these benchmark files, so that results of other sources are not reused."""
     sources = [*sorted((ROOT / "src").rglob("*.py")), *(HERE / name for name in names)]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
 
 
 def origin() -> str:
-    """Names what the logs and their exact solutions are made by, so that these are kept while solvers change."""
+    """A digest of the sources of the logs and their exact solutions, which are reused while solvers change."""
     package = ROOT / "src" / "valuefit"
-    made = [HERE / "cells.py", HERE / "reference.py", package / "data" / "transitions.py"]
-    made += sorted(path for part in ("datasets", "features") for path in (package / part).glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in made)).hexdigest()[:16]
+    sources = [HERE / "cells.py", HERE / "reference.py", package / "data" / "transitions.py"]
+    sources += sorted(path for part in ("datasets", "features") for path in (package / part).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
 class Kept:
-    """Outcomes of one cell, written to a file as they come."""
+    """Results of one cell, stored in a file after each task."""
 
     def __init__(self, path: Path, sources: str, *, again: bool = False) -> None:
         self.path, self.sources = path, sources
@@ -65,63 +65,64 @@ class Kept:
 
 
 def environment() -> dict[str, str]:
-    """Two threads at most, of which tasks take one unless they say so; compiled code kept between processes."""
-    here = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    """At most two threads (tasks use one by default), and one cache of compiled code for all processes."""
+    limits = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
     cache = os.environ.get("NUMBA_CACHE_DIR", str(ROOT / ".numba_cache" / digest("peers.py", "reference.py")))
-    return {**os.environ, **here, "NUMBA_CACHE_DIR": cache}
+    return {**os.environ, **limits, "NUMBA_CACHE_DIR": cache}
 
 
 def run_tasks(cell: str, tasks: list[str], kept: Kept, *, seconds: float, quick: bool, store: Path) -> None:
-    """Run these tasks in processes of their own; one that hangs or dies costs that task, not the others."""
+    """Run these tasks in a child process; after a task that hangs or crashes, a new process runs the rest."""
     left = list(tasks)
     while left:
         command = [sys.executable, "-m", "benchmarks.tasks", cell, *left, "--seconds", str(seconds)]
         command += ["--store", str(store), *(["--quick"] if quick else [])]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
         lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=_pump, args=(child, lines), daemon=True).start()
+        threading.Thread(target=_forward_lines, args=(child, lines), daemon=True).start()
         try:
-            _follow(cell, left, kept, lines, seconds)
+            _collect(cell, left, kept, lines, seconds)
         finally:
-            child.kill()  # it has ended, or is to end
+            child.kill()
             child.wait()
 
 
-def _follow(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | None], seconds: float) -> None:
-    """Take in what a process says until it ends, or until a task takes too long; `left` holds what is not done."""
+def _collect(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | None], seconds: float) -> None:
+    """Store results of a child process until it ends or a task times out; finished tasks are removed from `left`."""
     began, allowed = time.monotonic(), 600.0
     while True:
         try:
             line = lines.get(timeout=max(allowed - (time.monotonic() - began), 0.1))
         except queue.Empty:
-            _failed(cell, kept, left.pop(0), "killed", f"no end after {allowed:.0f} s")
+            _fail(cell, kept, left.pop(0), "killed", f"not finished after {allowed:.0f} s")
             return
         if line is None and left:
-            _failed(cell, kept, left.pop(0), "died", "its process ended, perhaps out of memory")
+            _fail(cell, kept, left.pop(0), "died", "its process ended, perhaps out of memory")
         if line is None:
             return
-        said = json.loads(line)
+        message = json.loads(line)
         began = time.monotonic()
-        allowed = 600.0 if said.get("begins") == "reference" else 10 * seconds + 100
-        if "task" in said:
-            kept.add(said["task"], said["record"])
-            left.remove(said["task"])
-            _tell(cell, said["task"], said["record"])
+        allowed = 600.0 if message.get("begins") == "reference" else 10 * seconds + 100
+        if "task" in message:
+            kept.add(message["task"], message["record"])
+            left.remove(message["task"])
+            _print_record(cell, message["task"], message["record"])
 
 
-def _pump(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+def _forward_lines(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    """Put the output of `child` into the queue, and None at its end."""
     assert child.stdout is not None
     for line in child.stdout:
         lines.put(line)
     lines.put(None)
 
 
-def _failed(cell: str, kept: Kept, task: str, status: str, message: str) -> None:
+def _fail(cell: str, kept: Kept, task: str, status: str, message: str) -> None:
     kept.add(task, {"status": status, "message": message})
-    _tell(cell, task, kept.tasks[task])
+    _print_record(cell, task, kept.tasks[task])
 
 
-def _tell(cell: str, task: str, record: Record) -> None:
+def _print_record(cell: str, task: str, record: Record) -> None:
     shown = {key: record[key] for key in ("status", "passes", "seconds", "gap") if record.get(key) is not None}
     words = ", ".join(f"{key} {value:.3g}" if isinstance(value, float) else str(value) for key, value in shown.items())
     print(f"{cell:32s} {task:14s} {words}", flush=True)
@@ -132,7 +133,7 @@ def slug(name: str) -> str:
 
 
 def wanted_tasks(cell: str, solvers: list[str] | None) -> list[str]:
-    """The tasks of a cell, or only those of these solvers and peers."""
+    """The tasks of a cell, or only those of the named solvers and implementations."""
     tasks = tasks_of(CELLS[cell])
     if solvers is None:
         return tasks
@@ -141,13 +142,13 @@ def wanted_tasks(cell: str, solvers: list[str] | None) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure the benchmark grid.")
-    parser.add_argument("--only", action="append", help="cells whose name holds this; may be given several times")
-    parser.add_argument("--solvers", help="these solvers and peers, split by commas")
-    parser.add_argument("--quick", action="store_true", help="shrunken cells, for checking the code")
+    parser.add_argument("--only", action="append", help="cells whose name contains this; repeatable")
+    parser.add_argument("--solvers", help="names of solvers and other implementations, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="small cells, to test the code")
     parser.add_argument(
-        "--seconds", type=float, help="for each solver in each cell, more in large ones (20; 3 when quick)"
+        "--seconds", type=float, help="time limit of a solver in a cell, more in large cells (20; 3 with --quick)"
     )
-    parser.add_argument("--again", action="store_true", help="forget what was measured before")
+    parser.add_argument("--again", action="store_true", help="discard earlier results")
     parser.add_argument("--out", type=Path, help="folder for the results")
     given = parser.parse_args(arguments)
     solvers = given.solvers.split(",") if given.solvers else None

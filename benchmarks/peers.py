@@ -1,7 +1,7 @@
-"""What others would run: the textbook LSTD, GMRES without a preconditioner, sparse LU and TD-SVRG.
+"""Other implementations for comparison: textbook LSTD, GMRES without preconditioner, sparse LU and TD-SVRG.
 
-Each takes a problem and gives a `Peer`. Favours to them: rows are materialised off the clock, GMRES multiplies
-with our own compiled products, and the iterative ones stop as soon as their true gap, looked up off the clock, is met.
+Each takes a problem and returns a `Peer`. They have advantages over our solvers: rows are materialised before the clock
+starts, GMRES uses our compiled products, and the iterative ones stop at their true gap, computed while the clock stops.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.reference import Reference, trace_rows
 from valuefit.rows.kernels import axpy, compiled, dot2v, fetch
 
 Array = np.ndarray[Any, np.dtype[Any]]
-ROOM = 12 << 30  # bytes that materialised rows may take
+MAX_ROWS_BYTES = 12 << 30  # memory for materialised rows, within the limit of a task (tasks.MEMORY)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a peer ended; theta is None where it could not run, and `note` says why."""
+    """The result of another implementation; theta is None where it could not run, and `note` says why."""
 
     theta: Array | None
     seconds: float | None = None
@@ -34,56 +34,59 @@ class Peer:
     note: str = ""
 
 
-class _Enough(Exception):
-    """The gap is met, or the budget spent."""
+class _Stop(Exception):
+    """The tolerance is met, the budget is spent, or the method diverged."""
 
 
 class Watch:
-    """A clock that stands still while the true gap is looked up."""
+    """A clock that stops while the true gap is computed, and ends the run by raising `_Stop`.
 
-    def __init__(self, gap: Callable[[Array], float], tol: float, seconds: float, passes: float, every: float) -> None:
-        self.gap, self.tol, self.limit, self.most, self.every = gap, tol, seconds, passes, every
-        self.passes, self.looked, self.free = 0.0, 0.0, 0.0
+    growth: the gap is computed again when the passes have grown by this factor.
+    """
+
+    def __init__(self, gap: Callable[[Array], float], tol: float, seconds: float, passes: float, growth: float) -> None:
+        self.gap, self.tol, self.max_seconds, self.max_passes, self.growth = gap, tol, seconds, passes, growth
+        self.passes, self.last_check, self.gap_seconds = 0.0, 0.0, 0.0
         self.began = time.perf_counter()
         self.status = "budget"
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self.began - self.free
+        return time.perf_counter() - self.began - self.gap_seconds
 
     def spend(self, passes: float) -> None:
         self.passes += passes
-        if self.seconds > self.limit or self.passes > self.most:
-            raise _Enough
+        if self.seconds > self.max_seconds or self.passes > self.max_passes:
+            raise _Stop
 
-    def look(self, theta: Array) -> None:
-        if self.passes < self.looked * self.every:
+    def check(self, theta: Array) -> None:
+        if self.passes < self.last_check * self.growth:
             return
         start = time.perf_counter()
-        self.looked = self.passes
-        found = self.gap(theta) if np.isfinite(theta).all() else np.inf
-        self.free += time.perf_counter() - start
-        if not found < 1e6:
+        self.last_check = self.passes
+        gap = self.gap(theta) if np.isfinite(theta).all() else np.inf
+        self.gap_seconds += time.perf_counter() - start
+        if not gap < 1e6:
             self.status = "diverged"
-        if found <= self.tol or self.status == "diverged":
-            self.status = "converged" if found <= self.tol else "diverged"
-            raise _Enough
+        if gap <= self.tol or self.status == "diverged":
+            self.status = "converged" if gap <= self.tol else "diverged"
+            raise _Stop
 
 
 # ---- textbook LSTD ------------------------------------------------------------------------------------------
 
 
 def materialised(problem: vf.Problem) -> tuple[Array, Array, Array]:
-    """Rows now, rows next, and the discounts as a column, as the textbook writes them."""
+    """The `now` rows (n, d), the `next` rows (n, d) and the discounts (n, 1) of all steps."""
     rows = problem.phi.matrix
     rows = rows.toarray() if sparse.issparse(rows) else rows
     return rows[problem.now], rows[problem.next], problem.discount[:, None]
 
 
 def textbook(problem: vf.Problem, repeats: Callable[[Callable[[], Array]], tuple[float, Array]]) -> Peer:
-    """solve(Phi.T @ (Phi - g Phi_next), Phi.T @ r); ratios and traces on the left; ridge by the normal equations."""
+    """solve(Phi.T @ (Phi - g Phi_next), Phi.T @ r), with ratios and traces in Phi.T; ridge by the normal equations."""
     need = 8 * 3 * problem.n * problem.d
-    if need > ROOM:
+    if need > MAX_ROWS_BYTES:
         return Peer(None, status="not run", note=f"its rows would take {need / 2**30:.0f} GiB")
     now, after, discount = materialised(problem)
     before = np.concatenate([[0.0], problem.discount[:-1]])
@@ -115,9 +118,9 @@ def textbook(problem: vf.Problem, repeats: Callable[[Callable[[], Array]], tuple
 
 
 def gmres(problem: vf.Problem, reference: Reference, *, tol: float, seconds: float, restart: int = 50) -> Peer:
-    """SciPy's GMRES(50) on A theta = b, or on the saddle-point system where ridge > 0, without a preconditioner.
+    """SciPy's GMRES(50) on A theta = b, or on the saddle-point system where ridge > 0, without preconditioner.
 
-    Nobody knows which residual gives the gap that is wanted, so ever smaller ones are tried; only the last try counts.
+    The residual that gives the gap is unknown in advance, so smaller ones are tried in turn; only the last run counts.
     """
     tried = 0.0
     for rtol in (1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10, 1e-14):
@@ -142,7 +145,7 @@ def _gmres(problem: vf.Problem, reference: Reference, rtol: float, tol: float, s
 
     def after_restart(x: Array) -> None:
         best[:] = x
-        watch.look(x[:d])
+        watch.check(x[:d])
 
     right = problem.b if offset is None else np.concatenate([np.zeros(d), problem.b])
     size = len(best)
@@ -152,9 +155,9 @@ def _gmres(problem: vf.Problem, reference: Reference, rtol: float, tol: float, s
             operator, right, rtol=rtol, restart=min(restart, size), maxiter=10_000, callback=after_restart,
             callback_type="x",
         )  # fmt: skip
-        watch.looked = 0.0
-        watch.look(best[:d])
-    except _Enough:
+        watch.last_check = 0.0
+        watch.check(best[:d])
+    except _Stop:
         pass
     return Peer(best[:d].copy(), watch.seconds, watch.passes, watch.status, f"relative residual {rtol:.0e}")
 
@@ -163,7 +166,7 @@ def _gmres(problem: vf.Problem, reference: Reference, rtol: float, tol: float, s
 
 
 def sparse_lu(problem: vf.Problem) -> Peer:
-    """SuperLU of the sparse A, with 1e-9 of its mean diagonal added, for tile coding makes A singular."""
+    """SuperLU of the sparse A plus 1e-9 of its mean diagonal, because tile coding makes A singular."""
     if not problem.phi.sparse:
         return Peer(None, status="not run", note="rows are dense")
     start = time.perf_counter()
@@ -185,9 +188,9 @@ def sparse_lu(problem: vf.Problem) -> Peer:
 def td_svrg(problem: vf.Problem, reference: Reference, *, tol: float, seconds: float, seed: int = 0) -> Peer:
     """TD with variance reduction, step 1/8 on rows scaled to |phi| <= 1, inner loops of 16 / lambda_A.
 
-    The next snapshot is an iterate drawn at random from the loop, so a loop stops there. lambda_A, the smallest
-    eigenvalue of the symmetric part of A, is given free of charge; where it is unknown or not positive (the theory is
-    on-policy), loops have n steps. Mustafin, Olshevsky and Paschalidis 2022 (arXiv 2211.16237).
+    The next snapshot is a random iterate of the inner loop, which therefore stops there. lambda_A, the smallest
+    eigenvalue of the symmetric part of A, is computed while the clock stops; where it is unknown or not positive (the
+    theory is on-policy), loops have n steps. Mustafin, Olshevsky and Paschalidis 2022 (arXiv 2211.16237).
     """
     if problem.ridge or problem.trace:
         return Peer(None, status="not run", note="it has no ridge and no traces")
@@ -196,9 +199,9 @@ def td_svrg(problem: vf.Problem, reference: Reference, *, tol: float, seconds: f
     step = 1 / (8 * largest)
     known = reference.lambda_A is not None and reference.lambda_A > 0
     inner = 16 * largest / reference.lambda_A if known and reference.lambda_A else float(problem.n)
-    most = 400.0
-    inner = int(min(inner, most * problem.n)) + 1
-    watch = Watch(reference.gap, tol, seconds, most, 1.0 if not problem.phi.sparse else 2.0)
+    max_passes = 400.0
+    inner = int(min(inner, max_passes * problem.n)) + 1
+    watch = Watch(reference.gap, tol, seconds, max_passes, 1.0 if not problem.phi.sparse else 2.0)
     theta = np.zeros(problem.d)
     deviation = np.zeros(problem.d)
     piece = min(problem.n, 200_000)
@@ -218,13 +221,14 @@ def td_svrg(problem: vf.Problem, reference: Reference, *, tol: float, seconds: f
                 watch.spend(len(draws) / problem.n)
                 if not np.isfinite(deviation).all():
                     watch.status = "diverged"
-                    raise _Enough
-                watch.look(theta + deviation)
+                    raise _Stop
+                watch.check(theta + deviation)
             theta = theta + deviation
             deviation[:] = 0.0
-    except _Enough:
+    except _Stop:
         theta = theta + deviation
-    note = f"inner loops of {inner / problem.n:.3g} n" + ("" if known else ", for lambda_A is unknown or not positive")
+    note = f"inner loops of {inner / problem.n:.3g} n"
+    note += "" if known else ", because lambda_A is unknown or not positive"
     return Peer(theta, watch.seconds, watch.passes, watch.status, note)
 
 
@@ -232,7 +236,7 @@ def td_svrg(problem: vf.Problem, reference: Reference, *, tol: float, seconds: f
 def td_updates(phi, now, next, discount, ratio, mean, theta, step):
     """theta += step * (mean - ratio phi v' theta) for each drawn step; theta is the deviation from the snapshot.
 
-    Kept as theta = y + along * mean, so that a step costs as much as its row.
+    It is stored as theta = y + along * mean during the loop, so that a step costs as much as its row.
     """
     along = 0.0
     for j in range(now.shape[0]):

@@ -1,8 +1,8 @@
-"""True gaps, by code that shares nothing with the solvers: moments by plain NumPy products, factorised once.
+"""True gaps, by code that is independent of the solvers: moments by NumPy products, factorised once.
 
 Dense rows: with L the Cholesky factor of C and M = L^-1 A, F(theta) - F* = 1/2 |M (theta - theta*)|^2 +
-ridge/2 |theta - theta*|^2, so nothing cancels near the minimum. Sparse rows, whose moments do not fit: F(theta) / F(0),
-which is never below the gap (F* >= 0) and equals it where A theta = b can be solved.
+ridge/2 |theta - theta*|^2, without cancellation near the minimum. Sparse rows, whose moments do not fit into memory:
+F(theta) / F(0), which is never below the gap (F* >= 0) and equals it where A theta = b has a solution.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Reference:
-    """`gap(theta)`, how it is known, the condition number of C, and lambda_min of the symmetric part of A."""
+    """`gap(theta)`, how it is computed, the condition number of C, and lambda_min of the symmetric part of A."""
 
     gap: Callable[[Array], float]
     about: str
     condition: float | None = None
     lambda_A: float | None = None
-    mspbe: Callable[[Array], float] | None = None  # F without its ridge, for held-out logs
+    mspbe: Callable[[Array], float] | None = None  # F without the ridge term, for held-out logs
 
 
 @compiled
 def trace_rows(rows, ratio, discount, begins, trace, u, out):
-    """u_t = ratio_t (row_t + trace discount_{t-1} u_{t-1}); `u` carries the last row, discount_{-1} comes first."""
+    """out[t] = u_t = ratio_t (row_t + trace discount[t] u_{t-1}); discount[t] is that of step t - 1, `u` is u_{t-1}."""
     for t in range(rows.shape[0]):
         keep = 0.0 if begins[t] else trace * discount[t]
         for c in range(rows.shape[1]):
@@ -46,7 +46,7 @@ def trace_rows(rows, ratio, discount, begins, trace, u, out):
 def moments(problem: vf.Problem) -> tuple[Array, Array, Array]:
     """A, b, C by products of materialised blocks of rows."""
     d = problem.d
-    A, b, C, carried = np.zeros((d, d)), np.zeros(d), np.zeros((d, d)), np.zeros(d)
+    A, b, C, last_u = np.zeros((d, d)), np.zeros(d), np.zeros((d, d)), np.zeros(d)
     rows = problem.phi.matrix
     before = np.concatenate([[0.0], problem.discount[:-1]])
     size = max(1, (64 << 20) // (8 * d))
@@ -58,7 +58,7 @@ def moments(problem: vf.Problem) -> tuple[Array, Array, Array]:
         if problem.trace or (problem.ratio[steps] != 1).any():
             u = np.empty_like(now)
             trace_rows(
-                now, problem.ratio[steps], before[steps], problem.begins[steps], problem.trace, carried, u
+                now, problem.ratio[steps], before[steps], problem.begins[steps], problem.trace, last_u, u
             )  # fmt: skip
         A += u.T @ v
         b += u.T @ problem.reward[steps]
@@ -67,7 +67,7 @@ def moments(problem: vf.Problem) -> tuple[Array, Array, Array]:
 
 
 def dense_reference(problem: vf.Problem, cache: Path | None = None) -> Reference:
-    """The exact solution from moments; kept in `cache`, for wide problems take their time."""
+    """The exact solution from moments, stored in the file `cache` because wide problems take long."""
     if cache is not None and cache.exists():
         kept = np.load(cache, allow_pickle=False)
         return _from_factor(problem.ridge, *(kept[name] for name in ("M", "y", "theta", "spectrum")))
@@ -76,7 +76,7 @@ def dense_reference(problem: vf.Problem, cache: Path | None = None) -> Reference
         L = np.linalg.cholesky(C)
     except np.linalg.LinAlgError:
         exact = Exact(problem)
-        return Reference(exact.gap, "exact solution from moments, C cut off at 1e-13 of its largest eigenvalue")
+        return Reference(exact.gap, "exact solution from moments, eigenvalues of C below 1e-13 of the largest dropped")
     M, y = (linalg.solve_triangular(L, part, lower=True, check_finite=False) for part in (A, b))
     if problem.ridge:
         factor = linalg.cho_factor(M.T @ M + problem.ridge * np.eye(problem.d))
@@ -108,9 +108,9 @@ def _largest(C: Array) -> float:
 
 
 def _from_factor(ridge: float, M: Array, y: Array, best: Array, spectrum: Array) -> Reference:
-    def excess(off: Array) -> float:
-        image = M @ off
-        return 0.5 * float(image @ image) + 0.5 * ridge * float(off @ off)
+    def excess(error: Array) -> float:
+        image = M @ error
+        return 0.5 * float(image @ image) + 0.5 * ridge * float(error @ error)
 
     def mspbe(theta: Array) -> float:
         image = M @ theta - y
@@ -127,9 +127,9 @@ def _from_factor(ridge: float, M: Array, y: Array, best: Array, spectrum: Array)
 
 
 def sparse_reference(problem: vf.Problem) -> Reference:
-    """F(theta) / F(0) with r' C^+ r by conjugate gradients on C, scaled by its diagonal, until it stands still."""
+    """F(theta) / F(0), with r' C^+ r by conjugate gradients on C with its diagonal as preconditioner."""
     if problem.trace or problem.ridge:
-        raise ValueError("Gaps of sparse problems are known here only without traces and ridge.")
+        raise ValueError("The gap of a sparse problem with traces or ridge is not implemented here.")
     rows, n = problem.phi.matrix, problem.n
     columns = rows.T.tocsr()
     diagonal = np.asarray(columns.power(2) @ problem.visits) / n
@@ -142,16 +142,16 @@ def sparse_reference(problem: vf.Problem) -> Reference:
         return 0.5 * _energy(lambda x: columns @ (problem.visits * (rows @ x)) / n, r, inverse)
 
     start = objective(np.zeros(problem.d))
-    about = "F(theta) / F(0), to a tenth; the gap is not larger"
+    about = "F(theta) / F(0), an upper bound, to 10%"
     return Reference(lambda theta: objective(theta) / start, about, None, None, objective)
 
 
-def _energy(product: Callable[[Array], Array], r: Array, inverse: Array, most: int = 300) -> float:
-    """r' C^+ r; stops when five steps together add less than a thousandth (the rest was at most a tenth on tiles)."""
+def _energy(product: Callable[[Array], Array], r: Array, inverse: Array, iterations: int = 300) -> float:
+    """r' C^+ r by conjugate gradients, until five iterations add less than 0.1% (on tiles, at most 10% is missing)."""
     z = inverse * r
     p, left, energy = z, float(r @ z), 0.0
     added: list[float] = []
-    for _ in range(most):
+    for _ in range(iterations):
         if left <= 0:
             break
         Cp = product(p)
@@ -168,5 +168,5 @@ def _energy(product: Callable[[Array], Array], r: Array, inverse: Array, most: i
 
 
 def reference(problem: vf.Problem, cache: Path | None = None) -> Reference:
-    """True gaps of this problem."""
+    """The true gap of this problem."""
     return sparse_reference(problem) if problem.phi.sparse else dense_reference(problem, cache)

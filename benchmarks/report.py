@@ -1,4 +1,4 @@
-"""The page, the data and the figure of the grid, from its outcomes alone."""
+"""Writes the page, the data and the figure of the grid from its results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from benchmarks.tasks import OWN, PEERS
 from valuefit.atomic import write_bytes
 
 Record = dict[str, Any]
-WHY = Path(__file__).with_name("why.md")  # written by hand, after looking at a whole run
+WHY = Path(__file__).with_name("why.md")  # explanations of missed targets, written by hand after a full run
 MARK = {True: "met", False: "**missed**", None: "not measured"}
 
 
 def write(results: Record, out: Path) -> None:
-    """results.md, results.json and results.png in this folder."""
+    """Write results.md, results.json and results.png into the folder `out`."""
     out.mkdir(parents=True, exist_ok=True)
     results = {**results, "machine": _machine(), "targets": _judged(results)}
     write_bytes(out / "results.json", (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
@@ -44,22 +44,22 @@ def _judged(results: Record) -> Record:
 
 
 def present(results: Record, names: tuple[str, ...]) -> list[str]:
-    """Those of these tasks that any cell has."""
+    """The named tasks that at least one cell has."""
     return [name for name in names if any(name in facts["tasks"] for facts in results["cells"].values())]
 
 
 def page(results: Record) -> str:
     own, peers = present(results, OWN), present(results, PEERS)
     lines = [
-        "# The grid",
+        "# The benchmark grid",
         "",
-        f"Made by `make bench` ({results['machine']}). Every solver with its defaults, gap 1e-6 asked, at most 400 "
-        f"passes and {results['seconds']:.0f} s, for our own up to 8 times that in large cells (a quarter of it for "
-        "`gtd2`, `tdc`, `pdbg` and TD-SVRG, and 100 passes for the first two, which are sublinear). One thread unless "
-        "two are named; medians of five or three runs for what is short; compiled code warmed up. Gaps are true ones, "
-        "from a solution that shares no code with the solvers. Seconds are in `results.json`; here stand ratios.",
+        f"Written by `make bench` ({results['machine']}). Every solver runs with its defaults and tol=1e-6, for at "
+        f"most 400 passes and {results['seconds']:.0f} s; our solvers have up to 8 times that in large cells, `gtd2`, "
+        "`tdc`, `pdbg` and TD-SVRG a quarter of the time, and `gtd2` and `tdc`, which are sublinear, 100 passes. One "
+        "thread unless two are named; medians of five or three runs for short ones, after compilation. Gaps are true "
+        "gaps, computed by code that is independent of the solvers. Times are ratios; `results.json` has seconds.",
         "",
-        *(["**Shrunken cells: these numbers check the code and mean nothing.**", ""] if results["quick"] else []),
+        *(["**Shrunken cells: these numbers only test the code.**", ""] if results["quick"] else []),
         "![seconds over the fastest of each cell](results.png)",
         "",
         "## Targets",
@@ -69,7 +69,7 @@ def page(results: Record) -> str:
         lines += [f"| {row['target']} | {row['number']} | {MARK[row['met']]} |" for row in rows]
     if not results["quick"] and WHY.exists():
         lines += ["", "### Why targets are missed", "", WHY.read_text().strip()]
-    lines += ["", "## Cells", "", "| cell | what | n | d | distinct rows | kappa(C) | true gap by |", _rule(7)]
+    lines += ["", "## Cells", "", "| cell | description | n | d | distinct rows | kappa(C) | true gap by |", _rule(7)]
     for name, facts in results["cells"].items():
         about = facts["tasks"].get("reference", {})
         kappa = "" if about.get("condition") is None else f"{about['condition']:.0e}"
@@ -77,14 +77,14 @@ def page(results: Record) -> str:
             f"| {name} | {facts['about']} | {about.get('n', facts['n']):,} | {about.get('d', facts['d']):,} | "
             f"{about.get('distinct', '')} | {kappa} | {about.get('about', about.get('message', ''))} |"
         )
-    lines += ["", "## Passes and true gaps of our solvers", "", "`^`: was above its start on the way.", ""]
+    lines += ["", "## Passes and true gaps of our solvers", "", "`^`: its gap exceeded 1 during the run.", ""]
     lines += [f"| cell | {' | '.join(own)} |", _rule(1 + len(own))]
     for name, facts in results["cells"].items():
         lines.append(f"| {name} | {' | '.join(_passes(facts['tasks'].get(solver)) for solver in own)} |")
     shown = [*own, *peers]
     lines += ["", "## Seconds over the fastest that reached the gap", ""]
     lines += [
-        "In brackets: did not reach it, and with which gap it ended; where nobody did, over the fastest to end.",
+        "In parentheses: did not reach it, with its final gap. Where none did, ratios are to the fastest to end.",
         "",
     ]
     lines += [f"| cell | {' | '.join(shown)} |", _rule(1 + len(shown))]
@@ -92,7 +92,7 @@ def page(results: Record) -> str:
         unit = _unit(facts["tasks"], shown)
         cells = " | ".join(_ratio(facts["tasks"].get(task), unit) for task in shown)
         lines.append(f"| {name} | {cells} |")
-    lines += ["", "## What did not run, or not to its end", ""]
+    lines += ["", "## Runs that were refused, failed or did not finish", ""]
     lines += [
         f"- {name}, {task}: {record['status']}. {record.get('message', '')}".rstrip()
         for name, facts in results["cells"].items()
@@ -104,7 +104,7 @@ def page(results: Record) -> str:
 
 
 def _unit(tasks: Record, shown: list[str]) -> float:
-    """Seconds of the fastest that reached the gap; of the fastest to end where nobody did."""
+    """Seconds of the fastest that reached the gap; of the fastest to end where none did."""
     best = fastest(tasks, tuple(shown))
     ended = [tasks[name]["seconds"] for name in shown if tasks.get(name, {}).get("seconds")]
     return best[1] if best else min(ended, default=1.0)
@@ -138,7 +138,7 @@ def _ratio(task: Record | None, unit: float) -> str:
 
 
 def draw(results: Record, path: Path) -> None:
-    """A line a cell, a mark a solver: seconds over the fastest; hollow where the gap was not reached."""
+    """One line per cell, one mark per solver: seconds over the fastest; hollow where the gap was not reached."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,7 @@
-"""One cell of the grid, task by task: every solver and every peer is timed alone, its true gap looked up afterwards.
+"""The tasks of one cell of the grid: each method is timed alone, and its true gap is computed afterwards.
 
-A process of its own runs this for each cell (`python -m benchmarks.tasks CELL TASK ...`), so memory is given back
-between cells and what does not end can be ended. Each outcome is a line of JSON on standard output.
+Each cell runs in its own process (`python -m benchmarks.tasks CELL TASK ...`), so that its memory is released and a
+task that hangs can be killed. Each result is a line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from valuefit.threads import limit_threads
 
 TOL = 1e-6
 PASSES = 400.0
-SUBLINEAR = 100.0  # passes of those that get no further in 400
+SUBLINEAR_PASSES = 100.0  # for sublinear methods, which do not reach TOL within PASSES
 OWN = ("lstd", "gtd2", "tdc", "pdbg", "svrg", "saga", "krylov", "auto")
 PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
-PLAIN = ("gtd2", "tdc")
-SHORT = (*PLAIN, "pdbg", "td-svrg")  # known to be slow: a quarter of the time
-MEMORY = 14 << 30  # address space of a process
+SUBLINEAR = ("gtd2", "tdc")
+SHORT = (*SUBLINEAR, "pdbg", "td-svrg")  # slow methods, with a quarter of the time limit
+MEMORY = 14 << 30  # bytes of address space of a process, so that it fails with MemoryError instead of being killed
 Record = dict[str, Any]
 
 
 def own_solvers() -> list[str]:
-    """Those of our solvers that the grid compares and that exist."""
+    """The solvers of the library that the grid compares."""
     return [name for name in OWN if name in vf.solvers.names()]
 
 
 def tasks_of(cell: Cell) -> list[str]:
-    """Everything measured in a cell, in order; `@2` means on two threads."""
+    """The tasks of a cell, in order; `@2` means on two threads."""
     own = own_solvers()
-    wanted = ["reference", *own, *PEERS]
+    tasks = ["reference", *own, *PEERS]
     if not cell.sparse and cell.d >= 1000:
-        wanted += [f"{'auto' if 'auto' in own else 'lstd'}@2", "textbook@2"]
+        tasks += [f"{'auto' if 'auto' in own else 'lstd'}@2", "textbook@2"]
     if cell.kind == "fourier":
-        wanted.append("dgemm")
+        tasks.append("dgemm")
     if cell.held_out:
-        wanted.append("statistical")
-    return wanted
+        tasks.append("statistical")
+    return tasks
 
 
 def fresh(problem: vf.Problem) -> vf.Problem:
-    """The same problem, with nothing remembered from an earlier solve."""
+    """The same problem without cached moments."""
     return vf.Problem.from_rows(
         problem.phi.matrix, problem.now, problem.next, problem.reward, problem.discount, problem.ratio,
         np.cumsum(problem.begins), trace=problem.trace, ridge=problem.ridge,
@@ -66,7 +66,7 @@ def fresh(problem: vf.Problem) -> vf.Problem:
 
 
 def timed(prepare: Callable[[], Any], work: Callable[[Any], Any]) -> tuple[float, int, Any]:
-    """Median seconds of `work`, how often it ran (five times if short, once if long), and what it gave."""
+    """Median seconds of `work`, the number of runs (five if short, one if long), and its last result."""
     times: list[float] = []
     while True:
         given = prepare()
@@ -90,7 +90,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.problem = fresh(self.cell.make())
-        # of the same types, to compile by; sparse ones must be wide, or dense moments would be taken
+        # compiles the code for the same types; sparse problems must be wide, because narrow ones use dense moments
         wide = self.cell.sparse and self.cell.n >= 20_000
         self.small = fresh((replace(self.cell, n=20_000, d=2000) if wide else self.cell.shrunk()).make())
 
@@ -102,7 +102,7 @@ class Bench:
         return self._truth
 
     def run(self, task: str) -> Record:
-        """The outcome of one task as plain data."""
+        """The result of one task as plain data."""
         name, _, threads = task.partition("@")
         with limit_threads(int(threads or 1)):
             if name in OWN:
@@ -118,7 +118,7 @@ class Bench:
         return {**record, "threads": int(threads or 1)}
 
     def limit(self, name: str) -> float:
-        """Seconds: more for large cells, where a pass takes long; a quarter for what is known to be slow."""
+        """The time limit in seconds: longer for large cells, a quarter for slow methods."""
         large = self.problem.phi.stored / (2e6 if self.cell.sparse else 2.5e7)
         more = float(np.clip(large, 1, 4 if self.cell.sparse else 8)) if name in OWN else 1.0
         return self.seconds * more / (4 if name in SHORT else 1)
@@ -134,21 +134,21 @@ class Bench:
         }  # fmt: skip
 
     def own(self, name: str) -> Record:
-        """One of our solvers with its defaults; iterates are kept on the way and looked at afterwards."""
-        spaced = 1.1
-        if self.cell.sparse:  # looking up the gap of a large one takes a minute: that of the first and the last must do
-            spaced = 2.0 if self.problem.n <= 100_000 else math.inf
+        """One of our solvers with its defaults; iterates are stored during the run, their gaps computed afterwards."""
+        spacing = 1.1  # ratio of passes between stored iterates
+        if self.cell.sparse:  # a gap takes a minute on large sparse cells, where only the first and last are computed
+            spacing = 2.0 if self.problem.n <= 100_000 else math.inf
         path: list[tuple[float, Any]] = []
 
         def keep(progress: Any) -> bool:
-            if not path or progress.passes >= spaced * path[-1][0]:
+            if not path or progress.passes >= spacing * path[-1][0]:
                 path.append((progress.passes, progress.theta))
             return False
 
         def work(problem: vf.Problem) -> vf.Result:
             path.clear()
             return vf.solve(
-                problem, name, tol=TOL, max_passes=SUBLINEAR if name in PLAIN else PASSES,
+                problem, name, tol=TOL, max_passes=SUBLINEAR_PASSES if name in SUBLINEAR else PASSES,
                 max_seconds=self.limit(name), callback=keep,
             )  # fmt: skip
 
@@ -187,13 +187,13 @@ class Bench:
         }  # fmt: skip
 
     def dgemm(self) -> Record:
-        """Operations a second of the matrix product that LSTD cannot do without."""
+        """Operations per second of the matrix product of LSTD."""
         rows = self.problem.phi.matrix
         seconds, repeats, _ = timed(lambda: None, lambda _: rows[:-1].T @ rows[1:])
         return {"seconds": seconds, "repeats": repeats, "rate": 2 * (len(rows) - 1) * rows.shape[1] ** 2 / seconds}
 
     def statistical(self) -> Record:
-        """Passes of tol="statistical", of tol=1e-6, and those at which the error on a held-out log stops improving."""
+        """Passes of tol="statistical" and tol=1e-6, and passes at which the error on a held-out log stops improving."""
         held_out = dense_reference(self.cell.make(seed=1)).mspbe
         if held_out is None:
             return {"status": "not run", "message": "the held-out problem is singular"}
@@ -211,7 +211,7 @@ class Bench:
             early = vf.solve(fresh(self.problem), name, tol="statistical", **limits)
             lowest = min(error for _, error in path)
             late = [place for place, (_, error) in enumerate(path) if error > 1.01 * lowest]
-            if late and late[-1] + 1 == len(path):  # it rose again in the end, so its lowest point is where it stopped
+            if late and late[-1] + 1 == len(path):  # the error rose again at the end: take the pass of its minimum
                 late = [min(range(len(path)), key=lambda place: path[place][1]) - 1]
             found[name] = {
                 "passes": early.passes, "status": early.status, "full": full.passes, "full_status": full.status,
@@ -221,7 +221,7 @@ class Bench:
 
 
 def engine_figures(n: int = 200_000, d: int = 201) -> Record:
-    """Updates by solver and order of rows: times over the memory floor, and float64 over float32."""
+    """Times of updates by solver and order of rows, over the memory floor, and of float64 over float32."""
     found: Record = {}
     pairs = list(product(("svrg", "saga"), engine.ORDERS))
     with limit_threads(1):
@@ -240,7 +240,7 @@ def engine_figures(n: int = 200_000, d: int = 201) -> Record:
 
 
 def plain(value: Any) -> Any:
-    """Data that JSON can carry: no NaN, no infinity, no arrays."""
+    """Convert to data that JSON can represent: NaN and infinity become None."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -251,7 +251,7 @@ def plain(value: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One cell of the grid, in a process of its own.")
+    parser = argparse.ArgumentParser(description="Run tasks of one cell of the grid.")
     parser.add_argument("cell")
     parser.add_argument("tasks", nargs="*")
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -259,24 +259,24 @@ def main() -> None:
     parser.add_argument("--store", type=Path)
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    out, sys.stdout = sys.stdout, sys.stderr  # whatever else prints stays out of the way
+    out, sys.stdout = sys.stdout, sys.stderr  # standard output is for JSON lines only
 
-    def say(**line: Any) -> None:
-        print(json.dumps(plain(line)), file=out, flush=True)
+    def send(**message: Any) -> None:
+        print(json.dumps(plain(message)), file=out, flush=True)
 
     if given.cell == "engine":
-        say(task="engine", record=engine_figures())
+        send(task="engine", record=engine_figures())
         return
     cell = CELLS[given.cell]
     bench = Bench(cell.shrunk() if given.quick else cell, given.seconds, given.store)
     for task in given.tasks:
-        say(begins=task)
+        send(begins=task)
         try:
             record = bench.run(task)
         except MemoryError as error:
             record = {"status": "out of memory", "message": str(error)}
-        say(task=task, record=record)
-    os._exit(0)  # no time is lost on freeing gigabytes piece by piece
+        send(task=task, record=record)
+    os._exit(0)  # skips freeing gigabytes of arrays, which takes long
 
 
 if __name__ == "__main__":

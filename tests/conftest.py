@@ -1,4 +1,4 @@
-"""Shared set-up: one compilation cache named by the sources, one thread, markers, and which tests may be skipped."""
+"""Shared set-up: a compilation cache for these sources, one thread, markers, and the tests that may be skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def _cache_directory() -> Path:
-    """numba does not see edits in imported modules, so the cache is named by all of them."""
+    """A folder named by a digest of all sources, because numba does not detect edits in imported modules."""
     sources = sorted((ROOT / "src").rglob("*.py"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     return ROOT / ".numba_cache" / digest
@@ -29,7 +29,8 @@ hypothesis.settings.register_profile("valuefit", deadline=None, derandomize=True
 hypothesis.settings.load_profile("valuefit")
 
 
-# Tests of arithmetic, which `make test-cpus` repeats with the BLAS kernels and code generation of other processors.
+# Folders of numerical tests, which `make test-cpus` repeats with the BLAS kernels and code generation of other
+# processors, and files in them whose results do not depend on the processor.
 NUMERICAL = {"claims", "engine", "evaluation", "features", "linalg", "problem", "rows", "solvers"}
 NOT_AFFECTED = {"test_averaged", "test_estimator", "test_refusals", "test_result", "test_shuffled", "test_storage"}
 

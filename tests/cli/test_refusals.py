@@ -96,7 +96,7 @@ WRONG = [
     ("log.csv --tol nan", "tol is nan"),
     ("log.csv --max-passes 0", "--max-passes is 0"),
     ("log.csv --seed -1", "seed is -1; it must be a whole number, 0 or more."),
-    ("log.csv --solver ilstd --ridge 1", "ilstd cannot take a problem with ridge"),
+    ("log.csv --solver ilstd --ridge 1", "ilstd cannot solve a problem with ridge"),
     # output files
     ("log.csv --report there.html", "there.html already exists. Choose another name, or overwrite it with --force"),
     ("log.csv --save there.npz", "there.npz already exists. Choose another name, or overwrite it with --force."),

@@ -1,4 +1,4 @@
-"""`solver="auto"` and `tol="statistical"`: what is chosen, why, and when it is enough."""
+"""The solver that "auto" selects, its message and fallbacks, and the gap at which tol="statistical" stops."""
 
 import numpy as np
 import pytest
@@ -33,28 +33,28 @@ def test_few_features_or_few_distinct_rows_are_solved_directly():
     assert rank(vf.Problem(mdp.log(20_000, seed=0), mdp.rows, discount=0.95), 1e-6)[0][0] == "lstd"
 
 
-def test_many_sparse_features_are_not():
+def test_many_sparse_features_are_not_solved_directly():
     n, d = 4000, 20_000
     rng = np.random.default_rng(0)
     rows = sparse.random_array((n + 1, d), density=8 / d, rng=rng, format="csr")
     problem = vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), rng.standard_normal(n), 0.9)
-    names, why = rank(problem, 1e-6)
+    names, reason = rank(problem, 1e-6)
     assert names[0] != "lstd"
-    assert why.startswith(f"'auto' chose {names[0]}: it should take ")
+    assert reason.startswith(f"'auto' chose {names[0]}: it should take ")
 
 
-def test_the_choice_depends_on_nothing_but_the_problem_the_gap_and_the_memory():
+def test_the_choice_is_reproducible():
     first, second = rank(wide(), 1e-6), rank(wide(), 1e-6)
     assert first == second
-    assert rank(wide(), 1e-6, memory=1)[0] == ["lstd"]  # nothing fits: what needs the least
+    assert rank(wide(), 1e-6, memory=1)[0] == ["lstd"]  # nothing fits: the one that needs the least
 
 
-def test_what_does_not_fit_into_memory_is_left_out(monkeypatch):
+def test_solvers_that_do_not_fit_into_memory_are_left_out(monkeypatch):
     monkeypatch.setattr(choice, "memory_limit", lambda: 8 * 400 * 400)
-    names, why = rank(wide(), 1e-6)
+    names, reason = rank(wide(), 1e-6)
     assert "lstd" not in names
     assert "svrg" in names
-    assert "lstd and krylov would not fit into memory" in why
+    assert "lstd and krylov would not fit into memory" in reason
 
 
 def test_the_result_says_what_was_chosen_and_why():
@@ -62,22 +62,22 @@ def test_the_result_says_what_was_chosen_and_why():
     assert result.solver == "lstd"
     assert result.status == "converged"
     assert "'auto' chose lstd: it should take" in result.message
-    with pytest.raises(TypeError, match="stands for another solver"):
+    with pytest.raises(TypeError, match="'auto' only selects a solver: pass it to solve"):
         vf.solvers.Auto().init(Oracle(1).problem(), np.zeros(7), np.zeros(7))
 
 
-def test_the_next_is_taken_when_one_does_not_fit(monkeypatch):
-    def full(self, problem, state, rng):
-        raise MemoryError("no room for the moments")
+def test_the_next_solver_runs_when_one_does_not_fit_into_memory(monkeypatch):
+    def out_of_memory(self, problem, state, rng):
+        raise MemoryError("no memory for the moments")
 
-    monkeypatch.setattr(vf.solvers.LSTD, "epoch", full)
+    monkeypatch.setattr(vf.solvers.LSTD, "epoch", out_of_memory)
     result = vf.solve(Oracle(1).problem(), "auto", tol=1e-10)
     assert result.solver != "lstd"
     assert result.status == "converged"
-    assert "lstd did not fit into memory (no room for the moments)" in result.message
+    assert "lstd did not fit into memory (no memory for the moments)" in result.message
 
 
-def test_the_next_is_taken_when_one_fails(monkeypatch):
+def test_the_next_solver_runs_when_one_fails(monkeypatch):
     from valuefit.solvers.solver import Info, State
 
     monkeypatch.setattr(
@@ -94,7 +94,7 @@ def test_the_next_is_taken_when_one_fails(monkeypatch):
 
 
 @pytest.mark.parametrize("solver", ["svrg", "saga", "pdbg", "krylov"])
-def test_what_is_left_is_at_most_a_tenth_of_the_standard_error(solver):
+def test_the_solver_error_is_at_most_a_tenth_of_the_standard_error(solver):
     problem = on_policy()
     best = vf.solve(problem, "lstd", tol=1e-12)
     early = vf.solve(problem, solver, tol="statistical")
@@ -111,7 +111,7 @@ def test_what_is_left_is_at_most_a_tenth_of_the_standard_error(solver):
 
 
 @pytest.mark.parametrize("solver", ["svrg", "saga", "krylov", "auto"])
-def test_it_never_stops_later_than_at_1e_6(solver):
+def test_the_statistical_tolerance_costs_at_most_its_measurements_more_than_1e_6(solver):
     for problem in (on_policy(), on_policy(30_000), Oracle(10).problem()):
         early = vf.solve(problem, solver, tol="statistical")
         late = vf.solve(problem, solver, tol=1e-6)
@@ -126,6 +126,6 @@ def test_a_longer_log_supports_more_digits():
 
 
 @pytest.mark.parametrize("tol", ["statistics", -1.0, np.nan, None])
-def test_other_words_are_refused(tol):
+def test_other_tolerances_are_refused(tol):
     with pytest.raises(ValueError, match='0 or more, or "statistical"'):
         vf.solve(on_policy(), "lstd", tol=tol)

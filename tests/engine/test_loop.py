@@ -1,4 +1,4 @@
-"""The one loop: history, budgets, warm starts, interruptions, guards, and results on disk."""
+"""`solve`: history, budgets, warm starts, interruptions, divergence, and results on disk."""
 
 import math
 import os
@@ -17,7 +17,7 @@ ALL = vf.solvers.names()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_solver_reports_itself_in_full(name):
+def test_every_solver_fills_in_the_result(name):
     result = vf.solve(Oracle(0).problem(), name, max_passes=30)
     assert result.status in ("converged", "budget")
     assert result.solver == ("lstd" if name == "auto" else name)
@@ -43,8 +43,8 @@ def test_same_seed_same_bits_other_seed_other_path(name):
 def test_the_budget_is_kept(name):
     problem = cosines(400, 10)
     result = vf.solve(problem, name, tol=1e-30, max_passes=20)
-    direct = name in ("lstd", "recursive-lstd", "ilstd")  # one epoch of these may cost more than that
-    most = 22 if name == "catalyst" else 20  # it sets up an inner problem now and then
+    direct = name in ("lstd", "recursive-lstd", "ilstd")  # one epoch of these may cost more than the budget
+    most = 22 if name == "catalyst" else 20  # an epoch of catalyst may set up another inner problem
     assert direct or result.passes <= most
     assert result.status == "budget"
     assert name != "lstd" or "rounding" in result.message
@@ -59,21 +59,22 @@ def test_history_is_a_table_with_the_gap_only_when_a_reference_is_given():
     assert rich.dtype.names == ("passes", "seconds", "residual", "gap")
     assert (np.diff(plain["passes"]) > 0).all()
     assert (np.diff(plain["seconds"]) >= 0).all()
-    assert (plain["passes"] == rich["passes"]).all()  # looking at the gap is free
+    assert (plain["passes"] == rich["passes"]).all()  # computing the gap from a reference is free
     assert rich["gap"][0] == pytest.approx(1)
 
 
-def test_methods_without_a_gradient_pay_for_looking_unless_a_reference_is_given():
+def test_residuals_of_methods_without_a_gradient_count_unless_a_reference_is_given():
     problem = Oracle(0).problem()
     exact = vf.solve(problem, "lstd")
-    raw = vf.solvers.GTD2(decay=10.0)  # in a metric, the start has a gradient
-    free = vf.solve(problem, raw, tol=0, max_passes=50, reference=exact)
-    paid = vf.solve(problem, raw, tol=0, max_passes=50)
+    gtd2 = vf.solvers.GTD2(decay=10.0)
+    free = vf.solve(problem, gtd2, tol=0, max_passes=50, reference=exact)
+    counted = vf.solve(problem, gtd2, tol=0, max_passes=50)
     assert len(free.history) == 51
-    assert len(paid.history) < 25
-    looks = len(paid.history)
-    assert paid.passes == pytest.approx(50, abs=2)
-    assert np.array_equal(vf.solve(problem, raw, tol=0, max_passes=50 - looks, reference=exact).theta, paid.theta)
+    assert len(counted.history) < 25
+    residuals = len(counted.history)
+    assert counted.passes == pytest.approx(50, abs=2)
+    same = vf.solve(problem, gtd2, tol=0, max_passes=50 - residuals, reference=exact)
+    assert np.array_equal(same.theta, counted.theta)
 
 
 def test_a_warm_start_on_a_grown_log_costs_a_few_passes():
@@ -89,7 +90,7 @@ def test_a_warm_start_on_a_grown_log_costs_a_few_passes():
     assert warm.passes <= 12
     cold, warm = (vf.solve(whole, "saga", tol=1e-4, init=init) for init in (None, earlier))
     assert warm.status == cold.status == "converged"
-    assert warm.passes <= cold.passes - 2  # of few: the metric costs both the same
+    assert warm.passes <= cold.passes - 2  # both pay for the preconditioner
 
 
 def test_init_takes_a_result_a_pair_or_a_theta_and_pads_new_features():
@@ -102,7 +103,7 @@ def test_init_takes_a_result_a_pair_or_a_theta_and_pads_new_features():
 
 
 @pytest.mark.parametrize("name", ["pdbg", "svrg", "saga"])
-def test_starting_points_leave_no_trace_in_the_answer(name):
+def test_the_answer_does_not_depend_on_the_starting_point(name):
     oracle = Oracle(2)
     rng = np.random.default_rng(0)
     start = (rng.standard_normal(7), rng.standard_normal(7))
@@ -110,7 +111,7 @@ def test_starting_points_leave_no_trace_in_the_answer(name):
     np.testing.assert_allclose(result.theta, oracle.theta, atol=1e-5)
 
 
-def test_a_callback_sees_progress_and_can_stop():
+def test_a_callback_receives_progress_and_can_stop():
     seen = []
 
     def watch(progress):
@@ -126,7 +127,7 @@ def test_a_callback_sees_progress_and_can_stop():
 
 
 def test_ctrl_c_returns_the_iterate_so_far():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where tests run in the background
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start with SIGINT ignored
     problem = cosines(3000, 30)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     vf.solve(problem, "svrg", tol=0, max_passes=3)  # compiled before the clock starts
@@ -149,17 +150,17 @@ def test_max_seconds_ends_a_solve():
     assert "max_seconds" in result.message
 
 
-def test_steps_that_diverge_are_shortened_when_they_are_ours(monkeypatch):
+def test_automatic_steps_that_diverge_are_shortened(monkeypatch):
     oracle = Oracle(0)
     monkeypatch.setattr(vf.solvers.PDBG, "auto_steps", lambda self, problem: (3.0, 3.0))
-    raw = vf.solvers.PDBG(precompute=True)  # steps in a metric: test_steering.py
-    result = vf.solve(oracle.problem("csr"), raw, tol=1e-8, max_passes=5000)
+    pdbg = vf.solvers.PDBG(precompute=True)  # without preconditioner; test_adaptive_steps.py tests the other case
+    result = vf.solve(oracle.problem("csr"), pdbg, tol=1e-8, max_passes=5000)
     assert result.status == "converged", result.message
     assert "shortened" in result.message
 
 
 @pytest.mark.parametrize("name", ["SVRG", "SAGA", "PDBG", "GTD2", "TDC"])
-def test_steps_that_diverge_are_reported_when_they_are_the_users(name):
+def test_given_steps_that_diverge_are_reported(name):
     solver = getattr(vf.solvers, name)(step_theta=50.0, step_w=50.0)
     result = vf.solve(Oracle(0).problem(), solver, max_passes=2000)
     assert result.status == "diverged"
@@ -181,10 +182,10 @@ def test_bairds_star_converges_where_td_diverges(name):
 
 
 def test_the_gap_is_measured_from_the_start_where_zero_is_optimal():
-    """All rewards are 0: F(0) = F*, and "converged" at the classic weights would be a lie."""
+    """All rewards are 0, so F(0) = F*, and a gap relative to F(0) - F* is undefined."""
     problem = vf.Problem(baird_log(), baird_features, discount=0.99)
-    stuck = vf.solve(problem, "svrg", init=CLASSIC_WEIGHTS, tol=1e-2, max_passes=1)
-    assert stuck.status == "budget"
+    short = vf.solve(problem, "svrg", init=CLASSIC_WEIGHTS, tol=1e-2, max_passes=1)
+    assert short.status == "budget"
     assert vf.solve(problem, "svrg", tol=1e-2).status == "converged"
 
 
@@ -202,7 +203,7 @@ def test_theorem_steps_are_an_option():
 
 
 @pytest.mark.parametrize("solver", [vf.solvers.SAGA(), vf.solvers.GTD2(decay=math.inf), vf.solvers.LSTD()])
-def test_a_result_survives_the_disk(tmp_path, solver):
+def test_a_result_is_the_same_after_saving_and_loading(tmp_path, solver):
     problem = Oracle(1).problem()
     result = vf.solve(problem, solver, max_passes=30, seed=3)
     back = vf.Result.load(result.save(tmp_path / "result.npz"))

@@ -1,4 +1,4 @@
-"""A result file that is not whole is refused with a sentence; a save that fails loses nothing."""
+"""Damaged result files are refused with a sentence, and a failed save keeps the old file."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def saved(tmp_path):
 
 
 def rewrite(path, change):
-    """Store the same arrays with the facts changed."""
+    """Store the same arrays with changed facts."""
     with np.load(path) as stored:
         arrays = dict(stored)
     facts = json.loads(str(arrays.pop("facts")))
@@ -46,7 +46,7 @@ def test_a_result_file_with_flipped_bits_is_refused(saved):
 
 
 @pytest.mark.parametrize("kind", ["text", "npy", "npz", "pickle", "pickled npy", "folder", "zip of text"])
-def test_what_is_not_a_result_file_is_refused(tmp_path, kind):
+def test_other_files_are_refused(tmp_path, kind):
     path = tmp_path / "other.npz"
     if kind == "text":
         path.write_text("theta,w\n1,2\n")
@@ -78,7 +78,7 @@ def test_what_is_not_a_result_file_is_refused(tmp_path, kind):
     ],
     ids=["a list", "dead missing", "status missing", "a field too many"],
 )
-def test_a_result_file_with_other_facts_is_refused(saved, change):
+def test_a_result_file_with_missing_or_unknown_facts_is_refused(saved, change):
     rewrite(saved, change)
     with pytest.raises(ValueError, match=r"result\.npz is not a valuefit result"):
         vf.Result.load(saved)
@@ -106,7 +106,7 @@ def test_pickled_content_is_refused_and_not_run(saved, monkeypatch):
     assert not (saved.parent / "unpickled").exists()
 
 
-def test_a_result_file_that_is_not_there_is_a_missing_file(tmp_path):
+def test_a_missing_result_file_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         vf.Result.load(tmp_path / "nowhere.npz")
 
@@ -136,7 +136,7 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(saved, monkeypat
     ],
     ids=["infinite decay", "NumPy integer", "NumPy float32", "NumPy seed"],
 )
-def test_settings_that_JSON_does_not_know_are_saved_all_the_same(tmp_path, solver, seed):
+def test_settings_without_a_JSON_form_are_saved(tmp_path, solver, seed):
     result = vf.solve(PROBLEM, solver, max_passes=3, seed=seed)
     loaded = vf.Result.load(result.save(tmp_path / "result.npz"))
     assert loaded.settings == result.settings

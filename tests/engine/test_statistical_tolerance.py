@@ -1,4 +1,4 @@
-"""The noise of a log in units of the gap: against plain loops, and whether it is enough for any c'theta."""
+"""The statistical tolerance equals plain loops, and it bounds the solver error of any c'theta."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ import scipy.linalg as linalg
 import naive
 import valuefit as vf
 from helpers.problems import problem_of
-from valuefit.engine import statistical_tolerance as noise
-from valuefit.engine.statistical_tolerance import LOOSEST, optimistic_gap, supported_gap
+from valuefit.engine import statistical_tolerance
+from valuefit.engine.statistical_tolerance import LOOSEST_GAP, optimistic_gap, supported_gap
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.problem.exact import Exact
 
 
 def log_of(*, trace=0.0, off_policy=False, dual=False, identity=False, alternate=0.0, level=1.0, episodes=40):
-    """A naive log of many episodes; rewards are `level` and a noise that every second step takes back."""
+    """A naive log of many episodes; rewards are `level` plus noise that cancels in pairs of steps (`alternate`)."""
     rng = np.random.default_rng(0)
     lengths = 2 * rng.integers(2, 6, episodes)
     n = int(lengths.sum())
@@ -63,16 +63,16 @@ def named(variant):
 
 @pytest.mark.parametrize("storage", ["dense", "csr"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=named)
-def test_noise_is_that_of_plain_loops(variant, storage, monkeypatch):
+def test_noise_equals_that_of_plain_loops(variant, storage, monkeypatch):
     log = log_of(**variant)
-    monkeypatch.setattr(noise, "DIRECTIONS", log.Psi.shape[1])
+    monkeypatch.setattr(statistical_tolerance, "NOISE_DIRECTIONS", log.Psi.shape[1])
     theta = naive.minimiser(log)[0]
-    # as many directions as features: the random subspace is the whole space
+    # with as many directions as features, the random subspace is the whole space
     assert supported_gap(problem_of(log, storage), theta) == pytest.approx(by_loops(log, theta), rel=1e-6)
 
 
 def worst(log, gap_of):
-    """The largest |c'(theta - theta*)| over a tenth of its standard error, for many c and theta at this gap."""
+    """The largest relative solver error of c'theta, over random c and random theta at this gap."""
     problem = problem_of(log)
     best, exact, rng = naive.minimiser(log)[0], Exact(problem_of(log)), np.random.default_rng(1)
     allowed, found = gap_of(problem, best) * exact.scale, 0.0
@@ -85,24 +85,24 @@ def worst(log, gap_of):
 
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "dual" not in variant], ids=named)
-def test_a_gap_that_is_supported_is_enough_for_any_number(variant):
+def test_the_supported_gap_is_small_enough_for_any_c(variant):
     assert worst(log_of(**variant), supported_gap) <= 1.02
 
 
 def step_by_step(problem, theta):
-    """A planted fault: the mean squared TD error, as if steps had nothing to do with one another."""
+    """A planted fault: the mean squared TD error, as if steps were independent."""
     value = problem.phi.matrix @ theta
     td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
     return 0.01 * np.mean(td**2) / (problem.n * np.mean(problem.reward**2))
 
 
-def test_steps_taken_as_independent_would_not_be_enough():
+def test_a_tolerance_that_assumes_independent_steps_is_too_loose():
     log = log_of(alternate=1.0, level=10.0)
     assert worst(log, step_by_step) > 1.5
     assert worst(log, supported_gap) <= 1.02
 
 
-def test_few_episodes_give_a_mean_and_not_the_smallest_by_chance():
+def test_few_episodes_use_the_mean_eigenvalue_not_the_smallest():
     log = log_of(episodes=6)
     theta = naive.minimiser(log)[0]
     assert supported_gap(problem_of(log), theta) > 2 * by_loops(log, theta)
@@ -110,22 +110,22 @@ def test_few_episodes_give_a_mean_and_not_the_smallest_by_chance():
 
 def test_one_episode_is_cut_into_blocks():
     for n, count in ((24, 1), (25, 5), (1000, 31)):
-        cluster, found, blocks = noise.clusters(np.full(n, 7))
+        cluster, found, blocks = statistical_tolerance.clusters(np.full(n, 7))
         assert (found, blocks) == (count, count > 1)
         assert len(np.unique(cluster)) == count
-    cluster, found, blocks = noise.clusters(np.array([4, 4, 9]))
+    cluster, found, blocks = statistical_tolerance.clusters(np.array([4, 4, 9]))
     assert (cluster.tolist(), found, blocks) == ([0, 0, 1], 2, False)
 
 
-def test_without_rewards_nothing_is_known_of_noise():
+def test_rewards_of_zero_give_a_gap_of_zero():
     problem = problem_of(log_of()._replace(reward=np.zeros(len(log_of().now))))
     assert supported_gap(problem, np.ones(3)) == optimistic_gap(problem) == 0
 
 
-def test_however_short_the_log_a_gap_is_asked_for():
+def test_the_gap_of_a_short_log_is_capped():
     problem = vf.Problem.from_rows(np.eye(2), [0, 1], [-1, -1], [1.0, -1.0], 0.9)
-    assert supported_gap(problem, np.full(2, 100.0)) == LOOSEST
-    assert optimistic_gap(problem) == LOOSEST
+    assert supported_gap(problem, np.full(2, 100.0)) == LOOSEST_GAP
+    assert optimistic_gap(problem) == LOOSEST_GAP
 
 
 def test_features_that_are_all_zero_have_no_noise():
@@ -134,6 +134,6 @@ def test_features_that_are_all_zero_have_no_noise():
 
 
 @pytest.mark.parametrize("variant", [{}, {"trace": 0.7}, {"off_policy": True}], ids=named)
-def test_what_is_hoped_for_is_not_below_what_is_supported(variant):
+def test_the_optimistic_gap_is_not_below_the_supported_gap(variant):
     log = log_of(**variant)
     assert optimistic_gap(problem_of(log)) >= supported_gap(problem_of(log), naive.minimiser(log)[0])

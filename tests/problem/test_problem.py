@@ -1,4 +1,4 @@
-"""Problem: its products, moments and rows are the naive ones in every storage, and nothing is made of n x d."""
+"""Problem: products, moments and rows equal the naive ones in every storage, and no n x d array is allocated."""
 
 import tracemalloc
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from helpers.problems import STORAGES, problem_of
 
 
 def stored(log, storage):
-    """The naive log of the numbers that this storage keeps."""
+    """The naive log with the numbers as this storage rounds them."""
     if storage != "float32":
         return log
     Phi, Psi = (rows.astype(np.float32).astype(np.float64) for rows in (log.Phi, log.Psi))
@@ -22,7 +22,7 @@ def stored(log, storage):
 
 
 def thinned(log, share=0.5, seed=9):
-    """The same log with about this share of zeros in its rows, so that CSR has something to leave out."""
+    """The same log with about this share of zeros in its rows, for CSR storage."""
     zeros = np.random.default_rng(seed).random(log.Psi.shape) < share
     zeros[:, 0] = False
     d = log.Phi.shape[1]
@@ -42,20 +42,20 @@ LOG = vf.Transitions.from_arrays(
 )
 
 
-class Counted:
-    """A transformer that remembers what it was asked."""
+class Recorder:
+    """A transformer that records the observations it is called with."""
 
     def __init__(self):
-        self.asked = []
+        self.calls = []
 
     def fit_transform(self, observations):
-        self.asked.append(observations)
+        self.calls.append(observations)
         return np.column_stack([np.ones(len(observations)), observations])
 
 
 def test_a_transformer_and_a_callable_give_the_same_problem():
-    by_transformer = vf.Problem(LOG, Counted(), discount=0.9)
-    by_callable = vf.Problem(LOG, Counted().fit_transform, discount=0.9)
+    by_transformer = vf.Problem(LOG, Recorder(), discount=0.9)
+    by_callable = vf.Problem(LOG, Recorder().fit_transform, discount=0.9)
     for one, other in zip(by_transformer.moments(), by_callable.moments(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert by_transformer.d == 3
@@ -70,7 +70,7 @@ def test_without_features_the_observations_are_the_features():
 def test_without_features_states_by_index_become_one_hot_columns():
     log = vf.Transitions.from_arrays([4, 9, 4, 6], np.ones(4), terminated=[0, 0, 0, 1])
     problem = vf.Problem(log, discount=0.5)
-    assert problem.d == 10  # a column for every state number, so that logs of other states line up
+    assert problem.d == 10  # a column for every state number, so that columns agree between logs
     seen = np.ix_([4, 6, 9], [4, 6, 9])
     A, b, C = problem.A[seen], problem.b[[4, 6, 9]], problem.C[seen]
     np.testing.assert_allclose(C, np.diag([0.5, 0.25, 0.25]))
@@ -79,24 +79,24 @@ def test_without_features_states_by_index_become_one_hot_columns():
 
 
 @pytest.mark.parametrize("piece", [slice(None), slice(0, 2), slice(3, 6)])
-def test_features_are_asked_once_and_only_for_the_distinct_observations_in_use(piece):
-    features = Counted()
+def test_features_are_called_once_with_the_distinct_observations_in_use(piece):
+    features = Recorder()
     log = LOG[piece]
     problem = vf.Problem(log, features, discount=0.9)
     problem.moments()
     vf.solve(problem, "svrg", max_passes=4)
-    (asked,) = features.asked
+    (observations,) = features.calls
     used = np.union1d(log.now, log.next[log.next >= 0])
-    np.testing.assert_array_equal(asked, log.observations[used])
+    np.testing.assert_array_equal(observations, log.observations[used])
 
 
-def test_each_state_is_asked_about_once_however_often_it_was_visited():
+def test_features_are_called_once_for_each_state_however_often_it_was_visited():
     states = np.random.default_rng(0).integers(5, size=300)
-    features, dual = Counted(), Counted()
+    features, dual = Recorder(), Recorder()
     log = vf.Transitions.from_arrays(states[:-1], np.ones(299), next_observation=states[1:])
     vf.Problem(log, features, dual_features=dual)
-    np.testing.assert_array_equal(features.asked, [[0, 1, 2, 3, 4]])
-    np.testing.assert_array_equal(dual.asked, [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(features.calls, [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(dual.calls, [[0, 1, 2, 3, 4]])
 
 
 def test_a_log_and_its_rows_make_the_same_problem():
@@ -116,7 +116,7 @@ def test_a_log_and_its_rows_make_the_same_problem():
         close(fast, slow)
 
 
-def test_a_scalar_discount_stands_for_every_step_and_next_minus_one_ends_an_episode():
+def test_a_scalar_discount_applies_to_every_step_and_next_minus_one_ends_an_episode():
     Phi = np.random.default_rng(0).normal(size=(4, 2))
     one = vf.Problem.from_rows(Phi, [0, 1, 2], [1, -1, 3], [1.0, 2.0, 3.0], 0.9, trace=0.5)
     other = vf.Problem.from_rows(Phi, [0, 1, 2], [1, 0, 3], [1.0, 2.0, 3.0], [0.9, 0.0, 0.9], trace=0.5)
@@ -125,7 +125,7 @@ def test_a_scalar_discount_stands_for_every_step_and_next_minus_one_ends_an_epis
     np.testing.assert_array_equal(one.discount, [0.9, 0.0, 0.9])
 
 
-def test_repr_tells_size_and_kind():
+def test_repr_shows_size_and_traits():
     log = naive.random_log(np.random.default_rng(0), n=30, d=3, ratio=True, trace=0.4, states=7)
     assert repr(problem_of(log, "csr")) == "Problem(n=30, d=3, distinct rows=7, ratio, sparse, trace)"
     assert repr(vf.Problem(LOG)) == "Problem(n=6, d=2, distinct rows=6, on-policy)"
@@ -138,7 +138,7 @@ every_kind = pytest.mark.parametrize(("ratio", "trace", "ridge", "k", "identity"
 every_storage = pytest.mark.parametrize("storage", STORAGES)
 
 
-def made(storage, ratio, trace, ridge, k, identity, states=None):
+def problem_and_log(storage, ratio, trace, ridge, k, identity, states=None):
     rng = np.random.default_rng(17)
     log = naive.random_log(rng, n=35, d=3, k=k, ratio=ratio, trace=trace, ridge=ridge, states=states)
     log = thinned(log._replace(identity=identity))
@@ -147,8 +147,8 @@ def made(storage, ratio, trace, ridge, k, identity, states=None):
 
 @every_storage
 @every_kind
-def test_products_and_moments_are_the_naive_ones(storage, ratio, trace, ridge, k, identity):
-    problem, log = made(storage, ratio, trace, ridge, k, identity)
+def test_products_and_moments_equal_the_naive_ones(storage, ratio, trace, ridge, k, identity):
+    problem, log = problem_and_log(storage, ratio, trace, ridge, k, identity)
     rng = np.random.default_rng(1)
     theta, w = rng.normal(size=3), rng.normal(size=k)
     A, b, C = naive.moments(log)
@@ -165,8 +165,8 @@ def test_products_and_moments_are_the_naive_ones(storage, ratio, trace, ridge, k
 
 @every_storage
 @every_kind
-def test_rows_of_single_steps_are_the_naive_ones(storage, ratio, trace, ridge, k, identity):
-    problem, log = made(storage, ratio, trace, ridge, k, identity)
+def test_rows_of_single_steps_equal_the_naive_ones(storage, ratio, trace, ridge, k, identity):
+    problem, log = problem_and_log(storage, ratio, trace, ridge, k, identity)
     steps = naive.steps(log)
     order = np.random.default_rng(2).integers(35, size=50)
     now, after, discount, u_row, u_factor = problem.steps(order)
@@ -186,17 +186,17 @@ def test_rows_of_single_steps_are_the_naive_ones(storage, ratio, trace, ridge, k
 
 @every_storage
 @pytest.mark.parametrize("trace", [0.0, 0.7])
-def test_moments_are_the_same_whether_rows_repeat_or_are_written_out(storage, trace):
+def test_moments_are_the_same_for_distinct_and_repeated_rows(storage, trace):
     log = naive.random_log(np.random.default_rng(3), n=200, d=4, k=6, ratio=True, trace=trace, states=7)
     n = len(log.now)
     after = np.where(log.next < 0, 0, log.next)
-    written = log._replace(
+    repeated = log._replace(
         Phi=np.vstack([log.Phi[log.now], log.Phi[after]]),
         Psi=np.vstack([log.Psi[log.now], log.Psi[after]]),
         now=np.arange(n),
         next=np.where(log.next < 0, -1, n + np.arange(n)),
     )
-    few, many = problem_of(log, storage), problem_of(written, storage)
+    few, many = problem_of(log, storage), problem_of(repeated, storage)
     assert (few.phi.shape[0], many.phi.shape[0]) == (7, 400)
     expected = naive.moments(stored(log, storage))
     for one, other, slow in zip(few.moments(), many.moments(), expected, strict=True):
@@ -207,10 +207,10 @@ def test_moments_are_the_same_whether_rows_repeat_or_are_written_out(storage, tr
 @every_storage
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("states", [None, 4])
-def test_the_seams_between_blocks_do_not_show(storage, trace, states, monkeypatch):
+def test_moments_in_small_blocks_equal_the_naive_ones(storage, trace, states, monkeypatch):
     monkeypatch.setattr("valuefit.linalg.moments.BLOCK_BYTES", 600)  # blocks of a few steps each
     monkeypatch.setattr("valuefit.rows.storage.BLOCK_BYTES", 600)
-    problem, log = made(storage, True, trace, 0.0, 5, False, states)
+    problem, log = problem_and_log(storage, True, trace, 0.0, 5, False, states)
     for fast, slow in zip(problem.moments(), naive.moments(log), strict=True):
         close(fast, slow)
     close(problem.v_squared, [v @ v for _, v, _, _ in naive.steps(log)])
@@ -219,7 +219,7 @@ def test_the_seams_between_blocks_do_not_show(storage, trace, states, monkeypatc
 
 
 @pytest.mark.parametrize(("share", "is_sparse"), [(0.95, True), (0.1, False)])
-def test_trace_rows_stay_sparse_only_while_that_pays_and_are_right_either_way(share, is_sparse):
+def test_trace_rows_are_stored_sparse_only_if_they_have_many_zeros(share, is_sparse):
     log = naive.random_log(np.random.default_rng(4), n=80, d=30, ratio=True, trace=0.8)
     log = thinned(log, share)
     problem = problem_of(log, "csr")
@@ -236,9 +236,9 @@ def test_csr_rows_of_float32_are_squared_in_float64():
     np.testing.assert_allclose(problem.C[0, 0], expected[0] / 2, rtol=1e-6)
 
 
-def test_a_callers_csr_matrix_is_left_as_it_was():
+def test_the_given_csr_matrix_is_not_changed():
     data, indices, indptr = np.array([1.0, 2.0, 3.0, 4.0]), np.array([2, 0, 0, 1]), np.array([0, 3, 4])
-    given = sparse.csr_array((data, indices, indptr), shape=(2, 3))  # unsorted, and one place twice
+    given = sparse.csr_array((data, indices, indptr), shape=(2, 3))  # unsorted, with a duplicate entry
     problem = vf.Problem.from_rows(given, [0], [1], [1.0], 0.9)
     np.testing.assert_allclose(problem.C, np.outer([5, 0, 1], [5, 0, 1]))
     np.testing.assert_array_equal(given.data, [1.0, 2.0, 3.0, 4.0])
@@ -247,7 +247,7 @@ def test_a_callers_csr_matrix_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("storage", ["dense", "csr", "float32"])
-def test_read_only_rows_are_taken(storage):
+def test_read_only_rows_are_accepted(storage):
     log = naive.random_log(np.random.default_rng(5), n=30, d=3, trace=0.5)
     rows = STORAGES[storage](log.Phi)
     for part in (rows.data, rows.indices, rows.indptr) if storage == "csr" else (rows,):
@@ -262,7 +262,7 @@ def test_read_only_rows_are_taken(storage):
 
 
 def with_dead_columns():
-    """Columns 1 and 4 are zero in every row that a step starts from; column 1 is not in a row steps lead to."""
+    """Columns 1 and 4 are zero in every `now` row; column 1 is nonzero in some `next` row."""
     log = naive.random_log(np.random.default_rng(6), n=40, d=5, ratio=True)
     Phi = log.Phi.copy()
     Phi[np.ix_(np.unique(log.now), [1, 4])] = 0.0
@@ -284,7 +284,7 @@ def test_a_feature_without_data_has_weight_0_and_is_named(solver, storage):
 
 
 @every_storage
-def test_lstd_is_the_naive_minimiser_where_features_have_no_data(storage):
+def test_lstd_equals_the_naive_minimiser_where_features_have_no_data(storage):
     log = with_dead_columns()
     result = vf.solve(problem_of(log, storage), "lstd")
     theta, _ = naive.minimiser(stored(log, storage))
@@ -331,7 +331,7 @@ singular = pytest.mark.parametrize(("log", "rank"), SINGULAR.values(), ids=SINGU
 
 @every_storage
 @singular
-def test_lstd_gives_the_minimiser_of_smallest_norm_and_tells_the_rank(log, rank, storage):
+def test_lstd_gives_the_minimum_norm_minimiser_and_reports_the_rank(log, rank, storage):
     log = stored(log, storage)
     result = vf.solve(problem_of(log, storage), "lstd")
     theta, w = naive.minimiser(log)
@@ -343,9 +343,9 @@ def test_lstd_gives_the_minimiser_of_smallest_norm_and_tells_the_rank(log, rank,
 
 @singular
 @pytest.mark.parametrize("solver", ["pdbg", "recursive-lstd"])
-def test_pdbg_and_recursive_lstd_find_the_minimiser_of_smallest_norm(log, rank, solver):
+def test_pdbg_and_recursive_lstd_find_the_minimum_norm_minimiser(log, rank, solver):
     problem = problem_of(log)
-    if solver == "pdbg":  # with plain steps: a metric leaves the span of the rows
+    if solver == "pdbg":  # given steps: preconditioned ones leave the span of the rows
         step_theta, step_w = vf.solvers.PDBG().auto_steps(problem)
         solver = vf.solvers.PDBG(step_theta=step_theta, step_w=step_w)
     result = vf.solve(problem, solver, tol=1e-12, max_passes=50_000)
@@ -365,7 +365,7 @@ def test_svrg_and_saga_find_a_minimiser(log, rank, solver):
 
 
 @singular
-def test_a_ridge_makes_the_minimiser_unique_and_all_agree(log, rank):
+def test_a_ridge_makes_the_minimiser_unique_and_solvers_agree(log, rank):
     log = log._replace(ridge=0.05)
     theta, _ = naive.minimiser(log)
     for solver in ("lstd", "recursive-lstd", "pdbg", "svrg", "saga"):
@@ -380,7 +380,7 @@ MB = 1 << 20
 
 @contextmanager
 def peak_below(limit):
-    """The most that NumPy holds at once inside, over what was there before."""
+    """Fail if NumPy allocates more than `limit` bytes at once inside the block."""
     tracemalloc.start()
     try:
         yield
@@ -401,12 +401,12 @@ def trajectories():
 
 
 @pytest.mark.parametrize("trace", [0.0, 0.5])
-def test_batch_products_and_moments_make_no_array_of_n_by_d(trajectories, trace):
+def test_batch_products_and_moments_allocate_no_array_of_n_by_d(trajectories, trace):
     Phi, now, after, reward, episode = trajectories
     small = vf.Problem.from_rows(Phi[:50], [0, 1], [1, 2], [1.0, 1.0], 0.9, trace=trace)
-    small.B(np.ones(200), np.ones(200))  # compile outside of what is measured
+    small.B(np.ones(200), np.ones(200))  # compile before measuring
     small.moments()
-    with peak_below(12 * MB):  # its own columns, and blocks of 8 MB to look for NaN
+    with peak_below(12 * MB):  # columns of the problem, and blocks of 8 MB in which NaN are searched
         problem = vf.Problem.from_rows(Phi, now, after, reward, 0.9, episode=episode, trace=trace)
     theta = np.ones(200)
     with peak_below(5 * MB):
@@ -420,7 +420,7 @@ def test_batch_products_and_moments_make_no_array_of_n_by_d(trajectories, trace)
         problem.v_squared, problem.u_squared_bound  # noqa: B018
 
 
-def test_the_moments_of_so_many_steps_are_right(trajectories):
+def test_the_moments_of_many_steps_are_right(trajectories):
     Phi, now, after, reward, episode = trajectories
     A, b, C = vf.Problem.from_rows(Phi, now, after, reward, 0.9, episode=episode).moments()
     np.testing.assert_allclose(A, Phi[now].T @ (Phi[now] - 0.9 * Phi[after]) / 40_000, atol=1e-11)
@@ -455,7 +455,7 @@ def limit_memory(monkeypatch, limit):
 
 
 @pytest.mark.parametrize("solver", ["lstd", "recursive-lstd", "ilstd"])
-def test_matrices_that_do_not_fit_are_refused_with_the_solvers_that_need_none(wide, monkeypatch, solver):
+def test_matrices_that_do_not_fit_are_refused_naming_solvers_without_them(wide, monkeypatch, solver):
     limit_memory(monkeypatch, 8000)
     with pytest.raises(MemoryError, match=r"GiB, more than half of this machine's memory.*'svrg' or 'saga'"):
         vf.solve(wide, solver)
@@ -471,7 +471,7 @@ def test_solvers_that_need_no_matrix_run_where_the_moments_do_not_fit(wide, monk
 
 @pytest.mark.parametrize("storage", ["dense", "csr"])
 @pytest.mark.parametrize("solver", ["svrg", "saga", "gtd2"])
-def test_trace_rows_that_do_not_fit_are_refused_with_the_solvers_that_need_none(solver, storage, monkeypatch):
+def test_trace_rows_that_do_not_fit_are_refused_naming_solvers_without_them(solver, storage, monkeypatch):
     log = thinned(naive.random_log(np.random.default_rng(12), n=400, d=12, trace=0.5), 0.9)
     limit_memory(monkeypatch, 8000)
     with pytest.raises(MemoryError, match=r"400 trace rows, which would take.*'lstd' or 'pdbg' needs no such"):

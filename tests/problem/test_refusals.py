@@ -1,4 +1,4 @@
-"""Bad input gets a sentence that says what is wrong and where; steps that are too large end as "diverged"."""
+"""Wrong input raises a sentence that says what is wrong and where; steps that are too large end as "diverged"."""
 
 import re
 
@@ -12,7 +12,7 @@ from helpers.problems import PROBLEM, problem_of
 
 
 def log_of(n=4, **changes):
-    """A good log of one terminated episode, with one thing changed."""
+    """A valid log of one terminated episode, with some columns changed."""
     columns = {
         "observation": np.arange(2.0 * n).reshape(n, 2) + 1,
         "reward": np.ones(n),
@@ -23,7 +23,7 @@ def log_of(n=4, **changes):
 
 
 def rows_of(**changes):
-    """A good problem from rows, with one thing changed."""
+    """A valid problem from rows, with some arguments changed."""
     arguments = {
         "Phi": np.arange(10.0).reshape(5, 2) + 1,
         "now": [0, 1, 2, 3],
@@ -57,7 +57,7 @@ def test_an_observation_that_is_not_finite_is_refused_with_its_row(name, value):
         log_of(**{name: bad})
 
 
-def test_a_gap_far_into_a_long_log_is_found():
+def test_a_nan_late_in_a_long_log_is_found():
     with pytest.raises(ValueError, match="NaN or infinite at row 70001"):
         log_of(n=100_000, observation=with_at(np.ones(100_000), 70_001, np.nan))
 
@@ -108,7 +108,7 @@ def test_a_behaviour_probability_that_is_not_positive_is_refused(value):
         log_of(behaviour_prob=[0.5, 0.5, value, 0.5], target_prob=np.full(4, 0.5))
 
 
-def test_half_of_what_a_ratio_needs_is_refused():
+def test_incomplete_or_double_ratios_are_refused():
     with pytest.raises(ValueError, match="target_prob needs behaviour_prob"):
         log_of(target_prob=np.ones(4))
     with pytest.raises(ValueError, match="either ratio or the two probabilities, not both"):
@@ -149,7 +149,7 @@ def test_flags_other_than_0_and_1_are_refused():
         log_of(terminated=[0, 0, 0, 2])
 
 
-def test_an_episode_that_comes_back_is_refused():
+def test_an_episode_that_is_not_contiguous_is_refused():
     with pytest.raises(ValueError, match=r"The steps of episode 7 are not contiguous.*Sort the steps by episode"):
         log_of(episode=[7, 3, 7, 7], terminated=[1, 1, 0, 1])
     with pytest.raises(ValueError, match="The steps of episode 7 are not contiguous"):
@@ -210,7 +210,7 @@ def test_discount_1_is_refused_where_no_episode_terminates():
         rows_of(discount=1.0, next=[1, 2, 3, 4])
 
 
-def test_discount_1_is_taken_where_an_episode_terminates():
+def test_discount_1_is_accepted_where_an_episode_terminates():
     assert vf.solve(vf.Problem(log_of(), discount=1), "lstd").status == "converged"
     assert vf.solve(rows_of(discount=1.0), "lstd").status == "converged"
 
@@ -229,7 +229,7 @@ def test_a_ridge_that_is_negative_or_not_finite_is_refused(ridge):
             make()
 
 
-def test_an_unknown_metric_is_refused_with_those_there_are():
+def test_an_unknown_metric_is_refused_with_the_known_ones():
     for make in (lambda: vf.Problem(log_of(), metric="D"), lambda: rows_of(metric="D")):
         with pytest.raises(ValueError, match=r"metric is 'D'; it must be \"C\" .* or \"identity\""):
             make()
@@ -253,7 +253,7 @@ def test_rows_with_columns_of_other_lengths_are_refused(name):
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (5, 2), (4,), (4, 2, 2)])
-def test_features_without_one_row_an_observation_are_refused(shape):
+def test_features_without_one_row_for_each_observation_are_refused(shape):
     sentence = r"returned an array of shape .* for 4 observations.*one row for each observation"
     with pytest.raises(ValueError, match=f"^features {sentence}"):
         vf.Problem(log_of(), lambda observations: np.ones(shape))
@@ -267,7 +267,7 @@ def test_rows_that_are_not_a_matrix_are_refused(shape):
         rows_of(Phi=np.ones(shape))
 
 
-def test_dual_rows_that_do_not_go_with_the_features_are_refused():
+def test_dual_rows_that_do_not_match_the_features_are_refused():
     with pytest.raises(ValueError, match="dual features have 4 rows but the features have 5"):
         rows_of(dual_rows=np.ones((4, 3)))
     with pytest.raises(ValueError, match="1 dual features for 2 features; at least as many are needed"):
@@ -286,7 +286,7 @@ def test_an_unknown_solver_is_refused_with_the_nearest_name(name, meant):
         vf.solve(PROBLEM, name)
 
 
-def test_an_unknown_solver_without_a_near_name_gets_the_list():
+def test_an_unknown_solver_without_a_similar_name_is_refused_with_the_list():
     with pytest.raises(ValueError, match=f"no solver 'xxxxx'.*The solvers are {', '.join(vf.solvers.names())}"):
         vf.solve(PROBLEM, "xxxxx")
 
@@ -380,25 +380,26 @@ def test_a_reference_that_is_not_finite_is_refused():
 
 
 @pytest.mark.parametrize("solver", ["flstd-sa", "ctd", "ilstd"])
-def test_a_method_that_cannot_have_a_ridge_says_why_and_who_can(solver):
+def test_a_method_without_ridge_refuses_it_naming_the_reason_and_other_solvers(solver):
     with pytest.raises(ValueError, match=r"with ridge: its fixed point .* is not the minimiser") as refusal:
         vf.solve(RIDGED, solver)
-    can = str(refusal.value).split("These can: ")[1].rstrip(".").split(", ")
-    assert {"lstd", "pdbg", "svrg", "saga", "gtd2", "tdc"} <= set(can)
-    assert {"flstd-sa", "ctd", "ilstd"}.isdisjoint(can)
-    for able in can:
-        vf.solve(RIDGED, able, max_passes=2)
+    others = str(refusal.value).split("These can: ")[1].rstrip(".").split(", ")
+    assert {"lstd", "pdbg", "svrg", "saga", "gtd2", "tdc"} <= set(others)
+    assert {"flstd-sa", "ctd", "ilstd"}.isdisjoint(others)
+    for other in others:
+        vf.solve(RIDGED, other, max_passes=2)
 
 
-def test_those_who_can_are_able_to_do_all_that_the_problem_asks():
+def test_the_named_solvers_support_all_traits_of_the_problem():
     log = naive.random_log(np.random.default_rng(0), n=20, d=3, k=5, ridge=0.1)
-    with pytest.raises(ValueError, match=r"tdc cannot take a problem with more dual features: .*These can:") as refusal:
+    sentence = r"tdc cannot solve a problem with more dual features: .*These can:"
+    with pytest.raises(ValueError, match=sentence) as refusal:
         vf.solve(problem_of(log), "tdc")
-    can = str(refusal.value).split("These can: ")[1].rstrip(".").split(", ")
-    assert can == ["auto", "lstd", "krylov", "pdbg", "svrg", "saga", "catalyst", "gtd2", "recursive-lstd"]
+    others = str(refusal.value).split("These can: ")[1].rstrip(".").split(", ")
+    assert others == ["auto", "lstd", "krylov", "pdbg", "svrg", "saga", "catalyst", "gtd2", "recursive-lstd"]
 
 
-def test_a_class_without_a_theorem_refuses_theorem_steps():
+def test_a_solver_without_a_theorem_refuses_theorem_steps():
     with pytest.raises(ValueError, match=r"gtd2 has no theorem with step sizes.*steps=\"auto\""):
         vf.solve(PROBLEM, vf.solvers.GTD2(steps="theorem"))
 
@@ -427,7 +428,7 @@ def test_steps_far_too_large_end_as_diverged_with_finite_weights(name, trace, fa
 
 
 @pytest.mark.parametrize("solver", vf.solvers.names())
-def test_a_start_out_of_all_proportion_gives_finite_weights(solver):
+def test_a_huge_starting_point_gives_finite_weights(solver):
     result = vf.solve(PROBLEM, solver, init=(np.full(4, 1e200), np.full(4, -1e200)), max_passes=10)
     assert result.status in ("converged", "budget", "diverged", "singular")
     assert np.isfinite(result.theta).all()
@@ -435,7 +436,7 @@ def test_a_start_out_of_all_proportion_gives_finite_weights(solver):
 
 
 @pytest.mark.parametrize("solver", ["gtd2", "tdc", "flstd-sa", "ilstd"])
-def test_noise_around_the_minimiser_is_not_called_divergence(solver):
+def test_noise_around_the_minimiser_is_not_divergence(solver):
     best = vf.solve(PROBLEM, "lstd")
     result = vf.solve(PROBLEM, solver, init=best, reference=best, tol=0, max_passes=30)
     assert result.status == "budget"
@@ -443,10 +444,10 @@ def test_noise_around_the_minimiser_is_not_called_divergence(solver):
 
 
 @pytest.mark.parametrize("size", [1e160, 1e-160])
-def test_numbers_whose_products_leave_the_range_are_refused(size):
+def test_numbers_whose_products_overflow_or_underflow_are_refused(size):
     rows, step = np.random.default_rng(0).standard_normal((51, 3)), np.arange(50)
     with pytest.raises(ValueError, match=r"features reach \de[+-]160: their products leave the range"):
         vf.Problem.from_rows(size * rows, step, step + 1, np.ones(50), 0.9)
     with pytest.raises(ValueError, match=r"Rewards reach 1e[+-]160: their products leave the range"):
         vf.Problem.from_rows(rows, step, step + 1, np.full(50, size), 0.9)
-    vf.Problem.from_rows(rows, step, step + 1, np.zeros(50), 0.9)  # nothing at all is in range
+    vf.Problem.from_rows(rows, step, step + 1, np.zeros(50), 0.9)  # zero rewards are accepted

@@ -1,4 +1,4 @@
-"""The constants, step sizes and predictions of `Theory`, against dense formulas worked out by brute force."""
+"""The constants, step sizes and predictions of `Theory` equal dense formulas computed by brute force."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from valuefit import Theory
 def small_log(seed: int = 0, thin: bool = False, **settings: object) -> naive.Log:
     rng = np.random.default_rng(seed)
     log = naive.random_log(rng, **{"n": 30, "d": 4, **settings})
-    if thin:  # the constant and two others in a row
-        shown = np.argsort(rng.random(log.Psi[:, 1:].shape), axis=1) < 2
-        Psi = np.hstack([log.Psi[:, :1], log.Psi[:, 1:] * shown])
+    if thin:  # the constant and two other nonzeros in each row
+        kept = np.argsort(rng.random(log.Psi[:, 1:].shape), axis=1) < 2
+        Psi = np.hstack([log.Psi[:, :1], log.Psi[:, 1:] * kept])
         log = log._replace(Phi=Psi[:, : log.Phi.shape[1]].copy(), Psi=Psi)
     return log
 
@@ -48,7 +48,7 @@ def test_constants_equal_the_dense_formulas(settings: dict, storage: str) -> Non
     assert theory.kappa_G == pytest.approx(brute.L_G / brute.mu_rho, rel=1e-6)
 
 
-def test_constants_of_float32_rows_are_those_of_the_rounded_numbers() -> None:
+def test_constants_of_float32_rows_equal_those_of_the_rounded_numbers() -> None:
     log = small_log(1, ratio=True, trace=0.7, ridge=0.3)
     rounded = log.Phi.astype(np.float32).astype(np.float64)
     theory, brute = Theory(problem_of(log, "float32")), Brute(log._replace(Phi=rounded, Psi=rounded))
@@ -75,7 +75,7 @@ def test_appendix_A_holds_on_random_problems(settings: dict) -> None:
         size = np.abs(spectrum).max()
         assert np.abs(spectrum.imag).max() <= 1e-9 * size
         assert spectrum.real.min() > 0
-        # (8/9) mu_rho is what the paper proves; mu_rho itself follows from lambda - ridge >= eta'AA'eta / eta'C eta
+        # the paper proves (8/9) mu_rho; mu_rho itself follows from lambda - ridge >= eta'AA'eta / eta'C eta
         assert spectrum.real.min() >= brute.mu_rho * (1 - 1e-6) - 1e-12 * size
         assert spectrum.real.max() <= 9 * brute.kappa_C * brute.L_rho * (1 + 1e-12)
         assert np.abs(H @ G - (H @ G).T).max() <= 1e-10 * np.abs(H @ G).max()
@@ -85,7 +85,7 @@ def test_appendix_A_holds_on_random_problems(settings: dict) -> None:
 
 
 def test_G_loses_its_real_spectrum_when_beta_is_far_below_the_stated_one() -> None:
-    """So the test above can fail: the ratio of the steps matters."""
+    """The ratio of the steps matters, so the test above can fail."""
     brute = Brute(small_log(1))
     brute.beta /= 100
     spectrum = np.linalg.eigvals(brute.G)
@@ -165,8 +165,8 @@ def test_predicted_iterations_shrink_the_potential_by_epsilon() -> None:
         assert 2 * theory.saga().contraction ** predicted["saga"] == pytest.approx(epsilon)
 
 
-def test_predicted_iterations_of_an_ill_conditioned_problem_are_large_not_lost_to_rounding() -> None:
-    """At rates below 1e-16 the contraction rounds to 1, but log(epsilon) / rate is still a number."""
+def test_predicted_iterations_of_an_ill_conditioned_problem_survive_rounding() -> None:
+    """At rates below 1e-16 the contraction rounds to 1, but log(epsilon) / rate is still defined."""
     log = small_log(1)
     units = np.array([1.0, 1.0, 1e-3, 1e-3])
     theory = Theory(problem_of(log._replace(Phi=log.Phi * units, Psi=log.Psi * units)))
@@ -178,7 +178,7 @@ def test_predicted_iterations_of_an_ill_conditioned_problem_are_large_not_lost_t
     assert predicted["pdbg"] == pytest.approx(math.log(1e6) * 81 / 16 * theory.kappa_C * theory.kappa, rel=1e-3)
 
 
-def test_table1_holds_the_printed_expressions() -> None:
+def test_table1_equals_the_printed_expressions() -> None:
     log = small_log(1, ridge=0.3)
     theory, brute = Theory(problem_of(log)), Brute(log)
     n, d, digits = 30, 4, math.log(1e6)
@@ -196,7 +196,7 @@ def test_table1_holds_the_printed_expressions() -> None:
 
 
 class Stated(Theory):
-    """A theory whose constants are given, to look at the formulas alone."""
+    """A theory with given constants, to test the formulas alone."""
 
     kappa_C = kappa_G = kappa = 0.0
 
@@ -242,7 +242,7 @@ def test_perfect_conditioning_never_lets_the_stochastic_methods_beat_the_batch_m
 
 
 @pytest.mark.parametrize("solver", [vf.solvers.PDBG, vf.solvers.SVRG, vf.solvers.SAGA])
-def test_solvers_take_the_steps_of_their_theorem_when_asked(solver: type) -> None:
+def test_solvers_use_the_steps_of_their_theorem_on_request(solver: type) -> None:
     problem = problem_of(small_log(1, n=12, d=1))
     plan = getattr(Theory(problem), solver.name)()
     state, _ = solver(steps="theorem").init(problem, np.zeros(1), np.zeros(1))
@@ -260,7 +260,7 @@ def test_solvers_take_the_steps_of_their_theorem_when_asked(solver: type) -> Non
 # ---- where the paper's assumption fails --------------------------------------------------------------------
 
 
-def test_singular_C_leaves_the_constants_of_the_subspace_that_the_rows_span() -> None:
+def test_singular_C_gives_the_constants_of_the_subspace_that_the_rows_span() -> None:
     log = small_log(1, d=3)
     turn = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0] @ turn  # orthonormal columns

@@ -211,7 +211,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(name: str, monkeypatch: pytes
     for block in (0, -1, 2.5):
         with pytest.raises(ValueError, match=rf"^block is {block}; it must be at least 1"):
             BOTH[name](block=block)
-    with pytest.raises(ValueError, match=rf"^Catalyst starts {name} anew .* Leave block at 1\.$"):
+    with pytest.raises(ValueError, match=rf"^Catalyst restarts {name} many times.* Leave block at 1\.$"):
         S.Catalyst(BOTH[name](block=8))
     for kind in ("trace 0.8", "dual features", "float32"):
         problem = make(kind)

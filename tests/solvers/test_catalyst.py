@@ -1,4 +1,4 @@
-"""Catalyst: the inner problems are what they claim, the outer loop is the naive one, and it pays where it says."""
+"""Catalyst: inner problems and outer loop equal naive ones, and it saves passes on badly conditioned problems."""
 
 import math
 
@@ -9,7 +9,7 @@ import naive
 import valuefit as vf
 from helpers.problems import Oracle, cosines, problem_of
 from valuefit.problem.exact import Exact
-from valuefit.solvers.catalyst import BATCH_STEPS, ENOUGH, PATIENCE, Catalyst
+from valuefit.solvers.catalyst import INNER_REDUCTION, MAX_INNER_EPOCHS, PDBG_INNER_STEPS, Catalyst
 
 PDBG, SAGA, SVRG = vf.solvers.PDBG, vf.solvers.SAGA, vf.solvers.SVRG
 
@@ -41,9 +41,9 @@ def test_the_proximal_problem_is_F_plus_the_proximal_term(kind):
 
 
 def naive_catalyst(log, epochs, step_theta, step_w):
-    """theta after every step, with whole gradients as inner steps."""
+    """theta after every epoch, with full-gradient (PDBG) steps as inner epochs."""
     A, b, C = naive.moments(log)
-    weight = 1 / (BATCH_STEPS * step_theta)
+    weight = 1 / (PDBG_INNER_STEPS * step_theta)
     theta, w, before, y = np.zeros(A.shape[1]), np.zeros(len(b)), np.zeros(A.shape[1]), np.zeros(A.shape[1])
     momentum, count, path = 1.0, 0, []
 
@@ -59,7 +59,7 @@ def naive_catalyst(log, epochs, step_theta, step_w):
         of_theta, of_w = gradient()
         theta, w, count = theta - step_theta * of_theta, w - step_w * of_w, count + 1
         path.append(theta)
-        if size() > ENOUGH * first and count < PATIENCE:
+        if size() > INNER_REDUCTION * first and count < MAX_INNER_EPOCHS:
             continue
         after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         uphill = (y - theta) @ (theta - before) > 0
@@ -70,7 +70,7 @@ def naive_catalyst(log, epochs, step_theta, step_w):
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_the_outer_loop_is_the_naive_one(kind):
+def test_the_outer_loop_equals_the_naive_one(kind):
     log = naive.random_log(np.random.default_rng(2), n=30, d=3, **{**SETTINGS[kind], "k": None})
     problem = problem_of(log)
     solver = Catalyst(PDBG(step_theta=0.05, step_w=0.1))
@@ -85,7 +85,7 @@ def test_the_outer_loop_is_the_naive_one(kind):
     assert len(restarts) > 2
 
 
-# ---- around each solver -----------------------------------------------------------------------------
+# ---- with each inner solver ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inner", [SVRG, SAGA])
@@ -98,7 +98,7 @@ def test_oracles(inner, number):
 
 
 @pytest.mark.parametrize("inner", [SVRG, SAGA])
-def test_it_pays_where_the_condition_number_is_far_above_n(inner):
+def test_it_saves_passes_where_the_condition_number_is_far_above_n(inner):
     problem = cosines(600, 16, discount=0.99)
     exact = Exact(problem)
     plain = inner(*inner().auto_steps(problem))
@@ -110,7 +110,7 @@ def test_it_pays_where_the_condition_number_is_far_above_n(inner):
     assert passes(Catalyst(plain)) < 0.8 * passes(plain)
 
 
-def test_inner_problems_are_paid_for():
+def test_inner_problems_count_as_passes():
     problem = cosines(600, 8)
     solver = Catalyst(SVRG())
     state, info = solver.init(problem, np.zeros(8), np.zeros(8))
@@ -129,15 +129,15 @@ def test_shortened_steps_reach_the_inner_solver(monkeypatch):
     assert "shortened" in result.message
 
 
-def test_settings_name_the_solver_inside(tmp_path):
+def test_settings_name_the_inner_solver(tmp_path):
     result = vf.solve(Oracle(0).problem(), Catalyst(SAGA(inner=50), proximal=0.1), max_passes=20)
     assert result.settings["solver"]["name"] == "saga"
     assert result.settings["solver"]["inner"] == 50
     assert vf.Result.load(result.save(tmp_path / "result.npz")).settings == result.settings
 
 
-def test_what_cannot_be_inside_is_refused_with_a_sentence():
-    with pytest.raises(ValueError, match=r"goes around PDBG, SVRG or SAGA, such as Catalyst\(SVRG\(\)\), not lstd"):
+def test_other_inner_solvers_are_refused():
+    with pytest.raises(ValueError, match=r"accelerates PDBG, SVRG or SAGA, as in Catalyst\(SVRG\(\)\), not lstd"):
         Catalyst(vf.solvers.LSTD())
     with pytest.raises(ValueError, match="not 'svrg'"):
         Catalyst("svrg")

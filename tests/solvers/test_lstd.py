@@ -1,4 +1,4 @@
-"""LSTD: moments at the speed of BLAS give the same numbers, in either precision, and the message tells which."""
+"""LSTD: moments by BLAS equal naive ones, float32 products are refined, and the gap is bounded."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ SETTINGS = {"plain": {}, "ratio": {"ratio": True}, "more dual features": {"k": 6
 @pytest.mark.parametrize("storage", ["dense", "csr", "float32"])
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("small", [0, moments.SMALL], ids=["out of cache", "in cache"])
-def test_moments_are_the_naive_ones(monkeypatch, storage, kind, small):
+def test_moments_equal_the_naive_ones(monkeypatch, storage, kind, small):
     monkeypatch.setattr(moments, "SMALL", small)
     monkeypatch.setattr(moments, "BLOCK_BYTES", 500)
     log = naive.random_log(np.random.default_rng(1), n=60, d=4, **SETTINGS[kind])
@@ -26,7 +26,7 @@ def test_moments_are_the_naive_ones(monkeypatch, storage, kind, small):
         np.testing.assert_allclose(found, expected, atol=tolerance)
 
 
-def test_rows_that_repeat_and_rows_that_no_step_starts_from():
+def test_moments_with_repeated_rows_and_rows_that_no_step_starts_from():
     rng = np.random.default_rng(0)
     rows, now = rng.standard_normal((30, 3)), rng.integers(5, 12, 400)
     next, reward = rng.integers(0, 30, 400), rng.standard_normal(400)
@@ -44,12 +44,12 @@ def test_C_is_not_formed_where_it_is_not_needed():
     assert "C" not in vars(problem)
 
 
-def test_passes_follow_the_work():
+def test_passes_count_the_operations():
     plain, ridged = cosines(3000, 40), cosines(3000, 40, ridge=1e-3)
-    cheap, dear = (LSTD().epoch(problem, _start(problem), None)[1].passes for problem in (plain, ridged))
-    products = 2 * 40 / 32  # 2 n d^2 operations, 32 of them in the time of n d numbers
-    assert products + 3 <= cheap <= products + 4
-    assert 0.5 * products <= dear - cheap <= 0.5 * products + 3 * 40**2 / 32 / 3000 * 2
+    without_C, with_C = (LSTD().epoch(problem, _start(problem), None)[1].passes for problem in (plain, ridged))
+    products = 2 * 40 / 32  # 2 n d^2 operations; a pass reads n d numbers, each in the time of 32 operations
+    assert products + 3 <= without_C <= products + 4
+    assert 0.5 * products <= with_C - without_C <= 0.5 * products + 3 * 40**2 / 32 / 3000 * 2
 
 
 def _start(problem):
@@ -71,7 +71,7 @@ def test_float32_products_are_refined_to_the_same_answer(kind):
     assert Exact(problem).gap(single.theta) <= 1e-20
 
 
-def test_float32_products_that_are_not_enough_are_done_again_and_the_message_says_so():
+def test_imprecise_float32_products_are_repeated_in_float64_and_the_message_says_so():
     problem = cosines(3000, 25, spread=0.1)
     assert np.linalg.cond(problem.A) > 1e8
     result = vf.solve(problem, LSTD(gram="float32"), tol=1e-10)
@@ -80,7 +80,7 @@ def test_float32_products_that_are_not_enough_are_done_again_and_the_message_say
     assert Exact(problem).gap(result.theta) <= 1e-10
 
 
-def test_float32_products_are_refused_where_they_could_not_be_refined():
+def test_float32_products_are_refused_where_they_cannot_be_refined():
     with pytest.raises(ValueError, match=r'A theta = b, which is not the minimiser with a ridge.* Use gram="float64"'):
         vf.solve(cosines(300, 5, ridge=0.1), LSTD(gram="float32"))
     with pytest.raises(ValueError, match="gram is 'half'"):
@@ -88,14 +88,14 @@ def test_float32_products_are_refused_where_they_could_not_be_refined():
 
 
 @pytest.mark.parametrize("settings", [{"trace": 0.5}, {}], ids=["trace", "sparse"])
-def test_float32_products_are_done_in_float64_where_there_is_nothing_to_gain(settings):
+def test_float32_products_are_done_in_float64_with_traces_and_sparse_rows(settings):
     rng = np.random.default_rng(0)
     rows = slow_process(rng, 300, 5)
     problem = chain(rows if settings else sparse.csr_array(rows), rng.standard_normal(300), **settings)
     assert vf.solve(problem, LSTD(gram="float32"), tol=1e-12).status == "converged"
 
 
-# ---- the bound that goes with an answer ------------------------------------------------------------
+# ---- the bound of the gap --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"ridge": 0.1}, {"trace": 0.5}, {"metric": "identity"}])

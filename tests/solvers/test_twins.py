@@ -1,7 +1,7 @@
-"""Every kernel equals its naive twin update by update, in every combination that its solver takes.
+"""Every kernel equals its naive twin update by update, in every combination of traits that its solver supports.
 
-A wrong variance-reduced kernel still converges, for the error multiplies a difference that vanishes. So nothing
-here looks at convergence: the same rows are drawn for both, and the iterates must agree to rounding.
+A wrong variance-reduced kernel can still converge, because the error multiplies a difference that vanishes. So these
+tests do not check convergence: both versions draw the same rows, and their iterates must agree to rounding.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def test_kernel_equals_its_twin_at_every_prefix_and_over_several_epochs(name: st
         expected = method.twin(log, start, draws)
         for epoch in range(len(lengths)):
             assert apart(found[epoch], expected[epoch]) <= TOLERANCE[case.storage], (lengths, epoch)
-        assert apart(expected[-1][:1], start[:1]) > 1e-3, "the twin stood still, so this compares nothing"
+        assert apart(expected[-1][:1], start[:1]) > 1e-3, "the twin did not move, so this compares nothing"
 
 
 @pytest.mark.parametrize(("name", "case"), pairs(taken=False), ids=label)
-def test_combination_that_a_method_cannot_have_is_refused_with_a_sentence(name: str, case: Case) -> None:
+def test_an_unsupported_combination_is_refused_with_a_sentence(name: str, case: Case) -> None:
     solver = METHODS[name].make(None)
     problem = problem_of(case.log(), case.storage)
     able = "|".join(kind for kind, cls in registry().items() if not case.traits & cls.refusals.keys())
-    with pytest.raises(ValueError, match=rf"^{solver.name} cannot take a problem with .* These can: .*({able})"):
+    with pytest.raises(ValueError, match=rf"^{solver.name} cannot solve a problem with .* These can: .*({able})"):
         vf.solve(problem, solver)
 
 
@@ -112,18 +112,18 @@ def test_sparse_float32_rows_equal_the_twin(name: str, trace: float) -> None:
 @pytest.mark.parametrize("storage", ["dense", "csr"])
 @pytest.mark.parametrize("name", METHODS)
 def test_feature_without_data_is_left_out_of_every_update(name: str, storage: str) -> None:
-    """It is zero wherever a step starts, but not where steps lead: the twin runs with its column emptied."""
+    """It is zero in every `now` row but not in every `next` row; the twin runs with that column set to zero."""
     log = Case(ratio=True, trace=0.7).log()
-    arrived = np.setdiff1d(np.arange(len(log.Phi)), log.now)
+    only_next = np.setdiff1d(np.arange(len(log.Phi)), log.now)
     Phi = log.Phi.copy()
     Phi[log.now, 1] = 0.0
-    assert Phi[arrived, 1].any()
+    assert Phi[only_next, 1].any()
     problem = problem_of(log._replace(Phi=Phi, Psi=Phi), storage)
     assert problem.dead.tolist() == [1]
-    emptied = Phi * [1.0, 0.0, 1.0]
+    zeroed = Phi * [1.0, 0.0, 1.0]
     start, draws = (np.array([1.0, 0.0, -1.0]), np.array([0.5, 0.0, 2.0])), draws_for(problem.n, [problem.n] * 2)
     found = run(METHODS[name].make(problem.n), problem, start, draws)
-    expected = METHODS[name].twin(log._replace(Phi=emptied, Psi=emptied), start, draws)
+    expected = METHODS[name].twin(log._replace(Phi=zeroed, Psi=zeroed), start, draws)
     for epoch in range(2):
         assert apart(found[epoch], expected[epoch]) <= 1e-10
         assert found[epoch][0][1] == 0
@@ -176,7 +176,7 @@ def test_batch_operator_and_its_byproducts_equal_the_twin(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_saga_keeps_the_mean_of_its_table_as_gradient(case: Case) -> None:
-    """After a visit to every row at one point, the table is the gradient there, whatever it was before."""
+    """After every row was drawn at one point, the mean of the table is the gradient there, for any earlier table."""
     log = case.log()
     problem, start = problem_of(log, case.storage), start_of(log)
     solver = S.SAGA(step_theta=1e-300, step_w=1e-300, inner=problem.n)
@@ -222,10 +222,10 @@ def test_pdbg_on_the_moments_equals_the_twin(case: Case) -> None:
 # ---- solvers that read the log in order --------------------------------------------------------------------
 
 
-def living_prefixes(log: naive.Log, storage: str) -> list[tuple[int, naive.Log, vf.Problem]]:
-    """The first t steps as problems of their own, for every t at which each feature has been seen."""
-    cut = [(t, first_steps(log, t)) for t in range(1, len(log.now) + 1)]
-    prefixes = [(t, part, problem_of(part, storage)) for t, part in cut]
+def prefixes_with_data(log: naive.Log, storage: str) -> list[tuple[int, naive.Log, vf.Problem]]:
+    """Problems made of the first t steps, for every t at which each feature has data."""
+    logs = [(t, first_steps(log, t)) for t in range(1, len(log.now) + 1)]
+    prefixes = [(t, part, problem_of(part, storage)) for t, part in logs]
     return [prefix for prefix in prefixes if len(prefix[2].dead) == 0]
 
 
@@ -240,7 +240,7 @@ def saddle_matrix(log: naive.Log, e: float) -> np.ndarray:
 def test_recursive_lstd_equals_the_twin_after_every_step(case: Case) -> None:
     log = case.log()
     solver, compared = S.RecursiveLSTD(initial=0.05), 0
-    for t, part, problem in living_prefixes(log, case.storage):
+    for t, part, problem in prefixes_with_data(log, case.storage):
         e = 0.05 * sum(float(psi @ psi) for _, _, psi, _ in naive.steps(part))
         state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
         state, _ = solver.epoch(problem, state, None)
@@ -272,7 +272,7 @@ def test_ilstd_equals_the_twin_after_every_step_and_in_later_epochs(case: Case, 
     theta, w = start_of(log)
     solver = S.ILSTD(step=0.3, dimensions=dimensions)
     trajectory = naive.ilstd(log, theta, 4, 0.3, dimensions)
-    prefixes = living_prefixes(log, case.storage)
+    prefixes = prefixes_with_data(log, case.storage)
     for t, _, problem in prefixes:
         state, _ = solver.epoch(problem, solver.init(problem, theta, w)[0], None)
         assert apart((state.theta,), trajectory[t - 1][:1]) <= TOLERANCE[case.storage], t
@@ -285,8 +285,8 @@ def test_ilstd_equals_the_twin_after_every_step_and_in_later_epochs(case: Case, 
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.more or c.ridge], ids=label)
-def test_ilstd_refuses_what_has_no_fixed_point_to_seek(case: Case) -> None:
-    with pytest.raises(ValueError, match=r"^ilstd cannot take a problem with (ridge|more dual features): "):
+def test_ilstd_refuses_a_ridge_and_more_dual_features(case: Case) -> None:
+    with pytest.raises(ValueError, match=r"^ilstd cannot solve a problem with (ridge|more dual features): "):
         vf.solve(problem_of(case.log(), case.storage), "ilstd")
 
 
@@ -307,7 +307,7 @@ def test_lstd_equals_the_twin(case: Case) -> None:
 @pytest.mark.parametrize("shrunk", [0.5, 0.9, 1 - 1e-9, 1.0, 1.5])
 @pytest.mark.parametrize("name", ["svrg", "saga"])
 def test_large_ridge_times_step_equals_the_twin(name: str, shrunk: float, trace: float, storage: str) -> None:
-    """theta is scaled by 1 - step_theta ridge at each update; kept as one number, that leaves float64's range."""
+    """Each update scales theta by 1 - step_theta ridge; the product of these factors leaves float64's range."""
     log = Case(storage, ratio=True, trace=trace, ridge=shrunk / STEP_THETA).log()
     problem, start, method = problem_of(log, storage), start_of(log), METHODS[name]
     for lengths in ([1] * 4, [400, 400]):  # 0.5^400 is below 1e-100
@@ -336,7 +336,7 @@ def test_identity_metric_with_dual_step_near_one_equals_the_twin(
             assert apart(found[epoch], expected[epoch]) <= 1e-10
 
 
-# ---- the comparison itself can fail ------------------------------------------------------------------------
+# ---- the comparison detects faults -------------------------------------------------------------------------
 
 
 def _with(change: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple]) -> Callable:
@@ -357,7 +357,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["svrg", "saga"])
-def test_comparison_notices_a_fault_in_the_matrices(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_detects_a_fault_in_the_matrices(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Case(ratio=True, trace=0.7, ridge=0.1).log()
     problem, start, method = problem_of(log), start_of(log), METHODS[name]
     draws = draws_for(problem.n, [problem.n] * 2)
@@ -371,7 +371,7 @@ def test_comparison_notices_a_fault_in_the_matrices(name: str, fault: str, monke
 
 @pytest.mark.parametrize("fault", ["one draw", "order", "ridge", "ratio", "trace", "episodes", "terminal"])
 @pytest.mark.parametrize("name", ["svrg", "saga", "gtd2", "tdc"])
-def test_comparison_notices_a_fault_in_the_log_or_the_draws(name: str, fault: str) -> None:
+def test_comparison_detects_a_fault_in_the_log_or_the_draws(name: str, fault: str) -> None:
     log = Case(ratio=True, trace=0.7, ridge=0.1).log()
     problem, start, method = problem_of(log), start_of(log), METHODS[name]
     draws = draws_for(problem.n, [problem.n] * 2)
@@ -398,7 +398,7 @@ def test_comparison_notices_a_fault_in_the_log_or_the_draws(name: str, fault: st
     assert apart(found, method.twin(log, start, draws)[1]) > 1e-6
 
 
-def test_comparison_notices_a_snapshot_that_is_not_renewed() -> None:
+def test_comparison_detects_a_snapshot_that_is_not_updated() -> None:
     log = Case(ratio=True).log()
     problem, start = problem_of(log), start_of(log)
     draws = draws_for(problem.n, [problem.n] * 2)
@@ -407,8 +407,8 @@ def test_comparison_notices_a_snapshot_that_is_not_renewed() -> None:
     assert apart(found, once) > 1e-4
 
 
-def test_comparison_notices_a_table_that_is_not_renewed() -> None:
-    """SVRG is SAGA with a table that stays as it was: equal while no row comes twice, not afterwards."""
+def test_comparison_detects_a_table_that_is_not_updated() -> None:
+    """SVRG is SAGA with a constant table: equal until a row is drawn twice, different afterwards."""
     log = Case(ratio=True).log()
     problem, start = problem_of(log), start_of(log)
     for draws, same in (([np.array([4])], True), ([np.array([4, 4, 7, 4])], False)):

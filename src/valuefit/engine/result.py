@@ -1,4 +1,4 @@
-"""What a solve returns: plain data, with a one-line repr, saved to and loaded from one file."""
+"""The result of `solve`: plain data with a one-line repr, stored in one file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import numpy as np
 from valuefit.atomic import write_bytes
 from valuefit.typing import Array
 
-FORMAT = 1
+FORMAT = 1  # version of the result file
 
 
 @dataclass(frozen=True)
 class Result:
-    """The weights found, how sure we are of them, and the way there.
+    """The weights, a bound of their gap, and the history of the solve.
 
-    status: converged, budget, diverged, singular or interrupted; `message` says it in a sentence, with what to
-    try next. gap: an upper bound of (F(theta) - F*) / (F(0) - F*), None where none was afforded. objective:
-    F(theta), likewise. residual: |B(theta, w)| / |b|. dead: features without data, whose weight is 0.
-    history: a table (structured array) of passes, seconds and residual, and the true gap with a reference.
+    status: converged, budget, diverged, singular or interrupted; `message` explains it in a sentence and says what
+    to try next. gap: an upper bound of (F(theta) - F*) / (F(0) - F*), None where it was not computed. objective:
+    F(theta), None likewise. residual: |B(theta, w)| / |b|. dead: features without data, whose weight is 0.
+    history: a structured array of passes, seconds and residual, with the true gap if a reference was given.
     """
 
     theta: Array
@@ -40,7 +40,7 @@ class Result:
     residual: float
     solver: str
     settings: dict[str, Any] = field(default_factory=dict)
-    tol: float | str = 0.0  # as asked for: a gap, or "statistical"
+    tol: float | str = 0.0  # as passed to solve: a gap, or "statistical"
     seed: int = 0
     dead: tuple[int, ...] = ()
 
@@ -52,7 +52,7 @@ class Result:
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything to one .npz file, under a temporary name first."""
+        """Write everything to one .npz file. It is renamed into place, so a failed save keeps the old file."""
         facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("theta", "w", "history")}
         text = json.dumps({"format": FORMAT, **facts}, allow_nan=False)
         stream = io.BytesIO()
@@ -61,7 +61,7 @@ class Result:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
-        """Read what `save` wrote; nothing is unpickled."""
+        """Read a file that `save` wrote, without unpickling."""
         try:
             with open(path, "rb") as stream:
                 stored = np.load(stream, allow_pickle=False)
@@ -72,17 +72,17 @@ class Result:
             raise
         except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
-                f"{path} is not a valuefit result, or was cut short ({error}). Solve again and save it anew."
+                f"{path} is not a valuefit result, or was cut short ({error}). Solve and save it again."
             ) from error
         if version != FORMAT:
             raise ValueError(
                 f"{path} has result format {version}; this version of valuefit reads format {FORMAT}. "
                 "Load it with the version that wrote it, or solve again."
             )
-        wanted = {f.name for f in fields(cls)} - arrays.keys()
-        if facts.keys() != wanted:
-            odd = ", ".join(sorted(facts.keys() ^ wanted))
+        expected = {f.name for f in fields(cls)} - arrays.keys()
+        if facts.keys() != expected:
+            differing = ", ".join(sorted(facts.keys() ^ expected))
             raise ValueError(
-                f"{path} is not a valuefit result: its facts differ in {odd}. Solve again and save it anew."
+                f"{path} is not a valuefit result: fields {differing} are missing or unknown. Solve and save it again."
             )
         return cls(**arrays, **{**facts, "dead": tuple(facts["dead"])})

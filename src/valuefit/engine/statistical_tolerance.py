@@ -1,4 +1,4 @@
-"""How far digits of the answer are worth finding: the noise of the log, in the units of the gap."""
+"""The gap below which the solver error is negligible next to the sampling error of the log."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from valuefit.rows.storage import Rows
 from valuefit.rows.traces import trace_backward, trace_norms
 from valuefit.typing import Array
 
-DIRECTIONS = 3  # in which noise is measured
-ENOUGH = 32  # clusters from which the smallest noise among them is one, and not chance
-ENOUGH_STEPS = 25  # of a single episode, to cut it into blocks
-PART = 0.1  # of a standard error: what a solver may leave
-LOOSEST = 0.01  # the gap asked for at least, however little the log can tell
-MEASUREMENT_PASSES = 1.0  # that a measurement is worth: rows are read twice, for two vectors each time
+NOISE_DIRECTIONS = 3  # dimension of the random subspace in which noise is measured: four products with the rows in all
+MIN_CLUSTERS = 32  # with fewer clusters the smallest eigenvalue of their covariance is too small by chance
+MIN_BLOCK_STEPS = 25  # steps of a single episode that is cut into blocks: at least 5 blocks of 5 steps
+NEGLIGIBLE_ERROR = 0.1  # solver error over standard error: it then widens an interval by about 5%
+LOOSEST_GAP = 0.01  # the largest gap that is asked for, however noisy the log is
+MEASUREMENT_PASSES = 1.0  # cost of `supported_gap`: rows are read twice, for two vectors each time
 
 
 def clusters(episode: Array) -> tuple[Array, int, bool]:
-    """Which independent part of the log every step belongs to, how many there are, and whether they are blocks.
+    """The cluster of every step (n,), the number of clusters, and whether they are blocks of one episode.
 
-    Parts are episodes; a single one is cut into about sqrt(n) consecutive blocks (batch means).
+    Clusters are episodes; a single episode is cut into about sqrt(n) consecutive blocks (batch means).
     """
     _, cluster = np.unique(episode, return_inverse=True)
     count, n = int(cluster.max()) + 1, len(cluster)
-    blocks = count == 1 and n >= ENOUGH_STEPS
+    blocks = count == 1 and n >= MIN_BLOCK_STEPS
     if blocks:
         count = int(np.sqrt(n))
         cluster = np.arange(n) * count // n
@@ -33,66 +33,66 @@ def clusters(episode: Array) -> tuple[Array, int, bool]:
 
 
 def supported_gap(problem: Problem, theta: Array) -> float:
-    """The gap below which digits are noise: any c'theta is then off by at most a tenth of its standard error.
+    """The gap at which the solver error of any c'theta is at most a tenth of its standard error.
 
     With g the adjoint of c (A'g = c), |c'(theta - theta*)|^2 <= 2 (F(theta) - F*) g'Cg, and the squared standard
-    error is g'Sg / n, S being the covariance of sum u_t delta_t, by episode. So an excess of F of 0.01 s / (2 n) will
-    do, where s is the smallest g'Sg / g'Cg: the mean squared TD error on-policy, more with ratios and traces. It is
-    measured over a random subspace of g. F(0) - F* <= 1/2 mean z^2 turns it into a gap, z being the rewards summed
-    along the traces. A ridge leaves c'theta less room and less noise; it is treated as none here.
+    error is g'Sg / n, S being the covariance of sum u_t delta_t, by episode. So F(theta) - F* = 0.01 s / (2 n) is
+    small enough, where s is the smallest g'Sg / g'Cg: the mean squared TD error on-policy, more with ratios and
+    traces. It is measured over a random subspace of g. F(0) - F* <= 1/2 mean z^2 converts it into a gap, z being the
+    rewards summed along the traces. The ridge, which reduces both errors, is ignored.
     """
-    bound = _most_to_gain(problem)
+    bound = _initial_excess_bound(problem)
     if bound == 0:
         return 0.0
-    return min(PART**2 * _noise(problem, theta) / (problem.n * bound), LOOSEST)
+    return min(NEGLIGIBLE_ERROR**2 * _noise(problem, theta) / (problem.n * bound), LOOSEST_GAP)
 
 
 def optimistic_gap(problem: Problem) -> float:
-    """A gap that `supported_gap` is hardly above, whatever theta, from the rewards alone; costs no pass."""
-    bound = _most_to_gain(problem)
+    """An estimate of `supported_gap` from the rewards alone, rarely below it for any theta; it costs no pass."""
+    bound = _initial_excess_bound(problem)
     if bound == 0:
         return 0.0
-    hang_together = 2 / (1 - problem.trace * min(float(problem.discount.max()), 0.999))
-    generous = hang_together * float(np.mean((problem.ratio * problem.reward) ** 2))
-    return min(PART**2 * generous / (problem.n * bound), LOOSEST)
+    correlation = 2 / (1 - problem.trace * min(float(problem.discount.max()), 0.999))  # of steps, through the traces
+    noise = correlation * float(np.mean((problem.ratio * problem.reward) ** 2))
+    return min(NEGLIGIBLE_ERROR**2 * noise / (problem.n * bound), LOOSEST_GAP)
 
 
-def _most_to_gain(problem: Problem) -> float:
-    """2 (F(0) - F*), from above."""
+def _initial_excess_bound(problem: Problem) -> float:
+    """An upper bound of 2 (F(0) - F*)."""
     z = trace_backward(problem.reward, problem.discount, problem.ratio, problem.begins, problem.trace)
     return float(np.mean(z**2))
 
 
 def _noise(problem: Problem, theta: Array) -> float:
-    """The smallest g'Sg / g'Cg over a random subspace; over few clusters, the mean of its directions."""
+    """The smallest g'Sg / g'Cg over a random subspace of g; with few clusters, the mean of its eigenvalues."""
     rng = np.random.default_rng(0)
-    g = rng.standard_normal((problem.k, DIRECTIONS))
+    g = rng.standard_normal((problem.k, NOISE_DIRECTIONS))
     if problem.psi is problem.phi:
-        value, *seen = _products(problem.phi, [theta, *g.T])
+        value, *psi_g = _products(problem.phi, [theta, *g.T])
     else:
-        value, seen = problem.phi.dot(theta), _products(problem.psi, [*g.T])
-    along = np.column_stack(seen)
+        value, psi_g = problem.phi.dot(theta), _products(problem.psi, [*g.T])
+    projections = np.column_stack(psi_g)
     td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
     cluster, count, _ = clusters(np.cumsum(problem.begins))
-    sums = np.empty((count, DIRECTIONS))
-    for column in range(DIRECTIONS):
-        now = seen[column][problem.now]
+    sums = np.empty((count, NOISE_DIRECTIONS))
+    for column in range(NOISE_DIRECTIONS):
+        now = psi_g[column][problem.now]
         u = trace_norms(now, problem.discount, problem.ratio, problem.begins, problem.trace)
         sums[:, column] = np.bincount(cluster, weights=u * td, minlength=count)
     S = sums.T @ sums / problem.n
-    C = g.T @ g if problem.identity else along.T @ (problem.visits[:, None] * along) / problem.n
+    C = g.T @ g if problem.identity else projections.T @ (problem.visits[:, None] * projections) / problem.n
     values, vectors = linalg.eigh(C)
     kept = values > 1e-10 * values[-1]
     if not kept.any():
         return 0.0
-    white = vectors[:, kept] / np.sqrt(values[kept])
-    found = linalg.eigvalsh(white.T @ S @ white)
-    return float(max(found[0] if count >= ENOUGH else found.mean(), 0.0))
+    whitening = vectors[:, kept] / np.sqrt(values[kept])
+    ratios = linalg.eigvalsh(whitening.T @ S @ whitening)
+    return float(max(ratios[0] if count >= MIN_CLUSTERS else ratios.mean(), 0.0))
 
 
 def _products(rows: Rows, vectors: list[Array]) -> list[Array]:
-    """Rows times each of these, by twos: a product of BLAS with few columns takes longer."""
-    found: list[Array] = []
+    """Rows times each vector, two at a time, which is faster than a BLAS product with few columns."""
+    products: list[Array] = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=False):
-        found += rows.dot2(np.ascontiguousarray(x), np.ascontiguousarray(y))
-    return found + [rows.dot(np.ascontiguousarray(x)) for x in vectors[len(found) :]]
+        products += rows.dot2(np.ascontiguousarray(x), np.ascontiguousarray(y))
+    return products + [rows.dot(np.ascontiguousarray(x)) for x in vectors[len(products) :]]

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.engine.budget import Budget
 from valuefit.engine.certificate import FREE_PASSES, Certificate
 from valuefit.engine.history import History
-from valuefit.engine.statistical_tolerance import LOOSEST, MEASUREMENT_PASSES, optimistic_gap, supported_gap
+from valuefit.engine.statistical_tolerance import LOOSEST_GAP, MEASUREMENT_PASSES, optimistic_gap, supported_gap
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array
@@ -70,7 +70,7 @@ class Statistical:
         self.final = FINEST_GAP
         # a gap small enough for any one number is, times their count, small enough for numbers on average
         share = 1.0 if check is None else float(problem.d - len(problem.dead))
-        self._ask_for(min(share * optimistic_gap(problem), LOOSEST))
+        self._ask_for(min(share * optimistic_gap(problem), LOOSEST_GAP))
         self.confirmed = False
         self._checks, self._check_passes = 0, CHECK_PASSES
 

@@ -27,7 +27,7 @@ import scipy.linalg as linalg
 import scipy.sparse.linalg as iterative
 from scipy.special import stdtrit
 
-from valuefit.engine.statistical_tolerance import ENOUGH_STEPS, PART, clusters
+from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ERROR, clusters
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -78,7 +78,7 @@ class ErrorEstimate:
     @property
     def solver_tolerance(self) -> float | None:
         """The negligible solver error, a tenth of the standard error; None where that is unknown."""
-        return None if self.standard_error is None else PART * self.standard_error
+        return None if self.standard_error is None else NEGLIGIBLE_ERROR * self.standard_error
 
     @property
     def relative_solver_error(self) -> float:
@@ -123,7 +123,7 @@ class Sandwich:
         if self.clusters < 2:
             reason = (
                 f"One episode of {self.problem.n} steps is too short to cut into blocks: "
-                f"at least {ENOUGH_STEPS} steps, or a second episode, are needed."
+                f"at least {MIN_BLOCK_STEPS} steps, or a second episode, are needed."
             )
             return [ErrorEstimate(None, 0, reason=reason) for _ in targets]
         adjoints = [self._adjoint(c) for c, _ in targets]

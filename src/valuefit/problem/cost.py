@@ -1,4 +1,4 @@
-"""What work is worth in passes over the log, the unit that solvers count in."""
+"""The cost of operations in passes over the log, the unit in which solvers count."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from valuefit.machine import GEMM_FLOPS, SPARSE_FLOPS
 
 @dataclass(frozen=True)
 class Cost:
-    """Passes over a log that take as long as a piece of work.
+    """Converts operations on a problem into passes over its log that take as long.
 
-    n, d, k: steps, features and dual features. row: stored numbers of a feature row, on average. starts: distinct
-    rows that steps start from. sparse, traced, identity: of the problem.
+    n, d, k: steps, features and dual features. row: mean stored numbers of a feature row. starts: distinct rows
+    that steps start from. sparse, traced, identity: sparse rows, trace > 0, identity metric.
     """
 
     n: int
@@ -27,34 +27,34 @@ class Cost:
 
     @property
     def _pass(self) -> float:
-        """Stored numbers that a pass reads, each twice."""
+        """Stored numbers that one pass reads, each of them twice."""
         return self.n * max(1.0, self.row)
 
     @property
     def _flops(self) -> int:
-        """Operations that take as long as one stored number in a pass."""
+        """Matrix-product operations that take as long as one stored number in a pass."""
         return SPARSE_FLOPS if self.sparse else GEMM_FLOPS
 
     def flops(self, count: float) -> float:
-        """This many operations at the rate of a matrix product."""
+        """Cost of `count` operations at the rate of a dense matrix product."""
         return count / (self._flops * self._pass)
 
     def reads(self, numbers: float) -> float:
-        """Reading this many numbers from memory."""
+        """Cost of reading this many numbers from memory."""
         return numbers * GEMM_FLOPS / 2 / (self._flops * self._pass)
 
     def sparse_product(self, nonzeros: float) -> float:
-        """A product with a sparse matrix that stores this many numbers, beside sparse rows."""
+        """Cost of a product with a sparse matrix that stores this many numbers, on a problem with sparse rows."""
         return nonzeros / (2 * self._pass)
 
     @property
     def moments(self) -> float:
-        """A, b and C."""
+        """Cost of A, b and C."""
         return self.A + (0.0 if self.identity else self.C)
 
     @property
     def A(self) -> float:
-        """A and b."""
+        """Cost of A and b."""
         if self.sparse and not self.traced:
             return 1 + self._sparse_outer_products(2.0)
         rows = self.n if self.traced else self.starts
@@ -62,10 +62,10 @@ class Cost:
 
     @property
     def C(self) -> float:
-        """mean psi psi'."""
+        """Cost of C = mean psi psi'."""
         return self._sparse_outer_products(1.0) if self.sparse else self.flops(float(self.starts) * self.k**2)
 
     def _sparse_outer_products(self, products: float) -> float:
-        """n sparse outer products, which run far below the rate of dense ones, the more so out of cache."""
-        slow = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
-        return self.flops(slow * products * self.n * self.row**2)
+        """Cost of n sparse outer products, which run far below the rate of dense products, above all out of cache."""
+        slowdown = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
+        return self.flops(slowdown * products * self.n * self.row**2)

@@ -1,4 +1,4 @@
-"""The problem solved exactly from its moments, whatever their rank: what others are measured against."""
+"""The exact solution from the moments, for A and C of any rank: the reference for the gap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Exact:
     """Minimum-norm minimiser of F and exact excesses F(theta) - F*, by eigenvalues of C and the SVD of C^(+1/2) A.
 
     With M = C^(+1/2) A and y = C^(+1/2) b: F(theta) = 1/2 |M theta - y|^2 + ridge/2 |theta|^2. In the singular
-    basis of M the excess is a sum of squares, so nothing cancels near the minimum.
+    basis of M the excess is a sum of squares, which avoids cancellation near the minimum.
+    start: the starting point, which sets the scale of the gap where theta = 0 is optimal.
     """
 
     def __init__(self, problem: Problem, start: Array | None = None) -> None:
@@ -22,12 +23,12 @@ class Exact:
         values, _ = problem.C_spectrum
         root = problem.C_root
         M, self._y = root.T @ problem.A, root.T @ problem.b
-        if M.shape[0] == 0:  # no feature is ever nonzero
+        if M.shape[0] == 0:  # all features are zero
             M, self._y = np.zeros((1, problem.d)), np.zeros(1)
         condition = values[-1] / values[0] if len(values) else 1.0
         try:
             U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False)
-        except linalg.LinAlgError:  # the fast method gave up; the slow one does not
+        except linalg.LinAlgError:  # gesdd can fail to converge where the slower gesvd does not
             U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
         # Rounding in A is magnified by C^(+1/2), up to the square root of the condition number of C.
         cutoff = np.finfo(float).eps * max(M.shape) * np.sqrt(condition) * sigma[0]
@@ -36,17 +37,17 @@ class Exact:
         self._sigma, self._target = sigma[: self.rank], (U.T @ self._y)[: self.rank]
         curvature = self._sigma**2 + self.ridge
         self.theta: Array = self._Vt.T @ (self._sigma * self._target / curvature)
-        self.theta[problem.dead] = 0.0  # it is, but for rounding
+        self.theta[problem.dead] = 0.0  # zero up to rounding before
         self.w: Array = root @ (root.T @ (problem.b - problem.A @ self.theta))
         self.scale = 0.5 * float(np.sum((self._sigma * self._target) ** 2 / curvature))
         if self.scale <= 1e-15 * max(M.shape) * 0.5 * float(self._y @ self._y):
-            # theta = 0 is optimal but for rounding: the starting point is the unit of the gap instead
+            # theta = 0 is optimal up to rounding, so F(start) - F* is the scale of the gap instead
             self.scale = 0.0 if start is None else self.excess(start)
 
     def objective(self, theta: Array) -> float:
         """F(theta)."""
-        off = self._M @ theta - self._y
-        return 0.5 * float(off @ off) + 0.5 * self.ridge * float(theta @ theta)
+        error = self._M @ theta - self._y
+        return 0.5 * float(error @ error) + 0.5 * self.ridge * float(theta @ theta)
 
     def excess(self, theta: Array) -> float:
         """F(theta) - F*, as 1/2 g' H^+ g in the singular basis."""
@@ -63,17 +64,17 @@ class Exact:
         return found + (c - self._Vt.T @ inside) / self.ridge if self.ridge else found
 
     def gap(self, theta: Array) -> float:
-        """(F(theta) - F*) / (F(0) - F*), or over F(start) - F* where theta = 0 is optimal; zero if that is too."""
+        """(F(theta) - F*) / (F(0) - F*); over F(start) - F* where theta = 0 is optimal, and 0 if start is too."""
         return self.excess(theta) / self.scale if self.scale > 0 else 0.0
 
 
 def correction_gap(problem: Problem, theta: Array, correction: Array, *, residual: Array | None = None) -> float:
-    """An upper bound of the gap where `correction` is a good estimate of theta* - theta.
+    """An upper bound of the gap at theta where `correction` (d,) is a good estimate of theta* - theta.
 
     The excess is 1/2 c' H c with c the correction, and F(0) - F* is 1/2 theta' H theta at the minimum. As
     A = mean psi z' with z the trace of v run backwards, A'C^+A <= mean z z', which bounds the first from above;
-    |y|^2 in C^+ is at least (y'y)^2 / y'Cy, which bounds the second from below. Half a pass reads the rows for both,
-    given `residual`, b - A theta; a pass more without it, or with dual features of their own or the identity metric.
+    y'C^+y >= (y'y)^2 / y'Cy with y = A theta bounds the second from below. It costs half a pass given `residual`,
+    b - A theta, and a pass more without it, with other dual features, or with the identity metric.
     """
     y = problem.A_dot(theta) if residual is None else problem.b - residual
     if problem.psi is problem.phi:
@@ -81,16 +82,16 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     else:
         p, q = problem.phi.dot(correction), problem.psi.dot(y)
     if problem.identity:
-        above = float(np.sum(problem.A_dot(correction) ** 2))
+        upper = float(np.sum(problem.A_dot(correction) ** 2))
     else:
         vc = p[problem.now] - problem.discount * p[problem.next]
         z = trace_backward(vc, problem.discount, problem.ratio, problem.begins, problem.trace)
-        above = float(np.mean(z**2))
-    above += problem.ridge * float(correction @ correction)
+        upper = float(np.mean(z**2))
+    upper += problem.ridge * float(correction @ correction)
     square = float(y @ y)
-    below = problem.ridge * float(theta @ theta)
+    lower = problem.ridge * float(theta @ theta)
     if square > 0:
-        below += square if problem.identity else square * (square / (float(problem.visits @ q**2) / problem.n))
-    if below > 0:
-        return above / below
-    return 0.0 if above == 0 else np.inf
+        lower += square if problem.identity else square * (square / (float(problem.visits @ q**2) / problem.n))
+    if lower > 0:
+        return upper / lower
+    return 0.0 if upper == 0 else np.inf

@@ -1,4 +1,4 @@
-"""The paper's constants, step sizes, inner lengths and predictions, with its errata corrected."""
+"""The paper's constants, step sizes, inner loop lengths and predicted iterations, with its errata corrected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from valuefit.typing import Array
 
 
 class SvrgPlan(NamedTuple):
-    """Theorem 2: step sizes, inner length and the factor by which P shrinks in one outer iteration."""
+    """Theorem 2: step sizes, inner loop length, and the factor by which P shrinks in one outer iteration."""
 
     step_theta: float
     step_w: float
@@ -50,10 +50,10 @@ class PdbgPlan(NamedTuple):
 
 
 class Theory:
-    """Constants of a problem as the paper's theorems use them (sections 4 to 6, appendices A to D).
+    """Constants of a problem in the paper's theorems (sections 4 to 6, appendices A to D).
 
-    Where C or A is singular, condition numbers are taken over the nonzero eigenvalues: the iterates never
-    leave that subspace. Everything but `L_G` comes from the moments, so it costs what LSTD costs.
+    Where C or A is singular, condition numbers are taken over the nonzero eigenvalues, because the iterates stay in
+    that subspace. All constants but `L_G` are computed from the moments, at the cost of LSTD.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -118,7 +118,7 @@ class Theory:
 
     @cached_property
     def L_G(self) -> float:
-        """The square root of |mean G_t' G_t|, by power iteration at one pass each; no G_t is ever formed."""
+        """sqrt(|mean G_t' G_t|), by power iterations at one pass each; no G_t is formed."""
         problem, rng = self.problem, np.random.default_rng(0)
         x, y = rng.standard_normal(problem.d), rng.standard_normal(problem.k)
         value = 0.0
@@ -160,7 +160,7 @@ class Theory:
 
     @cached_property
     def _u_psi(self) -> Array:
-        """u_t' psi_t of every step."""
+        """u_t' psi_t of every step, (n,)."""
         problem = self.problem
         if not problem.trace:
             return problem.ratio * problem.psi_squared
@@ -174,7 +174,7 @@ class Theory:
         return out
 
     def G_spectrum(self) -> Array:
-        """Eigenvalues of G at the stated beta (appendix A): real and positive under the paper's assumption."""
+        """Eigenvalues of G at this beta (appendix A): real and positive under the paper's assumption."""
         A, _, C = self.problem.moments()
         root = math.sqrt(self.beta)
         G = np.block([[self.problem.ridge * np.eye(self.problem.d), -root * A.T], [root * A, self.beta * C]])
@@ -194,29 +194,29 @@ class Theory:
         return PdbgPlan(step, self.beta * step, float(step * values[0]))
 
     def svrg(self, rate: str = "4/5") -> SvrgPlan:
-        """Theorem 2. The proof gives kappa(C), not its square, in N; "3/4" is the other choice of appendix C."""
+        """Theorem 2, with kappa(C) in N as in the proof, not its square; "3/4" is the second choice of appendix C."""
         ratio = self.kappa_C * self.L_G**2 / self.mu_rho**2
-        over, length, contraction = {"4/5": (48, 51, 0.8), "3/4": (27, 92, 0.75)}[rate]
-        step = 1 / (over * ratio * self.mu_rho)
+        divisor, length, contraction = {"4/5": (48, 51, 0.8), "3/4": (27, 92, 0.75)}[rate]
+        step = 1 / (divisor * ratio * self.mu_rho)
         return SvrgPlan(step, self.beta * step, math.ceil(length * ratio), contraction)
 
     def saga(self) -> SagaPlan:
         """Theorem 3, with kappa(C) as in the proof."""
-        bottom = 8 * self.kappa_C * self.L_G**2 + self.problem.n * self.mu_rho**2
-        step = self.mu_rho / (3 * bottom)
-        return SagaPlan(step, self.beta * step, self.mu_rho**2 / (9 * bottom))
+        denominator = 8 * self.kappa_C * self.L_G**2 + self.problem.n * self.mu_rho**2
+        step = self.mu_rho / (3 * denominator)
+        return SagaPlan(step, self.beta * step, self.mu_rho**2 / (9 * denominator))
 
     def predicted_iterations(self, epsilon: float) -> dict[str, float]:
-        """Iterations (PDBG), outer iterations (SVRG) and updates (SAGA) until P has shrunk by `epsilon`."""
+        """Iterations (PDBG), outer iterations (SVRG) and updates (SAGA) until P has shrunk by the factor `epsilon`."""
         return {
-            # log1p: rates may be far below the rounding of 1
+            # log1p, because 1 - rate rounds to 1 for rates below 1e-16
             "pdbg": math.log(epsilon) / (2 * math.log1p(-self.pdbg().rate)),
             "svrg": math.log(epsilon) / math.log(self.svrg().contraction),
             "saga": math.log(epsilon / 2) / math.log1p(-self.saga().rate),
         }
 
     def table1(self, epsilon: float) -> dict[str, float]:
-        """Table 1 evaluated, constants dropped as there; GTD2 is left out, for the paper does not give its kappa'."""
+        """The operation counts of table 1, without constants. GTD2 is omitted: the paper does not define its kappa'."""
         n, d, log = self.problem.n, self.problem.d, math.log(1 / epsilon)
         batch = self.kappa_C * self.kappa * log
         return {
@@ -232,5 +232,5 @@ class Theory:
 
     def beats_pdbg_from_n(self) -> float:
         """Section 6: SVRG and SAGA cost less than PDBG (I) where n exceeds this."""
-        below = self.kappa_C * self.kappa - 1
-        return self.kappa_C * self.kappa_G**2 / below if below > 0 else math.inf
+        excess = self.kappa_C * self.kappa - 1
+        return self.kappa_C * self.kappa_G**2 / excess if excess > 0 else math.inf

@@ -1,4 +1,4 @@
-"""The solvers, one file each. A new file here shows up in the CLI, the tests, the benchmark and the docs by itself."""
+"""The solvers, one file each. `registry` finds new files for the CLI, the tests, the benchmark and the docs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from valuefit.solvers.solver import Solver
 
 @cache
 def registry() -> dict[str, type[Solver]]:
-    """Short name -> class, for every solver in this folder, in the order in which people meet them."""
+    """Short name -> class, for every solver in this folder, sorted by `order`."""
     found: dict[str, type[Solver]] = {}
-    for module in pkgutil.iter_modules(__path__):
-        home = importlib.import_module(f"{__name__}.{module.name}")
-        for member in vars(home).values():
-            own = isinstance(member, type) and issubclass(member, Solver) and member.__module__ == home.__name__
-            if own and "name" in vars(member):  # families of solvers have none
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for member in vars(module).values():
+            own = isinstance(member, type) and issubclass(member, Solver) and member.__module__ == module.__name__
+            if own and "name" in vars(member):  # base classes of several solvers have no name
                 found[member.name] = member
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
@@ -38,18 +38,18 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
         return solver()
     if str(solver) in registry():
         return registry()[str(solver)]()
-    near = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    similar = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)
+    hint = f" Did you mean {similar[0]!r}?" if similar else ""
     raise ValueError(f"There is no solver {solver!r}.{hint} The solvers are {', '.join(names())}.")
 
 
 def refuse(solver: Solver, problem: Problem) -> None:
-    """Raise a sentence if the method cannot solve this problem, naming those that can."""
+    """Raise ValueError if the solver does not support a trait of this problem, naming those that do."""
     for trait in sorted(problem.traits):
         if trait in solver.refusals:
             able = [name for name, kind in registry().items() if not problem.traits & kind.refusals.keys()]
             raise ValueError(
-                f"{solver.name} cannot take a problem with {trait}: {solver.refusals[trait]} "
+                f"{solver.name} cannot solve a problem with {trait}: {solver.refusals[trait]} "
                 f"These can: {', '.join(able)}."
             )
 

@@ -1,4 +1,4 @@
-"""Auto: the solver that a cost model expects to be the fastest."""
+"""Auto: the solver that the cost model predicts to be fastest."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from valuefit.typing import Array
 
 @dataclass(frozen=True)
 class Auto(Solver):
-    """Whichever solver should be the fastest here, and the next one should it fail.
+    """The solver that is predicted to be fastest; if it fails, the next one.
 
-    The choice depends on nothing but the problem (steps, features, nonzeros, distinct rows, ridge, dtype), the gap
-    asked for and the memory at hand, so it is the same every time; `valuefit.engine.choice.rank` makes it, and the
-    result's message says it in a sentence.
+    The choice depends only on the problem (steps, features, nonzeros, distinct rows, ridge, dtype), the requested
+    gap and the available memory, so it is reproducible. `valuefit.engine.choice.rank` makes it, and the result's
+    message explains it in a sentence.
 
-    memory: bytes that may be used; half of the machine's if None.
+    memory: bytes that may be used; half of the machine's memory if None.
     """
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = "whichever of these should be the fastest here"
+    summary: ClassVar[str] = "the solver that is predicted to be fastest for the problem"
     order: ClassVar[int] = -1
 
     memory: int | None = None
 
     def init(self, problem: Problem, theta: Array, w: Array) -> NoReturn:
-        raise TypeError("'auto' stands for another solver: solve with it, or ask engine.choice.rank which one.")
+        raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> NoReturn:
-        raise TypeError("'auto' stands for another solver: solve with it, or ask engine.choice.rank which one.")
+        raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")

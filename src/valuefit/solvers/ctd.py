@@ -1,4 +1,4 @@
-"""CTD: TD steps centred by a full mean at a snapshot."""
+"""CTD: TD with variance reduction by a snapshot."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
-from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, Info, State, check_inner
+from valuefit.solvers.solver import NEEDS_SQUARE_A, NEEDS_ZERO_RIDGE, FixedPoint, Info, State, check_inner
 from valuefit.typing import Array
 
 
 @dataclass(frozen=True)
 class CTD(FixedPoint):
-    """Centred TD: variance reduction as in SVRG, applied to the TD fixed point instead of the saddle point.
+    """Centred TD: variance reduction as in SVRG, applied to the TD equation A theta = b instead of the saddle point.
 
     theta += step (f_t(theta) - f_t(snapshot) + mean f(snapshot)) with f_t(theta) = u (r - v'theta), N times; the
-    next snapshot is the mean of these iterates. Linear where A has its eigenvalues in the right half plane, with
-    kappa(A) alone in the rate; off-policy it can diverge. Prefer it on-policy when only theta is wanted.
+    next snapshot is the mean of these iterates. Convergence is linear where the eigenvalues of A lie in the right
+    half plane, at a rate that depends on kappa(A) only; off-policy it can diverge. Prefer it on-policy when only
+    theta is needed.
 
     inner: N; n if None. averaging: False takes the last iterate as the next snapshot.
 
@@ -27,9 +28,9 @@ class CTD(FixedPoint):
     """
 
     name: ClassVar[str] = "ctd"
-    summary: ClassVar[str] = "TD steps centred at a snapshot; linear on-policy"
+    summary: ClassVar[str] = "TD with variance reduction by a snapshot; linear on-policy"
     order: ClassVar[int] = 7
-    refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE, "ridge": FIXED_POINT}
+    refusals: ClassVar[dict[str, str]] = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE}
 
     inner: int | None = None
     averaging: bool = True
@@ -45,15 +46,15 @@ class CTD(FixedPoint):
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         assert state.gradient is not None
         draws = rng.integers(0, problem.n, self.inner or problem.n)
-        deviation, late = np.zeros(problem.d), np.zeros(problem.d)
+        deviation, weighted = np.zeros(problem.d), np.zeros(problem.d)
         residual = -state.gradient[1]
         step, count = state.steps[0], len(draws)
         inner_loop(
-            problem.phi.kernel, problem.u.kernel, *problem.steps(draws), residual, deviation, late, step
+            problem.phi.kernel, problem.u.kernel, *problem.steps(draws), residual, deviation, weighted, step
         )  # fmt: skip
-        # x_j = y_j + j step residual, so the mean over j = 1..N is y_N - late / N + (N + 1)/2 step residual
+        # x_j = y_j + j step residual, so the mean over j = 1..N is y_N - weighted / N + (N + 1)/2 step residual
         if self.averaging:
-            deviation = deviation - late / count + 0.5 * (count + 1) * step * residual
+            deviation = deviation - weighted / count + 0.5 * (count + 1) * step * residual
         else:
             deviation = deviation + count * step * residual
         theta = state.theta + deviation
@@ -62,9 +63,9 @@ class CTD(FixedPoint):
 
 
 @compiled
-def inner_loop(phi, u, now, next, discount, u_row, u_factor, residual, y, late, step):
-    """Deviations from the snapshot as y + j * step * residual; `late` sums j * (change j) for their mean."""
+def inner_loop(phi, u, now, next, discount, u_row, u_factor, residual, y, weighted, step):
+    """Deviations from the snapshot as y + j * step * residual; `weighted` sums j * (change j) for their mean."""
     for j in range(now.shape[0]):
         y_dot, r_dot = dot2v(phi, now[j], next[j], discount[j], y, residual)
         change = -step * u_factor[j] * (y_dot + j * step * r_dot)
-        axpy2(u, u_row[j], change, y, change * j, late)
+        axpy2(u, u_row[j], change, y, change * j, weighted)

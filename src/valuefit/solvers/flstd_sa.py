@@ -1,4 +1,4 @@
-"""fLSTD-SA: TD(0) steps on rows drawn from the fixed log, the paper's "TD"."""
+"""fLSTD-SA: TD(0) steps on rows drawn at random from the log, the paper's "TD"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dotv
-from valuefit.solvers.solver import FIXED_POINT, SQUARE, FixedPoint, Info, State, check_decay, check_inner
+from valuefit.solvers.solver import (
+    NEEDS_SQUARE_A,
+    NEEDS_ZERO_RIDGE,
+    FixedPoint,
+    Info,
+    State,
+    check_decay,
+    check_inner,
+)
 from valuefit.typing import Array
 
 
@@ -17,8 +25,8 @@ from valuefit.typing import Array
 class FLSTDSA(FixedPoint):
     """Stochastic approximation of LSTD: theta += step_j u (r - v'theta), t drawn uniformly from the log.
 
-    Its fixed point is A theta = b; the noise of single rows makes it sublinear, and off-policy A may have
-    eigenvalues in the left half plane, where it diverges (Baird's star). Prefer it as the baseline it is.
+    It converges to A theta = b, sublinearly because of the noise of single rows. Off-policy, A may have eigenvalues
+    in the left half plane, where it diverges (Baird's star). Prefer it as a baseline.
 
     step, decay: step_j = step / (1 + j / (decay n)). averaging: return the mean of all iterates
     (Polyak-Ruppert), which is optimal for slow decays. inner: updates in an epoch; n if None.
@@ -29,7 +37,7 @@ class FLSTDSA(FixedPoint):
     name: ClassVar[str] = "flstd-sa"
     summary: ClassVar[str] = "TD steps on rows drawn from the log (the paper's TD); sublinear"
     order: ClassVar[int] = 6
-    refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE, "ridge": FIXED_POINT}
+    refusals: ClassVar[dict[str, str]] = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE}
 
     decay: float = 10.0
     averaging: bool = False
@@ -46,20 +54,20 @@ class FLSTDSA(FixedPoint):
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         draws = rng.integers(0, problem.n, self.inner or problem.n)
-        theta, late, before = state.memory[0].copy(), state.memory[1].copy(), state.memory[2]
+        theta, weighted, before = state.memory[0].copy(), state.memory[1].copy(), state.memory[2]
         updates(
             problem.phi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
-            theta, late, state.steps[0], before, self.decay * problem.n,
+            theta, weighted, state.steps[0], before, self.decay * problem.n,
         )  # fmt: skip
         count = before + len(draws)
-        shown = theta - late / count if self.averaging else theta
-        return replace(state, theta=shown, memory=(theta, late, count)), Info(len(draws) / problem.n)
+        answer = theta - weighted / count if self.averaging else theta
+        return replace(state, theta=answer, memory=(theta, weighted, count)), Info(len(draws) / problem.n)
 
 
 @compiled
-def updates(phi, u, now, next, discount, u_row, u_factor, reward, theta, late, step, count, half_life):
-    """TD steps; `late` sums j * (change j), so that the mean of the iterates is theta - late / count."""
+def updates(phi, u, now, next, discount, u_row, u_factor, reward, theta, weighted, step, count, half_life):
+    """TD steps; `weighted` sums j * (change j), so that the mean of the iterates is theta - weighted / count."""
     for j in range(now.shape[0]):
         delta = reward[j] - dotv(phi, now[j], next[j], discount[j], theta)
         change = step / (1.0 + (count + j) / half_life) * delta * u_factor[j]
-        axpy2(u, u_row[j], change, theta, change * (count + j), late)
+        axpy2(u, u_row[j], change, theta, change * (count + j), weighted)

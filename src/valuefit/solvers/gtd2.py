@@ -11,11 +11,11 @@ from valuefit.solvers.averaged import AveragedSteps
 
 @dataclass(frozen=True)
 class GTD2(AveragedSteps):
-    """GTD2 on a fixed log: x -= step_j * B_t(x) with t drawn at random, over and over.
+    """GTD2 on a fixed log: x -= step_j * B_t(x) with t drawn at random.
 
-    theta += step_theta (v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)). Sublinear: the variance of
-    single-row gradients stays, so steps must decay or, as by default, iterates be averaged. Prefer it for comparison
-    with SVRG and SAGA, which converge linearly at the same cost a step.
+    theta += step_theta (v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)). Convergence is sublinear,
+    because the variance of single-row gradients does not vanish: steps must decay or, by default, iterates are
+    averaged. Prefer it for comparison with SVRG and SAGA, which converge linearly at the same cost per step.
 
     Sutton et al. 2009; Du et al. 2017, section 5.
     """
@@ -30,13 +30,14 @@ class GTD2(AveragedSteps):
 
 @compiled
 def updates(rows, draws, reward, theta, w, mean_theta, mean_w, interval, count, half_life, step):
+    """Updates of theta and w in place; every `interval`-th iterate is added to the means."""
     phi, psi, u = rows
-    scale = 1.0  # theta is kept as scale * y, so that shrinking it by the ridge costs nothing
+    scale = 1.0  # theta is stored as theta / scale during the loop, so that shrinkage by the ridge costs O(1)
     total = reward.shape[0] // interval
     for j in range(reward.shape[0]):
         now, next, discount, u_row, u_factor = at(draws, j)
-        slower = 1.0 + (count + j) / half_life
-        step_theta, step_w = step.theta / slower, step.w / slower
+        decay = 1.0 + (count + j) / half_life
+        step_theta, step_w = step.theta / decay, step.w / decay
         delta = reward[j] - scale * dotv(phi, now, next, discount, theta)
         u_w = u_factor * dot(u, u_row, w)
         psi_w = 0.0 if step.identity else dot(psi, now, w)

@@ -1,4 +1,4 @@
-"""Recursive LSTD: the inverse of the saddle-point matrix, kept up to date step by step."""
+"""Recursive LSTD: the inverse of the saddle-point matrix, updated after each step of the log."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from valuefit.typing import Array
 
 @dataclass(frozen=True)
 class RecursiveLSTD(Solver):
-    """LSTD by rank-one updates (Sherman-Morrison-Woodbury), one step of the log at a time.
+    """LSTD by updates of rank three (Sherman-Morrison-Woodbury), one for each step of the log.
 
-    Keeps P = S^-1 with S = sum_t [[0, -v u'], [u v', psi psi']] + diag(n ridge + e, e), whose solution
-    S x = sum_t (0, r u) is the saddle point. S has a positive semi-definite symmetric part, so no partial sum
-    is singular, off-policy and with ridge too, where the textbook recursion on A alone can break down. Later
-    epochs are passes of refinement that remove the traces of e. O((d + k)^2) a step. Prefer it when steps
-    arrive one by one and an exact answer is wanted after each.
+    It keeps P = S^-1 with S = sum_t [[0, -v u'], [u v', psi psi']] + diag(n ridge + e, e); the solution of
+    S x = sum_t (0, r u) is the saddle point. The symmetric part of S is positive definite, so no partial sum is
+    singular, off-policy and with ridge too, where the textbook recursion on A alone can fail. Later epochs are
+    iterative refinement, which removes the effect of e. O((d + k)^2) a step. Prefer it when steps arrive one by one
+    and an exact solution is needed after each.
 
-    initial: e, as a part of n mean |psi|^2.
+    initial: e / (n mean |psi|^2).
 
     Nedic and Bertsekas 2003.
     """
 
     name: ClassVar[str] = "recursive-lstd"
-    summary: ClassVar[str] = "exact, by rank-one updates of the inverse, step by step"
+    summary: ClassVar[str] = "exact, by low-rank updates of the inverse after each step"
     order: ClassVar[int] = 8
 
     initial: float = 1e-8
@@ -42,7 +42,7 @@ class RecursiveLSTD(Solver):
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         size = problem.d + problem.k
-        require_memory(size**2, f"The inverse of {size} x {size} that recursive LSTD keeps", "Use 'svrg' or 'saga'.")
+        require_memory(size**2, f"The {size} x {size} inverse of recursive LSTD", "Use 'svrg' or 'saga'.")
         return State(theta, w), Info(0.0)
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
@@ -50,26 +50,26 @@ class RecursiveLSTD(Solver):
         if state.memory is not None:
             P = state.memory[0]
         else:
-            P = self._start(problem)
-            sweep(
+            P = self._initial_inverse(problem)
+            read_log(
                 problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, problem.ratio,
                 problem.begins, problem.trace, problem.identity, problem.d, P,
             )  # fmt: skip
             passes = 1 + problem.cost.flops(12 * problem.n * len(P) ** 2)
-        # P approximates the inverse of n times the saddle-point matrix; correct by the true residual
+        # P approximates the inverse of n times the saddle-point matrix: one step of iterative refinement
         theta, w = state.theta, state.w
         change = -problem.n * (P @ np.concatenate(problem.B(theta, w)))
         theta, w = theta + change[: problem.d], w + change[problem.d :]
         gradient = problem.B(theta, w)
         correction = -problem.n * (P @ np.concatenate(gradient))[: problem.d]
-        # The correction tells the distance only where corrections shrink: a direction that e swamps hardly moves.
+        # The correction bounds the error only while corrections shrink: where e dominates S, they are far too small.
         bound = correction_gap(problem, theta, correction)
         before = np.inf if bound == 0 else (state.memory[1] if state.memory else 0.0)
         shrink = np.sqrt(bound / before) if before > 0 else 1.0
         gap = float(bound / (1 - shrink) ** 2) if shrink < 0.9 else None
         return State(theta, w, gradient=gradient, memory=(P, bound)), Info(passes + 5, gap)
 
-    def _start(self, problem: Problem) -> Array:
+    def _initial_inverse(self, problem: Problem) -> Array:
         e = self.initial * problem.n * (float(problem.psi_squared.mean()) or 1.0)
         diagonal = np.full(problem.d + problem.k, e)
         diagonal[: problem.d] += problem.n * problem.ridge
@@ -78,48 +78,48 @@ class RecursiveLSTD(Solver):
 
 
 @compiled
-def sweep(phi, psi, now, next, discount, ratio, begins, trace, identity, d, P):
-    """P := (P^-1 + sum_t left right')^-1 in place, by Woodbury's formula for the rank three of each step.
+def read_log(phi, psi, now, next, discount, ratio, begins, trace, identity, d, P):
+    """P := (P^-1 + sum_t left right)^-1 in place, by Woodbury's formula for each step, whose matrix has rank three.
 
     left has the columns (0, u), (-v, 0), (0, psi) and right the rows (v, 0), (0, u), (0, psi); psi is 0 when C = I.
     """
     size = P.shape[0]
-    u, v, own = np.zeros(size - d), np.zeros(d), np.zeros(size - d)
-    K, R, small = np.zeros((size, 3)), np.zeros((3, size)), np.zeros((3, 3))
+    u, v, psi_t = np.zeros(size - d), np.zeros(d), np.zeros(size - d)
+    K, R, capacitance = np.zeros((size, 3)), np.zeros((3, size)), np.zeros((3, 3))
     for t in range(now.shape[0]):
         u *= 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
         axpy(psi, now[t], ratio[t], u)
         v[:] = 0.0
         axpyv(phi, now[t], next[t], discount[t], 1.0, v)
         if not identity:
-            own[:] = 0.0
-            axpy(psi, now[t], 1.0, own)
+            psi_t[:] = 0.0
+            axpy(psi, now[t], 1.0, psi_t)
         R[:] = 0.0
         for i in range(size):  # K = P left and R = right P, reading P once
             row = P[i]
-            of_u, of_v, of_own = 0.0, 0.0, 0.0
+            row_u, row_v, row_psi = 0.0, 0.0, 0.0
             for c in range(d):
-                of_v -= row[c] * v[c]
+                row_v -= row[c] * v[c]
             for c in range(size - d):
-                of_u += row[d + c] * u[c]
-                of_own += row[d + c] * own[c]
-            K[i, 0], K[i, 1], K[i, 2] = of_u, of_v, of_own
+                row_u += row[d + c] * u[c]
+                row_psi += row[d + c] * psi_t[c]
+            K[i, 0], K[i, 1], K[i, 2] = row_u, row_v, row_psi
             if i < d:
                 for c in range(size):
                     R[0, c] += v[i] * row[c]
             else:
                 for c in range(size):
                     R[1, c] += u[i - d] * row[c]
-                    R[2, c] += own[i - d] * row[c]
+                    R[2, c] += psi_t[i - d] * row[c]
         for e in range(3):
-            small[0, e], small[1, e], small[2, e] = 0.0, 0.0, 0.0
+            capacitance[0, e], capacitance[1, e], capacitance[2, e] = 0.0, 0.0, 0.0
             for c in range(d):
-                small[0, e] += v[c] * K[c, e]
+                capacitance[0, e] += v[c] * K[c, e]
             for c in range(size - d):
-                small[1, e] += u[c] * K[d + c, e]
-                small[2, e] += own[c] * K[d + c, e]
-            small[e, e] += 1.0
-        eliminate(small, R)
+                capacitance[1, e] += u[c] * K[d + c, e]
+                capacitance[2, e] += psi_t[c] * K[d + c, e]
+            capacitance[e, e] += 1.0
+        eliminate(capacitance, R)
         for i in range(size):
             row = P[i]
             for c in range(size):
@@ -128,17 +128,17 @@ def sweep(phi, psi, now, next, discount, ratio, begins, trace, identity, d, P):
 
 @compiled
 def eliminate(S, R):
-    """R := S^-1 R for a small S, by Gaussian elimination with row exchanges; S is used up."""
+    """R := S^-1 R for a small S, by Gaussian elimination with partial pivoting; S is overwritten."""
     size = S.shape[0]
     for i in range(size):
-        best = i
+        pivot = i
         for k in range(i + 1, size):
-            if abs(S[k, i]) > abs(S[best, i]):
-                best = k
+            if abs(S[k, i]) > abs(S[pivot, i]):
+                pivot = k
         for c in range(size):
-            S[i, c], S[best, c] = S[best, c], S[i, c]
+            S[i, c], S[pivot, c] = S[pivot, c], S[i, c]
         for c in range(R.shape[1]):
-            R[i, c], R[best, c] = R[best, c], R[i, c]
+            R[i, c], R[pivot, c] = R[pivot, c], R[i, c]
         for k in range(size):
             factor = S[k, i] / S[i, i] if k != i else 0.0
             for c in range(size):

@@ -1,4 +1,4 @@
-"""What a solver is: frozen settings, `init` and `epoch`. Clock, budget and tolerance belong to `solve`."""
+"""The interface of solvers: frozen settings, `init` and `epoch`. `solve` owns the clock, the budget and stopping."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from valuefit.typing import Array, Gradient
 
 @dataclass(frozen=True)
 class State:
-    """What the next epoch starts from. Arrays are never changed in place, so any state can be returned to."""
+    """The start of the next epoch. Arrays are never changed in place, so `solve` can return to an earlier state."""
 
     theta: Array
     w: Array
     steps: tuple[float, float] = (1.0, 1.0)
-    gradient: Gradient | None = None  # B(theta, w), where the method computes it anyway
-    memory: Any = None  # what else the method keeps
+    gradient: Gradient | None = None  # B(theta, w), if the method computes it
+    memory: Any = None  # other data of the method
 
 
 class Info(NamedTuple):
-    """What `init` or an epoch reports to the loop."""
+    """What `init` or `epoch` reports to `solve`."""
 
-    passes: float  # what it cost
-    gap: float | None = None  # an upper bound, where the method itself certifies one
-    objective: float | None = None  # F(theta), likewise
-    finished: bool = False  # another epoch would change nothing
-    moments: bool = False  # whether A and C were formed on the way, and counted
-    whitening: Whitening | None = None  # a factor of C, likewise
+    passes: float  # cost
+    gap: float | None = None  # an upper bound, if the method certifies one
+    objective: float | None = None  # F(theta), if the method computes it
+    finished: bool = False  # whether another epoch would change nothing
+    moments: bool = False  # whether A and C were formed, and counted in `passes`
+    whitening: Whitening | None = None  # a factor of C, if one was computed and counted in `passes`
     note: str = ""  # for the message of the result
 
 
 class StepSizes(NamedTuple):
-    """What kernels need to know of a step: the two sizes, the ridge, and whether C is the identity."""
+    """Step settings for kernels: the two sizes, the ridge, and whether C is the identity."""
 
     theta: float
     w: float
@@ -52,8 +52,8 @@ class Solver(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    order: ClassVar[int] = 9  # where it stands in lists
-    # trait of the problem -> why this method cannot have it (see Problem.traits)
+    order: ClassVar[int] = 9  # position in lists of solvers
+    # trait of a problem (see Problem.traits) -> why this method does not support it
     refusals: ClassVar[dict[str, str]] = {}
 
     @abstractmethod
@@ -62,34 +62,34 @@ class Solver(ABC):
 
     @abstractmethod
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
-        """The state one epoch later."""
+        """The state after one epoch."""
 
     @property
     def guarded(self) -> bool:
-        """Whether `solve` may shorten the steps when they diverge: not those that a user gave."""
+        """Whether `solve` may shorten the steps when they diverge; False where the user gave them."""
         return False
 
 
 def settings(solver: Solver) -> dict[str, Any]:
-    """The hyper-parameters as plain data; infinity, which JSON lacks, as a word."""
-    plain = {}
+    """The hyper-parameters as plain data, with "inf" for infinity, which JSON lacks."""
+    values = {}
     for field in fields(solver):  # type: ignore[arg-type]
         value = getattr(solver, field.name)
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, Solver):
             value = {"name": value.name, **settings(value)}
-        plain[field.name] = "inf" if value == math.inf else value
-    return plain
+        values[field.name] = "inf" if value == math.inf else value
+    return values
 
 
 @dataclass(frozen=True)
 class Steps(Solver):
     """Two step sizes, shared by the primal-dual methods.
 
-    step_theta, step_w: used as given, on single raw rows. Where both are None, `steps="auto"` adapts them while
-    running: on dense rows in a metric of mixed rows (`metric.py`, `steering.py`), on sparse ones in balanced
-    coordinates (`balance.py`), and so where steps are fewer than twice the features. `steps="theorem"`: those of the
-    theorem.
+    step_theta, step_w: used as given, without preconditioner. Where both are None, `steps="auto"` chooses them.
+    PDBG, SVRG and SAGA then adapt them while running, with a preconditioner from sketched rows, or a diagonal
+    preconditioner where rows are sparse, steps are fewer than twice the features, or d x d matrices do not fit into
+    memory. GTD2 and TDC use constant steps. `steps="theorem"`: the step sizes of the paper's theorem.
     """
 
     step_theta: float | None = None
@@ -111,43 +111,46 @@ class Steps(Solver):
     def choose_steps(self, problem: Problem) -> tuple[float, float]:
         theta, w = self.step_theta, self.step_w
         if theta is None or w is None:
-            found = self.auto_steps(problem) if self.steps == "auto" else self.theorem_steps(Theory(problem))
-            theta, w = found[0] if theta is None else theta, found[1] if w is None else w
+            chosen = self.auto_steps(problem) if self.steps == "auto" else self.theorem_steps(Theory(problem))
+            theta, w = chosen[0] if theta is None else theta, chosen[1] if w is None else w
         return theta, w
 
     def auto_steps(self, problem: Problem) -> tuple[float, float]:
         return row_steps(problem)
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
-        raise ValueError(f'{self.name} has no theorem with step sizes in the paper; use steps="auto" or give them.')
+        raise ValueError(
+            f'{self.name} has no theorem with step sizes in the paper; use steps="auto", or give step_theta and step_w.'
+        )
 
 
 def row_steps(problem: Problem) -> tuple[float, float]:
-    """0.25 / max |v|^2 and 0.5 / max |psi|^2, for methods that move by single rows; ratios and traces weigh in."""
+    """Steps for single-row methods: 0.25 / max |v|^2, less with large ratios and traces, and 0.5 / max |psi|^2."""
     psi = float(problem.psi_squared.max())
     dual = 1.0 if problem.identity else psi
     if problem.identity or psi == 0:
-        strength = problem.u_squared
+        u_scale = problem.u_squared
     else:
-        strength = np.maximum(problem.ratio**2, problem.u_squared / psi)
-    primal = float((problem.v_squared * strength).max())
+        u_scale = np.maximum(problem.ratio**2, problem.u_squared / psi)
+    primal = float((problem.v_squared * u_scale).max())
     return inverse(4 * primal + problem.ridge), inverse(2 * dual)
 
 
 def inverse(value: float) -> float:
-    """1 / value, or 1 where there is nothing to scale by."""
+    """1 / value, or 1 for value 0 (all features are zero)."""
     return 1 / value if value > 0 else 1.0
 
 
-SQUARE = "it needs as many dual features as features, for it adds rows of u to theta."
-FIXED_POINT = "its fixed point A theta = b is not the minimiser when ridge > 0."
+# reasons in `refusals`
+NEEDS_SQUARE_A = "it needs as many dual features as features, because it adds rows of u to theta."
+NEEDS_ZERO_RIDGE = "its fixed point A theta = b is not the minimiser when ridge > 0."
 
 
 @dataclass(frozen=True)
 class FixedPoint(Solver):
-    """One step size, shared by the methods that seek A theta = b without dual weights.
+    """One step size, shared by the methods that solve A theta = b without dual weights.
 
-    step: used as given; where None, 0.5 / max |u||v|, shortened by `solve` should it diverge.
+    step: used as given; where None, 0.5 / max |u||v|, and `solve` shortens it if it diverges.
     """
 
     step: float | None = None
@@ -167,18 +170,18 @@ class FixedPoint(Solver):
 
 
 def check_inner(inner: int | None) -> None:
-    """The number of updates in an epoch."""
+    """Refuse a number of updates in an epoch that is not a positive whole number."""
     if inner is not None and (inner < 1 or inner != int(inner)):
         raise ValueError(f"inner is {inner}; it must be at least 1, and a whole number.")
 
 
 def check_block(block: int) -> None:
-    """The number of neighbouring rows that one draw brings."""
+    """Refuse a number of adjacent rows per draw that is not a positive whole number."""
     if block < 1 or block != int(block):
         raise ValueError(f"block is {block}; it must be at least 1 (rows drawn one by one), and a whole number.")
 
 
 def check_decay(decay: float) -> None:
-    """Passes after which a step has halved."""
+    """Refuse a number of passes after which a step has halved that is not positive."""
     if not decay > 0:
         raise ValueError(f"decay is {decay}; it is a number of passes, more than 0 (math.inf for constant steps).")

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 from valuefit.rows.kernels import at, axpy, axpyv, compiled, dot, dotv
 from valuefit.solvers.averaged import AveragedSteps
-from valuefit.solvers.solver import SQUARE
+from valuefit.solvers.solver import NEEDS_SQUARE_A
 
 
 @dataclass(frozen=True)
 class TDC(AveragedSteps):
-    """TDC on a fixed log: the TD step, corrected so that its mean is the gradient of F.
+    """TDC on a fixed log: the TD step with a correction, so that its mean is the negative gradient of F.
 
     theta += step_theta (u delta - psi (psi'w) + v (u'w) - ridge theta), w += step_w (u delta - psi (psi'w)).
-    At w = C^-1 (b - A theta) the mean direction is A'w - ridge theta = -grad F, with ratios and traces too
-    (the usual GTD(lambda) form has another fixed point). Sublinear. Prefer it for comparison.
+    At w = C^-1 (b - A theta) the mean direction is A'w - ridge theta = -grad F, with ratios and traces too (the
+    usual GTD(lambda) form has another limit). Convergence is sublinear. Prefer it for comparison.
 
     Sutton et al. 2009; Maei 2011.
     """
@@ -24,7 +24,7 @@ class TDC(AveragedSteps):
     name: ClassVar[str] = "tdc"
     summary: ClassVar[str] = "TD with gradient correction; sublinear"
     order: ClassVar[int] = 5
-    refusals: ClassVar[dict[str, str]] = {"more dual features": SQUARE}
+    refusals: ClassVar[dict[str, str]] = {"more dual features": NEEDS_SQUARE_A}
 
     def run(self, *arguments: Any) -> None:
         updates(*arguments)
@@ -32,13 +32,14 @@ class TDC(AveragedSteps):
 
 @compiled
 def updates(rows, draws, reward, theta, w, mean_theta, mean_w, interval, count, half_life, step):
+    """Updates of theta and w in place; every `interval`-th iterate is added to the means."""
     phi, psi, u = rows
-    scale = 1.0  # theta is kept as scale * y, so that shrinking it by the ridge costs nothing
+    scale = 1.0  # theta is stored as theta / scale during the loop, so that shrinkage by the ridge costs O(1)
     total = reward.shape[0] // interval
     for j in range(reward.shape[0]):
         now, next, discount, u_row, u_factor = at(draws, j)
-        slower = 1.0 + (count + j) / half_life
-        step_theta, step_w = step.theta / slower, step.w / slower
+        decay = 1.0 + (count + j) / half_life
+        step_theta, step_w = step.theta / decay, step.w / decay
         delta = reward[j] - scale * dotv(phi, now, next, discount, theta)
         u_w = u_factor * dot(u, u_row, w)
         psi_w = 0.0 if step.identity else dot(psi, now, w)

@@ -1,4 +1,4 @@
-"""tol="statistical" with numbers to report: solvers go on until they are near enough, or say that they are not."""
+"""tol="statistical" with reported numbers: solvers stop once their error is negligible, or a warning says it is not."""
 
 import json
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_evaluate_stops_where_the_value_is_within_a_tenth_of_its_standard_error(
     assert low < wanted.estimate < high
 
 
-def test_weights_that_are_listed_are_near_enough_too():
+def test_listed_weights_have_a_negligible_solver_error():
     mdp = SmallMDP(features=4)
     early = vf.evaluate(mdp.log(6, seed=3), features=mdp.rows, discount=0.9, solver="svrg")
     best = vf.evaluate(mdp.log(6, seed=3), features=mdp.rows, discount=0.9, solver="lstd").weights
@@ -58,7 +58,7 @@ def test_weights_that_are_listed_are_near_enough_too():
         assert weight["solver_error"] <= 0.1 * weight["standard_error"]
 
 
-# ---- going on --------------------------------------------------------------------------------------------------
+# ---- repeated checks -------------------------------------------------------------------------------------------
 
 
 def problem_of_a_short_log():
@@ -66,65 +66,65 @@ def problem_of_a_short_log():
 
 
 @pytest.mark.parametrize("solver", ["svrg", "pdbg"])
-def test_what_is_not_near_enough_is_solved_further(solver):
-    problem, looks = problem_of_a_short_log(), []
+def test_a_failed_check_continues_the_solve(solver):
+    problem, errors = problem_of_a_short_log(), []
     best = vf.solve(problem, "lstd").theta
 
     def reported(theta):
-        looks.append(float(np.linalg.norm(theta - best)))
-        return (3.0 if len(looks) == 1 else 0.5), 1.0
+        errors.append(float(np.linalg.norm(theta - best)))
+        return (3.0 if len(errors) == 1 else 0.5), 1.0
 
     found = vf.solve(problem, solver, tol="statistical", reported=reported)
     assert found.status == "converged"
-    assert len(looks) <= 2
-    assert found.gap <= FINEST_GAP or (len(looks) == 2 and looks[1] < looks[0])
+    assert len(errors) <= 2
+    assert found.gap <= FINEST_GAP or (len(errors) == 2 and errors[1] < errors[0])
     assert found.gap < vf.solve(problem, solver, tol="statistical", reported=lambda theta: (0.5, 1.0)).gap
-    assert (np.diff(found.history["passes"]) > 0).all()  # one run, never started anew
+    assert (np.diff(found.history["passes"]) > 0).all()  # one run, never restarted
 
 
 @pytest.mark.parametrize("solver", ["svrg", "saga", "pdbg"])
-def test_what_never_is_near_enough_ends_where_1e_6_would(solver):
-    problem, spent = problem_of_a_short_log(), []
+def test_an_infinite_error_continues_to_1e_6(solver):
+    problem, checks = problem_of_a_short_log(), []
 
     def reported(theta):
-        spent.append(1.0)
+        checks.append(1.0)
         return np.inf, 1.0
 
     found = vf.solve(problem, solver, tol="statistical", reported=reported)
     full = vf.solve(problem, solver, tol=1e-6)
     assert found.status == full.status == "converged"
     assert found.gap <= FINEST_GAP
-    assert len(spent) == 1  # after an infinite error only the finest gap is left
+    assert len(checks) == 1  # after an infinite error the finest gap is asked for
     assert "What is reported" not in found.message
     assert vf.solve(problem, solver, tol=1e-6, reported=reported).passes == full.passes
-    assert len(spent) == 1  # numbers are looked at for tol="statistical" only
+    assert len(checks) == 1  # only tol="statistical" checks the numbers
 
 
-def test_a_look_counts():
+def test_the_passes_of_a_check_count():
     problem = problem_of_a_short_log()
-    cheap, dear = (
+    free, expensive = (
         vf.solve(problem, "svrg", tol="statistical", reported=lambda theta, cost=cost: (0.0, cost)).passes
         for cost in (0.0, 7.0)
     )
-    assert dear == pytest.approx(cheap + 7)
+    assert expensive == pytest.approx(free + 7)
 
 
 @pytest.mark.parametrize("solver", ["svrg", "saga", "pdbg"])
-def test_looks_that_fail_are_few(solver):
-    """Nearly near enough, again and again: the passes that this costs are bounded."""
-    problem, looks = problem_of_a_short_log(), []
+def test_the_number_of_failed_checks_is_bounded(solver):
+    """The error stays just above the limit at every check."""
+    problem, checks = problem_of_a_short_log(), []
 
     def reported(theta):
-        looks.append(1.0)
+        checks.append(1.0)
         return 1.01, 1.0
 
     found, full = (vf.solve(problem, solver, tol=tol, reported=reported) for tol in ("statistical", 1e-6))
-    assert 1 <= len(looks) <= MAX_CHECKS
-    assert found.passes == pytest.approx(full.passes + len(looks))
+    assert 1 <= len(checks) <= MAX_CHECKS
+    assert found.passes == pytest.approx(full.passes + len(checks))
 
 
-def test_a_fast_method_is_not_held_up_by_looks():
-    """krylov gains a digit a pass: by the time that a look could tell, the gap is 1e-6."""
+def test_a_fast_method_is_not_slowed_down_by_checks():
+    """krylov gains a digit a pass, so reaching 1e-6 costs less than a check."""
     problem = problem_of_a_short_log()
     early, full = (
         vf.solve(problem, "krylov", tol=tol, reported=lambda theta: (2.0, 1.0)).passes for tol in ("statistical", 1e-6)
@@ -132,20 +132,20 @@ def test_a_fast_method_is_not_held_up_by_looks():
     assert early == full
 
 
-def test_standard_errors_of_an_earlier_look_save_another_one():
+def test_standard_errors_of_an_earlier_check_are_reused():
     log = episodes()
     problem = vf.Problem(log, FEATURES, discount=0.95)
     best = vf.solve(problem, "lstd").theta
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     rows = FEATURES(log.observations[:5])
     reported = Reported(sandwich, Starts(rows, rows.mean(axis=0), None))
-    everywhere = np.linalg.lstsq(problem.phi.matrix, np.ones(len(problem.phi.matrix)))[0]  # values off by as much
-    far, cost = reported(best + everywhere)
-    assert far > 1.5
+    shift = np.linalg.lstsq(problem.phi.matrix, np.ones(len(problem.phi.matrix)))[0]  # changes all values by about 1
+    error, cost = reported(best + shift)
+    assert error > 1.5
     assert cost > 0
-    nearer, nothing = reported(best + 0.9 * everywhere)
-    assert nearer == pytest.approx(0.9 * far, rel=1e-6)  # against the same standard error
-    assert nothing == 0
+    smaller_error, no_cost = reported(best + 0.9 * shift)
+    assert smaller_error == pytest.approx(0.9 * error, rel=1e-6)  # relative to the same standard error
+    assert no_cost == 0
     assert reported(best) == (pytest.approx(0, abs=1e-6), cost)
 
 
@@ -153,7 +153,7 @@ def test_standard_errors_of_an_earlier_look_save_another_one():
 @pytest.mark.parametrize("ridge", [0.0, 0.1])
 @pytest.mark.parametrize("solver", ["svrg", "saga", "pdbg", "krylov", "auto"])
 def test_at_most_three_passes_later_than_1e_6(solver, ridge, trace):
-    """Logs of all lengths; a look or a measurement that failed is all that may come on top."""
+    """For logs of several lengths; only failed checks or measurements may cost more."""
     for n in (300, 1000, 4000):
         given = {"features": FEATURES, "discount": 0.95, "solver": solver, "ridge": ridge, "trace": trace}
         early, full = (vf.evaluate(episodes(n), tol=tol, **given).result for tol in ("statistical", 1e-6))
@@ -161,7 +161,7 @@ def test_at_most_three_passes_later_than_1e_6(solver, ridge, trace):
         assert early.passes <= full.passes + 3
 
 
-def test_an_exact_solver_is_not_asked():
+def test_an_exact_solver_is_not_checked():
     def never(theta):
         raise AssertionError
 
@@ -171,18 +171,18 @@ def test_an_exact_solver_is_not_asked():
 
 
 @pytest.mark.parametrize("solver", ["svrg", "saga", "krylov", "auto"])
-def test_a_long_log_takes_the_very_same_passes_as_1e_6(solver):
+def test_a_long_log_takes_the_same_passes_as_1e_6(solver):
     problem = vf.Problem(episodes(30_000), fourier_features(15, spread=1.5), discount=0.95)
     early, full = (vf.solve(problem, solver, tol=tol) for tol in ("statistical", 1e-6))
     assert early.passes == full.passes
     np.testing.assert_array_equal(early.theta, full.theta)
 
 
-# ---- when it cannot be reached ---------------------------------------------------------------------------------
+# ---- when the budget ends first --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", ["gtd2", "svrg"])
-def test_a_value_that_may_still_move_is_told_and_its_interval_wider(solver, tmp_path):
+def test_an_early_stop_gives_a_warning_and_a_wider_interval(solver, tmp_path):
     found = vf.evaluate(episodes(), features=FEATURES, discount=0.95, solver=solver, max_passes=2)
     value = found.policy_value
     exact = vf.evaluate(episodes(), features=FEATURES, discount=0.95).policy_value.estimate
@@ -199,13 +199,14 @@ def test_a_value_that_may_still_move_is_told_and_its_interval_wider(solver, tmp_
     assert vf.Evaluation.load(path, features=FEATURES).policy_value == value
 
 
-def test_a_planted_fault_would_hide_it(monkeypatch):
+def test_the_warning_depends_on_the_saddle_residual(monkeypatch):
+    """A planted fault, a residual of zero, hides the solver error."""
     monkeypatch.setattr(Sandwich, "_saddle_residual", (np.zeros(40), np.zeros(40)))
     found = vf.evaluate(episodes(), features=FEATURES, discount=0.95, solver="gtd2", max_passes=2)
     assert not any("at full convergence" in warning for warning in found.warnings)
 
 
-def test_where_no_standard_error_is_known_the_finest_gap_is_asked_for():
+def test_without_a_standard_error_the_finest_gap_is_asked_for():
     log = vf.Transitions.from_arrays(
         np.random.default_rng(0).normal(size=(20, 2)), np.ones(20), terminated=np.arange(20) == 19
     )
