@@ -230,6 +230,15 @@ def test_observations_that_do_not_fit_are_a_sentence():
         growing(draws(3, 2))
 
 
+@pytest.mark.parametrize("states", [[3, 7, 3, 11], [[3.5, 1], [2.5, 4], [3.5, 4]]])
+def test_a_one_hot_spec_needs_no_category_0(states):
+    states = np.array(states)
+    fitted, _ = make("one-hot", states)
+    again = from_spec(json.loads(json.dumps(fitted.spec)))
+    assert again.columns == fitted.columns
+    assert (again(states) != fitted(states)).nnz == 0
+
+
 @pytest.mark.parametrize(
     "spec", [{}, {"name": "fourier"}, [], {"name": "os", "options": {}, "shape": [2], "sentence": ""}]
 )

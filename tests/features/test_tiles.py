@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import scipy.sparse as sparse
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import valuefit as vf
-from valuefit.features import Tiles
+from valuefit.features import Tiles, tile_kernel
+from valuefit.features.tiles import MIN_KERNEL_TILES, tile_numbers
 
 
 def naive_tiles(X, low, high, tilings, bins, parts, wrap=()):
@@ -120,3 +123,34 @@ def test_tiles_are_a_scikit_learn_transformer():
 def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Tiles(**settings).fit(np.random.default_rng(0).random((5, 2)))
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 10), st.integers(1, 4), st.sampled_from([1, 10, 64])
+)
+def test_the_kernel_and_numpy_number_tiles_alike(seed, tilings, bins, dimensions, steps):
+    rng = np.random.default_rng(seed)
+    # on a lattice many observations lie on an edge between tiles, where the last bit decides
+    X = rng.integers(-2 * steps, 3 * steps, (200, dimensions)) / steps
+    X[:20] *= 10.0 ** rng.integers(0, 300, (20, 1))
+    wrap = [0] if dimensions > 1 else []
+    X[:20, wrap] = 0.5
+    tiles = Tiles(tilings, bins, low=0, high=1, wrap=wrap).fit(X)
+    settings = tiles.low_, tiles.scale_, tiles.shift_, tiles.bins_, tiles.wraps_, tiles.tiles_
+    compiled = np.empty((len(X), tilings), np.int64)
+    tile_kernel.tile_numbers(X, *settings, compiled)
+    np.testing.assert_array_equal(tile_numbers(X, *settings), compiled)
+
+
+def test_many_observations_have_the_rows_of_few():
+    X = np.random.default_rng(0).integers(0, 100, (MIN_KERNEL_TILES // 10 + 5, 2)) / 10
+    tiles = Tiles(10, 10).fit(X)
+    parts = [tiles.transform(part) for part in np.array_split(X, 7)]
+    assert (tiles.transform(X) != sparse.vstack(parts)).nnz == 0
+
+
+def test_observations_far_outside_the_range_take_the_tile_at_its_edge():
+    tiles = Tiles(1, 4, low=-1e308, high=0).fit([[0.0]])
+    for far, tile in ((1e308, 3), (-1.7e308, 0)):
+        assert tiles.transform([[far]]).indices.tolist() == [tile]
+    assert Tiles(1, 4, low=0, high=1).fit([[0.0]]).transform([[1e300]]).indices.tolist() == [3]

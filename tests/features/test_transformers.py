@@ -26,6 +26,7 @@ def draws(shape, seed=0):
     return np.random.default_rng(seed).uniform(-2, 5, shape)
 
 
+@pytest.mark.filterwarnings("ignore:Estimator .* does not inherit from `sklearn.base.BaseEstimator`:UserWarning")
 @pytest.mark.parametrize("transformer", SCIKIT, ids=lambda t: type(t).__name__)
 def test_scikit_learn_finds_nothing_wrong(transformer):
     report = check_estimator(transformer, on_skip=None)

@@ -16,6 +16,7 @@ from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -72,7 +73,8 @@ class PolicyEvaluator(BaseEstimator):
         successor nobody knows, is left out unless it terminated. The other arguments: one entry a step.
         """
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
-        features = clone(self.features) if isinstance(self.features, BaseEstimator) else self.features
+        estimator = isinstance(self.features, BaseEstimator | FeatureTransformer)
+        features = clone(self.features) if estimator else self.features
         if features is None:
             features = "one-hot" if log.has_numbered_states else "identity"
         fitted, _ = make(features, log)

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imported on first use: scikit-learn takes a second."""
+    """Import on first use: scipy.sparse and the readers of logs take a while."""
     if name not in _HOME:
         raise AttributeError(f"valuefit.features has no {name!r}; it has {', '.join(__all__)}.")
     return getattr(importlib.import_module(f"valuefit.features.{_HOME[name]}"), name)

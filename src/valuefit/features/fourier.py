@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from valuefit.features.scaling import data_range, lowest_indices, range_in_words, row_blocks, to_unit, whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 
-class Fourier(TransformerMixin, BaseEstimator):
+class Fourier(FeatureTransformer):
     """Cosines cos(pi c'x) of observations scaled to [0, 1], as dense rows.
 
     c runs over the vectors of whole numbers 0 ... `order`, lowest |c|^2 first, so that a limit on their number
@@ -31,9 +30,9 @@ class Fourier(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> Fourier:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges and list the waves."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         order = whole_number("order", self.order, 0)
         count = whole_number("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
@@ -44,28 +43,28 @@ class Fourier(TransformerMixin, BaseEstimator):
         self.complete_ = len(waves) == (order + 1) ** len(moves)
         return self
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: Any) -> Any:
         """Rows (n, waves), in float64."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        observations = self._check_input(X)
         steps = grown_from(self.coefficients_)
         order = int(self.coefficients_.max(initial=0))
-        out = np.empty((len(X), len(steps)))
-        for block in row_blocks(len(X), 2 * len(steps) + 2 * X.shape[1] * (order + 1)):
-            powers = np.ones((order + 1, X.shape[1], len(out[block])), complex)
+        n, dimensions = observations.shape
+        out = np.empty((n, len(steps)))
+        for block in row_blocks(n, 2 * len(steps) + 2 * dimensions * (order + 1)):
+            powers = np.ones((order + 1, dimensions, len(out[block])), complex)
             if order:
-                powers[1:] = np.exp(1j * np.pi * to_unit(X[block], self.low_, self.high_).T)
+                powers[1:] = np.exp(1j * np.pi * to_unit(observations[block], self.low_, self.high_).T)
                 np.multiply.accumulate(powers, out=powers)
             turned = np.ones((len(steps), powers.shape[2]), complex)
             for column, (before, dimension, times) in enumerate(steps):
                 if times:
                     np.multiply(turned[before], powers[times, dimension], out=turned[column])
             out[block] = turned.real.T
-        return out
+        return self._output(out, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column: the entries of c."""
-        check_is_fitted(self)
+        self._check_fitted()
         return np.array(["cos_" + "_".join(map(str, c)) for c in self.coefficients_], dtype=object)
 
     def options(self) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 
-class OneHot(TransformerMixin, BaseEstimator):
+class OneHot(FeatureTransformer):
     """CSR rows with a single 1 for each column of the observations: the table of a finite MDP.
 
     Takes states by number, (n,) integers, or (n, k) columns of categories coded as numbers. A constant is in the
@@ -27,9 +26,9 @@ class OneHot(TransformerMixin, BaseEstimator):
         self.categories = categories
         self.unknown = unknown
 
-    def fit(self, X: Any, y: Any = None) -> OneHot:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the values of each column."""
-        X = validate_data(self, as_columns(X), dtype=np.float64)
+        X = self._check_input(as_columns(X), fitting=True)
         if self.unknown not in ("error", "zero"):
             raise ValueError(f'unknown is {self.unknown!r}; it must be "error" or "zero".')
         if self.categories is None:
@@ -45,31 +44,31 @@ class OneHot(TransformerMixin, BaseEstimator):
                 raise ValueError("categories must hold the distinct values of each column in ascending order.")
         return self
 
-    def transform(self, X: Any) -> sparse.csr_array:
+    def transform(self, X: Any) -> Any:
         """CSR rows, one column for each value of each column of X."""
-        check_is_fitted(self)
-        X = validate_data(self, as_columns(X), dtype=np.float64, reset=False)
-        places, known = np.empty(X.shape, np.int64), np.empty(X.shape, bool)
+        values = self._check_input(as_columns(X))
+        places, known = np.empty(values.shape, np.int64), np.empty(values.shape, bool)
         first = 0
-        for k, values in enumerate(self.categories_):
-            found = np.searchsorted(values, X[:, k])
-            inside = np.minimum(found, len(values) - 1)
-            known[:, k] = values[inside] == X[:, k]
+        for k, categories in enumerate(self.categories_):
+            found = np.searchsorted(categories, values[:, k])
+            inside = np.minimum(found, len(categories) - 1)
+            known[:, k] = categories[inside] == values[:, k]
             places[:, k] = first + inside
-            first += len(values)
+            first += len(categories)
         if self.unknown == "error" and not known.all():
             row, k = np.argwhere(~known)[0]
             raise ValueError(
-                f"Row {row} has {X[row, k]:g} in column {k}, which is not among the {len(self.categories_[k])} values "
-                'the features were fitted on, so nothing is known of it. Leave it out, or use unknown="zero" to value '
-                "it at 0."
+                f"Row {row} has {values[row, k]:g} in column {k}, which is not among the {len(self.categories_[k])} "
+                'values the features were fitted on, so nothing is known of it. Leave it out, or use unknown="zero" '
+                "to value it at 0."
             )
         starts = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
-        return sparse.csr_array((np.ones(int(starts[-1])), places[known], starts), shape=(len(X), first))
+        rows = sparse.csr_array((np.ones(int(starts[-1])), places[known], starts), shape=(len(values), first))
+        return self._output(rows, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column: which column of X, and its value."""
-        check_is_fitted(self)
+        self._check_fitted()
         names = [f"x{k}_{value:g}" for k, values in enumerate(self.categories_) for value in values]
         return np.array(names, dtype=object)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from valuefit.features.scaling import data_range, lowest_indices, range_in_words, row_blocks, to_unit, whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 
-class Polynomial(TransformerMixin, BaseEstimator):
+class Polynomial(FeatureTransformer):
     """Products of Legendre polynomials of observations scaled to [-1, 1], as dense rows.
 
     A feature is prod_k sqrt(2 c_k + 1) P_{c_k}(x_k) with sum of c at most `degree`: orthonormal where observations
@@ -31,9 +30,9 @@ class Polynomial(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> Polynomial:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges and list the products."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         degree = whole_number("degree", self.degree, 0)
         count = whole_number("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
@@ -44,25 +43,25 @@ class Polynomial(TransformerMixin, BaseEstimator):
         self.complete_ = len(chosen) == math.comb(len(moves) + degree, degree)
         return self
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: Any) -> Any:
         """Rows (n, products), in float64."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        observations = self._check_input(X)
         factors = [[(int(k), int(c[k])) for k in np.flatnonzero(c)] for c in self.degrees_]
         highest = int(self.degrees_.max(initial=0))
-        out = np.empty((len(X), len(factors)))
-        for block in row_blocks(len(X), len(factors) + X.shape[1] * (highest + 1)):
-            P = legendre(2 * to_unit(X[block], self.low_, self.high_).T - 1, highest)
+        n, dimensions = observations.shape
+        out = np.empty((n, len(factors)))
+        for block in row_blocks(n, len(factors) + dimensions * (highest + 1)):
+            P = legendre(2 * to_unit(observations[block], self.low_, self.high_).T - 1, highest)
             columns = np.ones((len(factors), P.shape[2]))  # by column here: products of whole arrays
             for column, product in zip(columns, factors, strict=True):
                 for k, c in product:
                     column *= P[c, k]
             out[block] = columns.T
-        return out
+        return self._output(out, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column: the degree in each dimension."""
-        check_is_fitted(self)
+        self._check_fitted()
         return np.array(["legendre_" + "_".join(map(str, c)) for c in self.degrees_], dtype=object)
 
     def options(self) -> dict[str, Any]:

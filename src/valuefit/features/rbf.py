@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from valuefit.features.scaling import data_range, in_words, range_in_words, row_blocks, to_unit, whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
@@ -16,7 +15,7 @@ SAMPLE = 20_000  # observations that centres are looked for among
 NEAR = 0.1  # a grid point whose feature never exceeds this has no data around it
 
 
-class RBF(TransformerMixin, BaseEstimator):
+class RBF(FeatureTransformer):
     """A constant, then exp(-|x - c|^2 / (2 bandwidth^2)) for each centre c, x and c scaled to [0, 1]; dense rows.
 
     Up to two dimensions the centres stand on a grid over the range (points that no observation comes near are left
@@ -43,9 +42,9 @@ class RBF(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> RBF:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges, place the centres and choose the bandwidth."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         if self.bandwidth is not None and not (np.ndim(self.bandwidth) == 0 and 0 < float(self.bandwidth) < np.inf):
             raise ValueError(f"bandwidth is {self.bandwidth!r}; it must be a positive number, or None.")
         self.low_, self.high_ = data_range(X, self.low, self.high)
@@ -66,20 +65,19 @@ class RBF(TransformerMixin, BaseEstimator):
         self.bandwidth_ = float(self.bandwidth or spacing)
         return self
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: Any) -> Any:
         """Rows (n, 1 + centres), in float64."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        observations = self._check_input(X)
         centres = to_unit(self.centres_, self.low_, self.high_)
-        out = np.empty((len(X), 1 + len(centres)))
+        out = np.empty((len(observations), 1 + len(centres)))
         out[:, 0] = 1.0
-        for block in row_blocks(len(X), 1 + len(centres)):
-            out[block, 1:] = bumps(to_unit(X[block], self.low_, self.high_), centres, self.bandwidth_)
-        return out
+        for block in row_blocks(len(observations), 1 + len(centres)):
+            out[block, 1:] = bumps(to_unit(observations[block], self.low_, self.high_), centres, self.bandwidth_)
+        return self._output(out, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column."""
-        check_is_fitted(self)
+        self._check_fitted()
         return np.array(["constant", *(f"rbf{c}" for c in range(len(self.centres_)))], dtype=object)
 
     def options(self) -> dict[str, Any]:
@@ -126,11 +124,11 @@ def bumps(Z: Array, centres: Array, bandwidth: float) -> Array:
 
 def by_clusters(Z: Array, count: int, seed: int) -> tuple[Array, float]:
     """Centres by k-means on one thread, for sums in another order would give other bits."""
-    from sklearn.cluster import KMeans
-
     distinct = np.unique(Z, axis=0)
     if len(distinct) <= count:
         return distinct, nearest(distinct)
+    from sklearn.cluster import KMeans
+
     with limit_threads(1):
         centres = KMeans(count, n_init=1, max_iter=100, random_state=seed).fit(distinct).cluster_centers_
     return centres, nearest(centres)

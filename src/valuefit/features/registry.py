@@ -9,6 +9,7 @@ import importlib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +19,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations
+from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.typing import Array
 
 # name in specs and on the command line -> (module, class)
@@ -122,8 +124,12 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
         raise ValueError("A spec of features has exactly the keys name, options, shape and sentence.")
     transformer = build(str(spec["name"]), dict(spec["options"]))
     shape = tuple(int(length) for length in spec["shape"])
-    transformer.fit(np.zeros((2, math.prod(shape))))  # everything learned stands in the options
-    return Fitted(transformer, shape, width_of(transformer, np.zeros(shape)), str(spec["sentence"]), spec)
+    transformer.set_output(transform="default")
+    transformer.fit(np.zeros((2, math.prod(shape))))  # the options hold everything that fit would learn from data
+    example = np.zeros(shape)
+    if spec["name"] == "one-hot":  # 0 need not be among the categories
+        example = np.reshape([categories[0] for categories in transformer.categories_], shape)
+    return Fitted(transformer, shape, width_of(transformer, example), str(spec["sentence"]), spec)
 
 
 def by_name(text: str, observations: Array, steps: int) -> Fitted:
@@ -211,6 +217,7 @@ def built_in(transformer: Any, observations: Array, words: str, *, fit: bool = T
             f"An observation holds {' x '.join(map(str, shape))} = {width} numbers, too many for {name!r} features. "
             f"Give a transformer of your own that makes at most {WIDEST} of them, such as PCA or an encoder."
         )
+    transformer.set_output(transform="default")  # solvers take arrays, whatever scikit-learn is configured to return
     if fit:
         transformer.fit(flat(observations))
     sentence = f"{words} {transformer.describe()}."
@@ -290,13 +297,13 @@ def name_of(transformer: Any) -> str | None:
 
 
 def is_fitted(transformer: Any) -> bool:
-    """Whether it is fitted, as scikit-learn sees it: one that needs no fitting is."""
-    from sklearn.base import BaseEstimator
+    """Whether a transformer is fitted; one of scikit-learn that needs no fitting counts as fitted."""
+    base = sys.modules.get("sklearn.base")
+    if base is None or not isinstance(transformer, base.BaseEstimator):
+        return has_fitted_attributes(transformer)
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    if not isinstance(transformer, BaseEstimator):  # of those, attributes that end in _ are what fitting leaves
-        return any(name.endswith("_") and not name.startswith("__") for name in vars(transformer))
     try:
         check_is_fitted(transformer)
     except NotFittedError:
@@ -305,9 +312,14 @@ def is_fitted(transformer: Any) -> bool:
 
 
 def clone(transformer: Any) -> Any:
-    """A copy to fit, so that the user's object stays as it was."""
-    from sklearn.base import clone as unfitted
+    """A copy to fit, so that the user's object stays unchanged; a fitted transformer stays fitted."""
+    return copy.deepcopy(transformer) if is_fitted(transformer) else unfitted_copy(transformer)
 
-    if is_fitted(transformer):
-        return copy.deepcopy(transformer)
-    return unfitted(transformer, safe=False)
+
+def unfitted_copy(transformer: Any) -> Any:
+    """`sklearn.base.clone`, without importing scikit-learn for objects that do not come from it."""
+    if isinstance(transformer, FeatureTransformer):
+        parameters = transformer.get_params(deep=False)
+        return type(transformer)(**{name: unfitted_copy(value) for name, value in parameters.items()})
+    base = sys.modules.get("sklearn.base")
+    return copy.deepcopy(transformer) if base is None else base.clone(transformer, safe=False)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
 from valuefit.data.validation import numbers
 from valuefit.features.registry import Fitted, make
 from valuefit.features.scaling import whole_number
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 DENSE_SHARE = 1 / 3  # an entry of CSR takes half as much again as a dense one, and BLAS does not like it
 
 
-class StateAction(TransformerMixin, BaseEstimator):
+class StateAction(FeatureTransformer):
     """Rows phi(s, a) with the features of s in the block of action a and zeros in the others.
 
     `Q(s, a) = theta_a' phi(s)`: each action has weights of its own, action a in columns a d ... (a + 1) d - 1.
@@ -39,7 +38,7 @@ class StateAction(TransformerMixin, BaseEstimator):
         stacked.features_, stacked.actions_ = features, whole_number("actions", actions, 1)
         return stacked
 
-    def fit(self, X: Any, y: Any = None) -> StateAction:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the state features to all but the last column of X, which holds the actions."""
         observations, action = apart(X)
         self.actions_ = int(action.max()) + 1 if self.actions is None else whole_number("actions", self.actions, 1)
@@ -50,17 +49,17 @@ class StateAction(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> Any:
         """Rows of observations whose last column is the action."""
         observations, action = apart(X)
-        return self.rows(observations, action)
+        return self._output(self.rows(observations, action), X)
 
     def rows(self, observations: Any, actions: Any) -> Any:
         """phi(s, a), (n, actions * d): one action an observation."""
-        check_is_fitted(self)
+        self._check_fitted()
         action = numbers("actions", actions, length=len(observations), dtype=np.int64)
         return spread(self.features_.transform(observations), one_hot(action, self.actions_))
 
     def expected(self, observations: Any, probabilities: Any) -> Any:
         """sum over a of probabilities[., a] phi(s, a): rows of the value of a policy, (n, actions * d)."""
-        check_is_fitted(self)
+        self._check_fitted()
         weights = np.asarray(probabilities, np.float64)
         if weights.shape != (len(observations), self.actions_):
             raise ValueError(
@@ -71,7 +70,7 @@ class StateAction(TransformerMixin, BaseEstimator):
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column: the action and the number of the state feature."""
-        check_is_fitted(self)
+        self._check_fitted()
         width = self.features_.columns
         return np.array([f"a{a}_{j}" for a in range(self.actions_) for j in range(width)], dtype=object)
 

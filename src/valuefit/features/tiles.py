@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from valuefit.features.scaling import data_range, range_in_words, whole_number
-from valuefit.rows.kernels import compiled
+from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 MOST_COLUMNS = 2**31 - 1  # indices of CSR rows have 32 bits
+# Active tiles (observations x tilings) from which the numba kernel is used: NumPy needs about 2 ms a dimension for
+# this many, importing numba and compiling the kernel more than a second.
+MIN_KERNEL_TILES = 100_000
 
 
-class Tiles(TransformerMixin, BaseEstimator):
+class Tiles(FeatureTransformer):
     """Tile coding as CSR rows with one 1 in each tiling.
 
     Tiling i divides every dimension into `bins` tiles, shifted by a part of a tile that differs between tilings,
@@ -55,9 +56,9 @@ class Tiles(TransformerMixin, BaseEstimator):
         self.low = low
         self.high = high
 
-    def fit(self, X: Any, y: Any = None) -> Tiles:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges, and count collisions if tiles are hashed."""
-        X = validate_data(self, X, dtype=np.float64)
+        X = self._check_input(X, fitting=True)
         d = X.shape[1]
         self._check(d)
         self.low_, self.high_ = data_range(X, self.low, self.high)
@@ -83,21 +84,20 @@ class Tiles(TransformerMixin, BaseEstimator):
             self.collisions_ = len(used) - len(np.unique(self._hash(used)))
         return self
 
-    def transform(self, X: Any) -> sparse.csr_array:
+    def transform(self, X: Any) -> Any:
         """CSR rows, (n, tilings * tiles) or (n, hashed); observations outside the range take the tile at its edge."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        columns = self._tiles(X)
+        columns = self._tiles(self._check_input(X))
         if self.hashed is not None:
             columns = self._hash(columns)
         starts = np.arange(0, columns.size + 1, self.tilings)
-        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(X), self._columns()))
+        rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), starts), shape=(len(columns), self._columns()))
         if self.hashed is not None:
             rows.sum_duplicates()
-        return rows
+        return self._output(rows, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name a column."""
+        self._check_fitted()
         return np.array([f"tile{column}" for column in range(self._columns())], dtype=object)
 
     def options(self) -> dict[str, Any]:
@@ -120,8 +120,16 @@ class Tiles(TransformerMixin, BaseEstimator):
         return self.tilings * self.tiles_ if self.hashed is None else self.hashed
 
     def _tiles(self, X: Array) -> Array:
+        """Numbers (n, tilings) of the tiles that hold X, counted over all tilings.
+
+        Small inputs are numbered by NumPy, because numba takes longer to load than they take; both agree exactly.
+        """
+        if len(X) * self.tilings < MIN_KERNEL_TILES:
+            return tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_)
+        from valuefit.features import tile_kernel
+
         out = np.empty((len(X), self.tilings), np.int64)
-        tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
+        tile_kernel.tile_numbers(X, self.low_, self.scale_, self.shift_, self.bins_, self.wraps_, self.tiles_, out)
         return out
 
     def _hash(self, tiles: Array) -> Array:
@@ -156,16 +164,12 @@ def coprime(count: int, to: int) -> Array:
     return np.array(found)
 
 
-@compiled
-def tile_numbers(X, low, scale, shift, bins, wraps, tiles, out):
-    for i in range(X.shape[0]):
-        for k in range(shift.shape[0]):
-            tile = 0
-            for c in range(X.shape[1]):
-                place = int(np.floor((X[i, c] - low[c]) * scale[c] + shift[k, c]))
-                if wraps[c]:
-                    place %= bins[c]
-                else:
-                    place = min(max(place, 0), bins[c] - 1)
-                tile = tile * bins[c] + place
-            out[i, k] = k * tiles + tile
+def tile_numbers(X: Array, low: Array, scale: Array, shift: Array, bins: Array, wraps: Array, tiles: int) -> Array:
+    """`tile_kernel.tile_numbers` in NumPy, one dimension at a time: the same numbers to the bit."""
+    numbers = np.zeros((len(X), len(shift)), np.int64)
+    for c in range(X.shape[1]):
+        with np.errstate(over="ignore", invalid="ignore"):
+            place = np.floor((X[:, c, None] - low[c]) * scale[c] + shift[:, c])
+            number = place.astype(np.int64) % bins[c] if wraps[c] else np.clip(place, 0, bins[c] - 1).astype(np.int64)
+        numbers = numbers * bins[c] + number
+    return numbers + np.arange(len(shift)) * tiles

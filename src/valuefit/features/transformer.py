@@ -1,0 +1,135 @@
+"""Base class of the built-in features: the interface of a scikit-learn transformer, without importing scikit-learn.
+
+That import takes a second. It happens only where scikit-learn is the caller, for data frames, and for NotFittedError.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+
+from valuefit.features.validation import finite_matrix
+from valuefit.typing import Array
+
+MAX_VALUE_CHARACTERS = 700  # of one parameter in a repr, as in scikit-learn
+
+
+class FeatureTransformer(ABC):
+    """Parameters, input checks and output containers, as scikit-learn 1.6 and later expect them.
+
+    Subclasses store the arguments of `__init__` under their names, `fit` stores what it learns under names that end
+    in `_`, and `transform` returns `self._output(rows, X)`.
+    """
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from observations X (n, p); y is ignored."""
+
+    @abstractmethod
+    def transform(self, X: Any) -> Any:
+        """Feature rows of observations X (n, p)."""
+
+    @abstractmethod
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Names of the feature columns."""
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Fit to X and return its feature rows."""
+        return self.fit(X, y).transform(X)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; `deep` adds those of nested transformers as `name__parameter`."""
+        found: dict[str, Any] = {}
+        for name in sorted(inspect.signature(type(self)).parameters):
+            value = getattr(self, name)
+            if deep and callable(getattr(value, "get_params", None)) and not isinstance(value, type):
+                found |= {f"{name}__{inner}": nested for inner, nested in value.get_params().items()}
+            found[name] = value
+        return found
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters, also those of nested transformers (`name__parameter`)."""
+        valid = self.get_params(deep=False)
+        # own parameters first: one of them may replace the transformer that a nested one belongs to
+        for key, value in sorted(parameters.items(), key=lambda item: "__" in item[0]):
+            name, _, nested = key.partition("__")
+            if name not in valid:
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {list(valid)}."
+                )
+            if nested:
+                getattr(self, name).set_params(**{nested: value})
+            else:
+                setattr(self, name, value)
+        return self
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose the container that `transform` returns: "default", "pandas" or "polars"; None changes nothing."""
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}  # sklearn.base.clone copies this attribute
+        return self
+
+    def __repr__(self) -> str:
+        """The class with the parameters that are not at their default."""
+        half, shown = MAX_VALUE_CHARACTERS // 2, []
+        for name, parameter in sorted(inspect.signature(type(self)).parameters.items()):
+            text = repr(getattr(self, name))
+            if text != repr(parameter.default):
+                shown.append(f"{name}={text}" if len(text) <= 2 * half else f"{name}={text[:half]}...{text[-half:]}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None, target_tags=TargetTags(required=False), transformer_tags=TransformerTags(),
+            classifier_tags=None, regressor_tags=None,
+        )  # fmt: skip
+
+    def _check_fitted(self) -> None:
+        if not has_fitted_attributes(self):
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with appropriate arguments before "
+                "using this estimator."
+            )
+
+    def _check_input(self, X: Any, *, fitting: bool = False) -> Array:
+        """X as a finite float64 array (n, p); `fitting` records p, otherwise p must be the recorded one."""
+        if not fitting:
+            self._check_fitted()
+        if getattr(X, "columns", None) is not None or "feature_names_in_" in vars(self):
+            # a data frame now or in fit: scikit-learn records and compares the column names
+            from sklearn.utils.validation import validate_data
+
+            return np.asarray(validate_data(self, X, dtype=np.float64, reset=fitting))
+        name = type(self).__name__
+        array = finite_matrix(X, name)
+        p = array.shape[1]
+        if fitting:
+            self.n_features_in_ = p
+        elif p != self.n_features_in_:
+            raise ValueError(f"X has {p} features, but {name} is expecting {self.n_features_in_} features as input.")
+        return array
+
+    def _output(self, rows: Any, X: Any) -> Any:
+        """rows, or a data frame of them if `set_output` or `sklearn.set_config` asks for one."""
+        kind = vars(self).get("_sklearn_output_config", {}).get("transform")
+        if kind is None and "sklearn" in sys.modules:
+            kind = sys.modules["sklearn"].get_config()["transform_output"]
+        if kind in (None, "default"):
+            return rows
+        from sklearn.preprocessing import FunctionTransformer
+
+        frame = FunctionTransformer(lambda _: rows, feature_names_out=lambda *_: self.get_feature_names_out())
+        return frame.set_output(transform=kind).transform(X)
+
+
+def has_fitted_attributes(transformer: Any) -> bool:
+    """Whether it has attributes that end in `_`, which scikit-learn's convention reserves for what `fit` learns."""
+    return any(name.endswith("_") and not name.startswith("__") for name in vars(transformer))
