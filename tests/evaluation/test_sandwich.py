@@ -1,5 +1,8 @@
 """Standard errors: influences against finite differences, and intervals against the fixed point of endless data."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -328,6 +331,22 @@ def test_the_interval_is_as_much_wider_as_the_solver_is_off():
     assert plain.unfinished == 0
     assert Spread(0.0, 8, solver_error=0.1).unfinished == np.inf
     assert Spread(None, 8, solver_error=0.1).unfinished == 0
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
+def test_the_interval_uses_the_quantiles_of_students_t(level):
+    from scipy.stats import t as student
+
+    for degrees in (1, 2, 3, 5, 10, 30, 100, 999, 10_000, 1_000_000):
+        low, high = Spread(1.0, degrees).interval(0.0, level)
+        quantile = student.ppf(0.5 + level / 2, degrees)
+        assert [low, high] == pytest.approx([-quantile, quantile], rel=1e-12)
+
+
+def test_standard_errors_do_not_import_scipy_stats():
+    code = "import sys, valuefit.evaluation.sandwich; assert 'scipy.stats' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class OneEquation(Sandwich):

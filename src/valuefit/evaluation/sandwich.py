@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse.linalg as iterative
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from valuefit.engine.statistical_tolerance import ENOUGH_STEPS, PART, clusters
 from valuefit.memory import memory_limit
@@ -64,7 +64,7 @@ class Spread:
         """estimate -+ (t * standard_error + solver_error), two-sided at this level."""
         if self.standard_error is None:
             return None
-        reach = float(student.ppf(0.5 + level / 2, self.degrees)) * self.standard_error + (self.solver_error or 0.0)
+        reach = float(stdtrit(self.degrees, 0.5 + level / 2)) * self.standard_error + (self.solver_error or 0.0)
         return estimate - reach, estimate + reach
 
     @property
