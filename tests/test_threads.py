@@ -6,7 +6,6 @@ import sys
 import threading
 from unittest.mock import patch
 
-import numba
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -15,11 +14,19 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from valuefit import threads as workers
+from valuefit.rows import compile
 
 
 def on_threads(count):
     """As on a machine with this many cores."""
-    return patch.object(numba.config, "NUMBA_NUM_THREADS", count)
+    return patch.object(workers, "_cores", lambda: count)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled():
+    """Small problems are left to NumPy otherwise, which does not divide them into parts."""
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
+        yield
 
 
 def products(problem, theta, w):

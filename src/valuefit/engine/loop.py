@@ -90,11 +90,13 @@ def solve(
     refuse(solver, problem)
     theta, w = _start(problem, init)
     true_gap = _true_gap(problem, reference, theta)
-    names, why = [solver], ""
+    names: list[str | Solver] = [solver]
+    why = ""
     if isinstance(solver, Auto):
         chosen, why = rank(problem, 1e-6 if tol == "statistical" else float(tol), solver.memory)
-        names = [find(name) for name in chosen]
-    for place, able in enumerate(names):
+        names = [*chosen]
+    for place, name in enumerate(names):
+        able = find(name)
         run = _Run(problem, able, tol, max_passes, max_seconds, true_gap, callback, reported)
         last = place + 1 == len(names)
         try:

@@ -30,7 +30,6 @@ from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import Rows
-from valuefit.rows.traces import trace_norms
 from valuefit.typing import Array
 
 DENSE = 1500  # features up to which the saddle matrix is always factorised
@@ -180,9 +179,8 @@ class Sandwich:
         return found
 
     def _along_u(self, values: Array) -> Array:
-        """u_t'x of every step, from Psi x: the bound of `trace_norms` is this very recurrence."""
-        problem = self.problem
-        return trace_norms(values[problem.now], problem.discount, problem.ratio, problem.begins, problem.trace)
+        """u_t'x of every step, from Psi x."""
+        return self.problem.forward(values[self.problem.now])
 
     # ---- the adjoint: ridge g_theta + A' g_w = c and A g_theta - C g_w = 0 ----------------------------------
 

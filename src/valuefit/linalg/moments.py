@@ -9,13 +9,16 @@ import scipy.linalg.blas as blas
 import scipy.sparse as sparse
 
 from valuefit.linalg.fronts import gram
+from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import cross_sparse, mixed_rows
 from valuefit.rows.storage import BLOCK_BYTES, Rows
-from valuefit.rows.traces import trace_block
+from valuefit.rows.traces import keep_forward, recurrence, trace_block
+from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
 PRODUCT_BYTES = 3 << 20  # of rows that are written and multiplied at once
 FACTORS = 512  # rows in a product at least, or reading and writing the result would outweigh them
+STEP_BYTES, STEP_ROWS = 1 << 20, 256  # of the rows of steps that are put together and multiplied at once, at least
 SMALL = 32 << 20  # bytes of a matrix into which sparse rows are added entry by entry; beyond, it would miss the cache
 
 
@@ -55,6 +58,8 @@ def count_product(
 ) -> Array:
     """sum of ratio_t psi_t v_t' = Psi' M Phi with M the sparse matrix of counted, weighted transitions between rows."""
     m = phi.shape[0]
+    if not phi.sparse and not _repeated(now, m):
+        return _step_product(psi, phi, now, next, discount, ratio, dtype)
     weights = np.concatenate([ratio, -ratio * discount])
     places = (np.concatenate([now, now]), np.concatenate([now, next]))
     M = sparse.csr_array((weights, places), shape=(m, m))
@@ -68,7 +73,10 @@ def count_product(
     for index in pieces(rows, phi.shape[1] + psi.shape[1], fewest=FACTORS, size_bytes=PRODUCT_BYTES):
         if len(mixed) != len(index):
             mixed = np.empty((len(index), phi.shape[1]), dtype)
-        mixed_rows(phi.kernel, starts[done : done + len(index) + 1], M.indices, M.data, mixed)
+        if worth_compiling(M.nnz * phi.shape[1]):
+            mixed_rows(phi.kernel, starts[done : done + len(index) + 1], M.indices, M.data, mixed)
+        else:
+            mixed[:] = M[index] @ phi.matrix
         done += len(index)
         _add_product(A, _rows(psi, index, dtype), mixed)
     return A.astype(np.float64, copy=False)
@@ -79,14 +87,17 @@ def trace_product(
 ) -> Array:
     """sum u_t v_t' with blocks of u made by its recurrence."""
     k, d = psi.shape[1], phi.shape[1]
+    if not worth_compiling(len(now) * max(k, d)):
+        psi_now = psi.take(now).toarray() if psi.sparse else psi.take(now)
+        U = recurrence(ratio[:, None] * psi_now, keep_forward(discount, ratio, begins, trace))
+        return np.asarray((_differences(phi, now, next, discount).T @ U).T)
     A = np.zeros((k, d))
     u = np.zeros(k)
     for steps in pieces(np.arange(len(now)), k + d, fewest=FACTORS, size_bytes=PRODUCT_BYTES):
         U = np.empty((len(steps), k))
         trace_block(psi.kernel, now, discount, ratio, begins, trace, steps[0], steps[-1] + 1, u, U)
         if phi.sparse:
-            V = phi.take(now[steps]) - sparse.diags_array(discount[steps]) @ phi.take(next[steps])
-            A += (V.T @ U).T
+            A += (_differences(phi, now[steps], next[steps], discount[steps]).T @ U).T
             continue
         V = np.empty((len(steps), d))
         pairs = np.column_stack([now[steps], next[steps]]).ravel()
@@ -96,10 +107,53 @@ def trace_product(
     return A
 
 
+def _differences(phi: Rows, now: Array, next: Array, discount: Array) -> Any:
+    """The rows v_t = phi_t - discount_t phi'_t."""
+    if phi.sparse:
+        return phi.take(now) - sparse.diags_array(discount) @ phi.take(next)
+    return phi.take(now) - discount[:, None] * phi.take(next)
+
+
+def _repeated(now: Array, rows: int) -> bool:
+    """Whether so many steps start from the same rows that it pays to count them first."""
+    return bool(2 * np.count_nonzero(np.bincount(now, minlength=rows)) < len(now))
+
+
+def _step_product(psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, dtype: Any) -> Array:
+    """sum of ratio_t psi_t v_t' step by step, in parts that threads share; each product runs on one thread of BLAS.
+
+    OpenBLAS does not divide long, narrow products among threads well: the inner dimension stays in one piece.
+    """
+    n, k, d = len(now), psi.shape[1], phi.shape[1]
+    rows = int(np.clip(STEP_BYTES // (8 * (k + d)), STEP_ROWS, n))
+    count = min(parts_of(n * d * phi.dtype.itemsize), max(1, n // (2 * max(k, d))))  # sums must be short next to rows
+    ends = np.linspace(0, n, count + 1).astype(np.int64)
+    sums = np.zeros((count, k, d), dtype)
+    plain = bool((ratio == 1).all())
+
+    def add(part: int) -> None:
+        v, product = np.empty((rows, d), dtype), np.empty((k, d), dtype)
+        for start in range(ends[part], ends[part + 1], rows):
+            steps = slice(start, min(start + rows, ends[part + 1]))
+            V = v[: steps.stop - steps.start]
+            np.multiply(_rows(phi, next[steps], dtype), -discount[steps, None], out=V, casting="same_kind")
+            here = _rows(phi, now[steps], dtype)
+            V += here
+            U = here if psi is phi else _rows(psi, now[steps], dtype)
+            if not plain:
+                V *= ratio[steps, None]
+            np.matmul(U.T, V, out=product)
+            sums[part] += product
+
+    with one_blas_thread():
+        share_out(add, count)
+    return sums.sum(axis=0).astype(np.float64, copy=False)
+
+
 def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: Array, weights: Array) -> Array:
     """sum over i and e of weight_e * psi row_i' * phi index_e, with e from starts_i to starts_{i+1}."""
     k, d = psi.shape[1], phi.shape[1]
-    if 8 * k * d <= SMALL:
+    if 8 * k * d <= SMALL and worth_compiling(len(indices) * psi.stored / psi.shape[0] * phi.stored / phi.shape[0]):
         return np.asarray(cross_sparse(psi.kernel, phi.kernel, rows, starts, indices, weights, np.zeros((k, d))))
     counts = np.zeros(psi.shape[0] + 1, np.int64)
     counts[rows + 1] = np.diff(starts)
@@ -109,7 +163,7 @@ def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: A
 
 def _rows(rows: Rows, index: Array, dtype: Any = np.float64) -> Array:
     """Dense rows, without a copy where they lie side by side in this precision."""
-    if len(index) and index[-1] - index[0] == len(index) - 1:
+    if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
         return np.asarray(rows.matrix[index[0] : index[-1] + 1], dtype=dtype)
     return np.asarray(rows.matrix[index], dtype=dtype)
 

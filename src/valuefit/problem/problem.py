@@ -16,9 +16,20 @@ from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
+from valuefit.rows.compile import worth_compiling
 from valuefit.rows.products import Schedule, schedule, sweep, sweep_both
 from valuefit.rows.storage import Rows, require_range
-from valuefit.rows.traces import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
+from valuefit.rows.traces import (
+    batch_weights,
+    keep_backward,
+    keep_forward,
+    recurrence,
+    trace_backward,
+    trace_block,
+    trace_forward,
+    trace_row_sizes,
+    trace_rows_sparse,
+)
 from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
@@ -212,20 +223,54 @@ class Problem:
     def _batch(self, theta: Array | None, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """Phi' a and Psi' c of `batch_weights`; None stands for a zero vector and spares its product."""
         shared = self.psi is self.phi
-        if shared and theta is not None and not (self.trace or self.phi.sparse):
+        if shared and theta is not None and not (self.trace or self.phi.sparse) and self.large:
             return self._sweep(theta, w, reward)
         if shared and theta is not None and w is not None:
             p, q = self.phi.dot2(theta, w)
         else:
             p = np.zeros(self.phi.shape[0]) if theta is None else self.phi.dot(theta)
             q = np.zeros(self.psi.shape[0]) if w is None else self.psi.dot(w)
-        a, c = batch_weights(self.now, self.next, self.discount, self.ratio, self.begins, self.trace, reward, p, q)
+        a, c = self._batch_weights(reward, p, q)
         if w is None:
             return None, self.psi.tdot(c) / self.n
         if not self.identity:
             c += self.visits * q
         Atw, rest = self.phi.tdot2(a, c) if shared else (self.phi.tdot(a), self.psi.tdot(c))
         return Atw / self.n, rest / self.n
+
+    def _batch_weights(self, reward: Array, p: Array, q: Array) -> tuple[Array, Array]:
+        """`batch_weights` of this log."""
+        if self.large:
+            log = self.now, self.next, self.discount, self.ratio, self.begins, self.trace
+            a, c = batch_weights(*log, reward, p, q)
+            return a, c
+        uw = self.forward(q[self.now])
+        a = np.bincount(self.now, uw, len(p)) - np.bincount(self.next, self.discount * uw, len(p))
+        td = p[self.now] - self.discount * p[self.next] - reward
+        return a, np.bincount(self.now, self.backward(td), len(q))
+
+    def forward(self, x: Array) -> Array:
+        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w of every step from psi_t'w."""
+        if not self.trace:
+            return self.ratio * x
+        log = self.discount, self.ratio, self.begins, self.trace
+        if self.large:
+            return np.asarray(trace_forward(x, *log))
+        return recurrence(self.ratio * x, keep_forward(*log))
+
+    def backward(self, x: Array) -> Array:
+        """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
+        if not self.trace:
+            return self.ratio * x
+        log = self.discount, self.ratio, self.begins, self.trace
+        if self.large:
+            return np.asarray(trace_backward(x, *log))
+        return recurrence((self.ratio * x)[::-1], keep_backward(*log)[::-1])[::-1]
+
+    @property
+    def large(self) -> bool:
+        """Whether passes over this log take compiled loops."""
+        return worth_compiling(self.n * self.phi.stored / self.phi.shape[0])
 
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """The same over dense rows where no trace ties a step to those before it, reading the rows once."""
@@ -257,10 +302,7 @@ class Problem:
 
     def At_dot(self, w: Array) -> Array:
         """A' w."""
-        a, _ = batch_weights(
-            self.now, self.next, self.discount, self.ratio, self.begins, self.trace, self._no_reward,
-            np.zeros(self.phi.shape[0]), self.psi.dot(w),
-        )  # fmt: skip
+        a, _ = self._batch_weights(self._no_reward, np.zeros(self.phi.shape[0]), self.psi.dot(w))
         return self.phi.tdot(a) / self.n
 
     def C_dot(self, w: Array) -> Array:
@@ -423,7 +465,7 @@ class Problem:
     def u_squared_bound(self) -> Array:
         """An upper bound of |u_t|^2 that needs no trace rows."""
         norms = np.sqrt(self.psi.squared_norms()[self.now])
-        return trace_norms(norms, self.discount, self.ratio, self.begins, self.trace) ** 2
+        return self.forward(norms) ** 2
 
     @cached_property
     def v_squared(self) -> Array:

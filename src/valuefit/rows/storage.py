@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
@@ -90,18 +91,24 @@ class Rows:
 
     def dot(self, x: Array) -> Array:
         """Phi x."""
+        if not worth_compiling(self.stored):
+            return np.asarray(self.matrix @ x)
         p = np.empty(self.shape[0])
         self._in_parts(lambda rows, _, here: rows_dot(rows, x, p[here]))
         return p
 
     def dot2(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Phi x and Phi y, reading the rows once."""
+        if not worth_compiling(self.stored):
+            return self.dot(x), self.dot(y)
         p, q = np.empty(self.shape[0]), np.empty(self.shape[0])
         self._in_parts(lambda rows, _, here: rows_dot2(rows, x, y, p[here], q[here]))
         return p, q
 
     def tdot(self, a: Array) -> Array:
         """Phi' a."""
+        if not worth_compiling(self.stored):
+            return np.asarray(self.matrix.T @ a)
         add = short_tdot if self.short else rows_tdot
         out = np.zeros((len(self._parts), self.shape[1]))
         self._in_parts(lambda rows, part, here: add(rows, a[here], out[part]))
@@ -109,6 +116,8 @@ class Rows:
 
     def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
         """Phi' a and Phi' c, reading the rows once."""
+        if not worth_compiling(self.stored):
+            return self.tdot(a), self.tdot(c)
         add = short_tdot2 if self.short else rows_tdot2
         out = np.zeros((2, len(self._parts), self.shape[1]))
         self._in_parts(lambda rows, part, here: add(rows, a[here], c[here], *out[:, part]))

@@ -17,12 +17,15 @@ def registry() -> dict[str, type[Solver]]:
     """Short name -> class, for every solver in this folder, in the order in which people meet them."""
     found: dict[str, type[Solver]] = {}
     for module in pkgutil.iter_modules(__path__):
-        home = importlib.import_module(f"{__name__}.{module.name}")
-        for member in vars(home).values():
-            own = isinstance(member, type) and issubclass(member, Solver) and member.__module__ == home.__name__
-            if own and "name" in vars(member):  # families of solvers have none
-                found[member.name] = member
+        found |= {kind.name: kind for kind in _solvers_in(module.name)}
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def _solvers_in(module: str) -> list[type[Solver]]:
+    """The solvers that a file of this folder defines; families of solvers have no name."""
+    home = importlib.import_module(f"{__name__}.{module}")
+    members = [member for member in vars(home).values() if isinstance(member, type) and issubclass(member, Solver)]
+    return [member for member in members if member.__module__ == home.__name__ and "name" in vars(member)]
 
 
 def names() -> list[str]:
@@ -36,6 +39,11 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
         return solver
     if isinstance(solver, type) and issubclass(solver, Solver):
         return solver()
+    place = str(solver).replace("-", "_")
+    if place in {module.name for module in pkgutil.iter_modules(__path__)}:  # its own file alone is imported
+        for kind in _solvers_in(place):
+            if kind.name == solver:
+                return kind()
     if str(solver) in registry():
         return registry()[str(solver)]()
     near = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)
