@@ -18,7 +18,7 @@ from valuefit.typing import Array
 
 PRODUCT_BYTES = 3 << 20  # of rows that are written and multiplied at once
 FACTORS = 512  # rows in a product at least, or reading and writing the result would outweigh them
-STEP_BYTES, STEP_ROWS = 1 << 20, 256  # of the rows of steps that are put together and multiplied at once, at least
+STEP_BYTES, STEP_ROWS = 1 << 19, 512  # of the rows v_t that are formed and multiplied at once, and how many at least
 SMALL = 32 << 20  # bytes of a matrix into which sparse rows are added entry by entry; beyond, it would miss the cache
 
 
@@ -54,19 +54,23 @@ def sparse_second_moment(psi: Rows, visits: Array) -> Any:
 
 
 def count_product(
-    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, *, dtype: Any = np.float64
-) -> Array:
-    """sum of ratio_t psi_t v_t' = Psi' M Phi with M the sparse matrix of counted, weighted transitions between rows."""
+    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, *,
+    dtype: Any = np.float64,
+) -> tuple[Array, Array | None]:  # fmt: skip
+    """sum of ratio_t psi_t v_t' = Psi' M Phi with M the sparse matrix of counted, weighted transitions between rows.
+
+    Where rows hardly repeat they are read step by step, and the sum of ratio_t r_t psi_t comes along; else it is None.
+    """
     m = phi.shape[0]
-    if not phi.sparse and not _repeated(now, m):
-        return _step_product(psi, phi, now, next, discount, ratio, dtype)
+    if not phi.sparse and 2 * np.count_nonzero(np.bincount(now, minlength=m)) >= len(now):
+        return _step_product(psi, phi, now, next, discount, ratio, reward, dtype)
     weights = np.concatenate([ratio, -ratio * discount])
     places = (np.concatenate([now, now]), np.concatenate([now, next]))
     M = sparse.csr_array((weights, places), shape=(m, m))
     rows = np.flatnonzero(np.diff(M.indptr))
     starts = np.append(M.indptr[rows], M.indptr[-1])
     if phi.sparse:
-        return _sparse_product(psi, phi, rows, starts, M.indices, M.data)
+        return _sparse_product(psi, phi, rows, starts, M.indices, M.data), None
     A = np.zeros((psi.shape[1], phi.shape[1]), dtype)
     mixed = np.empty((0, phi.shape[1]), dtype)
     done = 0
@@ -79,7 +83,7 @@ def count_product(
             mixed[:] = M[index] @ phi.matrix
         done += len(index)
         _add_product(A, _rows(psi, index, dtype), mixed)
-    return A.astype(np.float64, copy=False)
+    return A.astype(np.float64, copy=False), None
 
 
 def trace_product(
@@ -114,40 +118,50 @@ def _differences(phi: Rows, now: Array, next: Array, discount: Array) -> Any:
     return phi.take(now) - discount[:, None] * phi.take(next)
 
 
-def _repeated(now: Array, rows: int) -> bool:
-    """Whether so many steps start from the same rows that it pays to count them first."""
-    return bool(2 * np.count_nonzero(np.bincount(now, minlength=rows)) < len(now))
+def _step_product(
+    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, dtype: Any
+) -> tuple[Array, Array]:
+    """sum of ratio_t psi_t v_t' and of ratio_t r_t psi_t step by step, in parts that threads share.
 
-
-def _step_product(psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, dtype: Any) -> Array:
-    """sum of ratio_t psi_t v_t' step by step, in parts that threads share; each product runs on one thread of BLAS.
-
-    OpenBLAS does not divide long, narrow products among threads well: the inner dimension stays in one piece.
+    Each product runs on one thread of BLAS: OpenBLAS does not divide the inner dimension, which is the long one here.
     """
     n, k, d = len(now), psi.shape[1], phi.shape[1]
-    rows = int(np.clip(STEP_BYTES // (8 * (k + d)), STEP_ROWS, n))
+    size = int(np.clip(STEP_BYTES // (8 * d), STEP_ROWS, n))
     count = min(parts_of(n * d * phi.dtype.itemsize), max(1, n // (2 * max(k, d))))  # sums must be short next to rows
     ends = np.linspace(0, n, count + 1).astype(np.int64)
-    sums = np.zeros((count, k, d), dtype)
-    plain = bool((ratio == 1).all())
+    sums, of_rewards = np.zeros((count, k, d), dtype), np.zeros((count, k))
+    breaks = [np.flatnonzero(index[1:] - index[:-1] != 1) for index in (now, next)]  # after these, rows are elsewhere
+    weighted = bool((ratio != 1).any())
+    loss, gain = -discount, ratio * reward if weighted else reward
 
     def add(part: int) -> None:
-        v, product = np.empty((rows, d), dtype), np.empty((k, d), dtype)
-        for start in range(ends[part], ends[part + 1], rows):
-            steps = slice(start, min(start + rows, ends[part + 1]))
-            V = v[: steps.stop - steps.start]
-            np.multiply(_rows(phi, next[steps], dtype), -discount[steps, None], out=V, casting="same_kind")
-            here = _rows(phi, now[steps], dtype)
+        buffer, product = np.empty((size, d), dtype), np.empty((k, d), dtype)
+        for start in range(ends[part], ends[part + 1], size):
+            stop = min(start + size, ends[part + 1])
+            after = _step_rows(phi, next, breaks[1], start, stop)
+            factor = loss[start:stop, None]
+            if (factor == factor[0]).all():
+                factor = factor[0]  # one number for all rows is twice as fast
+            V = np.multiply(after, factor, out=buffer[: stop - start], casting="same_kind")
+            here = _step_rows(phi, now, breaks[0], start, stop)
             V += here
-            U = here if psi is phi else _rows(psi, now[steps], dtype)
-            if not plain:
-                V *= ratio[steps, None]
-            np.matmul(U.T, V, out=product)
-            sums[part] += product
+            if weighted:
+                V *= ratio[start:stop, None]
+            U = here if psi is phi else _step_rows(psi, now, breaks[0], start, stop)
+            sums[part] += np.matmul(U.T, V, out=product) if U.dtype == V.dtype else U.T.astype(dtype) @ V
+            of_rewards[part] += gain[start:stop] @ U
 
     with one_blas_thread():
         share_out(add, count)
-    return sums.sum(axis=0).astype(np.float64, copy=False)
+    return sums.sum(axis=0).astype(np.float64, copy=False), of_rewards.sum(axis=0)
+
+
+def _step_rows(rows: Rows, index: Array, breaks: Array, start: int, stop: int) -> Array:
+    """Rows of consecutive steps, without a copy where they are neighbours: no break is between them."""
+    first, last = np.searchsorted(breaks, (start, stop - 1))
+    if first == last:
+        return np.asarray(rows.matrix[index[start] : index[start] + stop - start])
+    return np.asarray(rows.matrix[index[start:stop]])
 
 
 def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: Array, weights: Array) -> Array:
@@ -163,7 +177,7 @@ def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: A
 
 def _rows(rows: Rows, index: Array, dtype: Any = np.float64) -> Array:
     """Dense rows, without a copy where they lie side by side in this precision."""
-    if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
+    if len(index) and index[-1] - index[0] == len(index) - 1:
         return np.asarray(rows.matrix[index[0] : index[-1] + 1], dtype=dtype)
     return np.asarray(rows.matrix[index], dtype=dtype)
 

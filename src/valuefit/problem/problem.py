@@ -17,7 +17,7 @@ from valuefit.linalg.moments import count_product, pieces, second_moment, trace_
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
 from valuefit.rows.compile import worth_compiling
-from valuefit.rows.products import Schedule, schedule, sweep, sweep_both
+from valuefit.rows.products import Schedule, schedule, step_sweep, sweep, sweep_both
 from valuefit.rows.storage import Rows, require_range
 from valuefit.rows.traces import (
     batch_weights,
@@ -276,10 +276,18 @@ class Problem:
         """The same over dense rows where no trace ties a step to those before it, reading the rows once."""
         log = self.next, self.discount, self.ratio, reward
         rows = self.phi.matrix
+        if w is None and self._chained:
+            return None, step_sweep(rows, self.now, *log, theta) / self.n
         if w is None:
             return None, sweep(rows, self._schedule, *log, theta) / self.n
         both = sweep_both(rows, self._schedule, self.now, *log, theta, w, identity=self.identity)
         return both[0] / self.n, both[1] / self.n
+
+    @cached_property
+    def _chained(self) -> bool:
+        """Whether most steps begin at the row that the last one led to, and rows hardly repeat."""
+        follows = np.count_nonzero(self.now[1:] == self.next[:-1])
+        return bool(2 * follows >= self.n and self.n <= 2 * self.phi.shape[0])
 
     @cached_property
     def _schedule(self) -> Schedule:
@@ -312,7 +320,8 @@ class Problem:
     @cached_property
     def b(self) -> Array:
         """mean r u."""
-        return -self._batch(None, None, self.reward)[1]
+        weights = np.bincount(self.now, self.backward(self.reward), self.psi.shape[0])
+        return self.psi.tdot(weights) / self.n
 
     @cached_property
     def visits(self) -> Array:
@@ -336,7 +345,10 @@ class Problem:
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
         if self.trace:
             return trace_product(*rows, self.begins, self.trace) / self.n
-        return count_product(*rows) / self.n
+        A, b = count_product(*rows, self.reward)
+        if b is not None:
+            self.__dict__.setdefault("b", b / self.n)
+        return A / self.n
 
     @cached_property
     def C(self) -> Array:

@@ -16,9 +16,14 @@ from valuefit.solvers.solver import Solver
 def registry() -> dict[str, type[Solver]]:
     """Short name -> class, for every solver in this folder, in the order in which people meet them."""
     found: dict[str, type[Solver]] = {}
-    for module in pkgutil.iter_modules(__path__):
-        found |= {kind.name: kind for kind in _solvers_in(module.name)}
+    for module in _files():
+        found |= {kind.name: kind for kind in _solvers_in(module)}
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+@cache
+def _files() -> tuple[str, ...]:
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def _solvers_in(module: str) -> list[type[Solver]]:
@@ -40,7 +45,7 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
     if isinstance(solver, type) and issubclass(solver, Solver):
         return solver()
     place = str(solver).replace("-", "_")
-    if place in {module.name for module in pkgutil.iter_modules(__path__)}:  # its own file alone is imported
+    if place in _files():  # its own file alone is imported
         for kind in _solvers_in(place):
             if kind.name == solver:
                 return kind()
