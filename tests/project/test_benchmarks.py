@@ -166,6 +166,14 @@ def test_the_quick_grid_writes_its_tables_data_and_figure(tmp_path):
     assert "textbook@2" in data["cells"]["fourier well (1e5, 1000)"]["tasks"]
 
 
+def test_auto_and_the_textbook_run_in_turns(tmp_path):
+    done = grid("--quick", "--only", "direct (2e4, 50)", "--again", "--seconds", "1", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    tasks = json.loads((tmp_path / "results.json").read_text())["cells"]["direct (2e4, 50)"]["tasks"]
+    assert all(tasks[f"paired@{count}"]["ratio"] > 0 for count in (1, 2, 8))
+    assert "| cell | one thread | 2 threads | 8 threads |" in (tmp_path / "results.md").read_text()
+
+
 def test_a_wrong_name_ends_with_a_sentence():
     with pytest.raises(SystemExit, match="No cell has 'chess' in its name"):
         main(["--only", "chess"])
@@ -209,6 +217,11 @@ def test_targets_are_missed_where_they_should_be():
     book = {**good, "seconds": 11.0}
     assert [met for *_, met in targets.automatic(made_up(auto=slow, lstd=good, textbook=book))] == [False, True, False]
     assert [met for *_, met in targets.automatic(made_up(auto=good, lstd=good, textbook=book))] == [True, True, True]
+    pairs = made_up(auto=good, textbook=book, **{"paired@1": {"ratio": 0.96}, "paired@2": {"ratio": 0.94}})
+    pairs["cells"]["random-mdp ridge=0"].update(kind="direct", d=50)
+    assert [met for *_, met in targets.automatic(pairs)][2:] == [True, False, None]
+    pairs["cells"]["random-mdp ridge=0"].update(d=49)
+    assert len(targets.automatic(pairs)) == 2
     run = {"passes": 10.0, "best": 4.0, "full": 30.0}
     statistical = {"statistical": {"status": "done", "solvers": {"svrg": run, "saga": {**run, "passes": 31.0}}}}
     assert [met for *_, met in targets.statistical(made_up(**statistical))] == [False, False]
