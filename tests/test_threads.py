@@ -110,3 +110,22 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     here = {**os.environ, "NUMBA_NUM_THREADS": "2"}
     assert subprocess.run([sys.executable, "-c", script], env=here, timeout=60, check=False).returncode == 7
+
+
+def blas_threads():
+    return [library.get_num_threads() for library in workers._blas()]
+
+
+def test_blas_has_its_threads_back_when_the_last_of_several_users_has_left():
+    before = blas_threads()
+    first, second = workers.one_blas_thread(), workers.one_blas_thread()
+    with workers.limit_threads(3):
+        inside = blas_threads()
+        first.__enter__()
+        second.__enter__()
+        assert set(blas_threads()) == {1}
+        first.__exit__(None, None, None)  # as another thread of the user's would: they need not nest
+        assert set(blas_threads()) == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == inside
+    assert blas_threads() == before
