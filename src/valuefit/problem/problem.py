@@ -19,17 +19,7 @@ from valuefit.problem.cost import Cost
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.products import Schedule, schedule, step_sweep, sweep, sweep_both
 from valuefit.rows.storage import Rows, require_range
-from valuefit.rows.traces import (
-    batch_weights,
-    keep_backward,
-    keep_forward,
-    recurrence,
-    trace_backward,
-    trace_block,
-    trace_forward,
-    trace_row_sizes,
-    trace_rows_sparse,
-)
+from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
@@ -251,21 +241,11 @@ class Problem:
 
     def forward(self, x: Array) -> Array:
         """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w of every step from psi_t'w."""
-        if not self.trace:
-            return self.ratio * x
-        log = self.discount, self.ratio, self.begins, self.trace
-        if self.large:
-            return np.asarray(trace_forward(x, *log))
-        return recurrence(self.ratio * x, keep_forward(*log))
+        return forward(x, self.discount, self.ratio, self.begins, self.trace, large=self.large)
 
     def backward(self, x: Array) -> Array:
         """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
-        if not self.trace:
-            return self.ratio * x
-        log = self.discount, self.ratio, self.begins, self.trace
-        if self.large:
-            return np.asarray(trace_backward(x, *log))
-        return recurrence((self.ratio * x)[::-1], keep_backward(*log)[::-1])[::-1]
+        return backward(x, self.discount, self.ratio, self.begins, self.trace, large=self.large)
 
     @property
     def large(self) -> bool:

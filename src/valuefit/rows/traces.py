@@ -44,6 +44,24 @@ def keep_backward(discount: Array, ratio: Array, begins: Array, trace: float) ->
     return keep
 
 
+def forward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float, *, large: bool) -> Array:
+    """`trace_forward`, compiled where the problem is large, else by NumPy."""
+    if not trace:
+        return ratio * x
+    if large:
+        return np.asarray(trace_forward(x, discount, ratio, begins, trace))
+    return recurrence(ratio * x, keep_forward(discount, ratio, begins, trace))
+
+
+def backward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float, *, large: bool) -> Array:
+    """`trace_backward`, compiled where the problem is large, else by NumPy."""
+    if not trace:
+        return ratio * x
+    if large:
+        return np.asarray(trace_backward(x, discount, ratio, begins, trace))
+    return recurrence((ratio * x)[::-1], keep_backward(discount, ratio, begins, trace)[::-1])[::-1]
+
+
 @compiled
 def trace_backward(x, discount, ratio, begins, trace):
     """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
