@@ -31,7 +31,7 @@ def threads() -> int:
 
 @cache
 def _cores() -> int:
-    """The default, as numba reads it; importing numba for this takes as long as NumPy and SciPy together."""
+    """The default, as numba reads it; numba itself is not imported for this."""
     asked = os.environ.get("NUMBA_NUM_THREADS", "").strip()
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)

@@ -141,7 +141,7 @@ def _step_product(
             after = _step_rows(phi, next, breaks[1], start, stop)
             factor = loss[start:stop, None]
             if (factor == factor[0]).all():
-                factor = factor[0]  # one number for all rows is twice as fast
+                factor = factor[0]  # one number for all rows makes one long loop
             V = np.multiply(after, factor, out=buffer[: stop - start], casting="same_kind")
             here = _step_rows(phi, now, breaks[0], start, stop)
             V += here

@@ -14,8 +14,8 @@ from typing import Any
 # Full fastmath would delete the isfinite checks that detect divergence.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
-# Stored numbers that a pass must read for compiled loops to be used. Importing numba and loading its cached kernels
-# takes 0.8 s (benchmarks/startup.py); NumPy makes such a pass in a few milliseconds.
+# Stored numbers that a pass must read for compiled loops to be used: below, importing numba and loading kernels takes
+# longer than NumPy takes for the passes. A round number, not tuned; benchmarks/startup.py shows what it saves.
 MIN_COMPILED_NUMBERS = 1_000_000
 
 _declared: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = []

@@ -17,7 +17,7 @@ from valuefit.solvers.solver import Solver, State
 from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
-ONE_THREAD_FEATURES = 400  # up to which factorising takes a few ms, less than waking threads next to another process
+ONE_THREAD_FEATURES = 400  # up to which BLAS stays on one thread; not tuned
 TRUST = 1e-11  # reciprocal condition number below which a factorisation is not relied on
 
 

@@ -85,7 +85,7 @@ def to_array(name: str, column: Any, where: str) -> Array:
 
 
 def _numbers(chunk: Any) -> Array:
-    """Plain numbers, read from their buffers: where pandas is installed, `to_numpy` imports it, which takes 0.5 s."""
+    """Plain numbers, read from their buffers: where pandas is installed, `to_numpy` imports it."""
     valid, data = chunk.buffers()
     here = slice(chunk.offset, chunk.offset + len(chunk))
     if str(chunk.type) == "bool":
