@@ -64,6 +64,7 @@ bench: $(call STAMP,dev)
 	OPENBLAS_NUM_THREADS=2 NUMBA_NUM_THREADS=2 $(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.grid
 	$(BIN)/python -m benchmarks.costs
+	$(BIN)/python -m benchmarks.startup
 
 .PHONY: docs
 docs: $(call STAMP,docs)

@@ -113,6 +113,16 @@ def student(n: int, d: int, seed: int, *, freedom: float) -> vf.Problem:
     return vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), reward, 0.95)
 
 
+def gaussian(n: int, d: int, seed: int) -> vf.Problem:
+    """AR(1) rows driven by Gaussian noise, and a constant: nothing is hard here but to lose no time."""
+    rng = np.random.default_rng(seed)
+    x = signal.lfilter([1.0], [1.0, -0.7], rng.standard_normal((n + 1, d - 1)), axis=0)
+    reward = x[:-1, :5].sum(axis=1) + rng.standard_normal(n)
+    return vf.Problem.from_rows(
+        np.column_stack([x, np.ones(n + 1)]), np.arange(n), np.arange(1, n + 1), reward, 0.95
+    )  # fmt: skip
+
+
 def tiles(
     n: int, d: int, seed: int, *, dimensions: int, tilings: int, hashed: bool = False, discount: float = 0.95
 ) -> vf.Problem:
@@ -124,6 +134,13 @@ def tiles(
     bins = max(2, round((d / tilings) ** (1 / dimensions)))
     coder = Tiles(tilings, bins, low=-3.0, high=3.0, hashed=d if hashed else None)
     return vf.Problem(replace(log, reward=reward), coder, discount=discount)
+
+
+# Sizes at which `auto` must not be slower than the textbook, and two below 50 features, where that is only shown
+DIRECT = (
+    (20_000, 20), (100_000, 20), (20_000, 50), (100_000, 50), (100_000, 200), (300_000, 200), (60_000, 500),
+    (60_000, 1000),
+)  # fmt: skip
 
 
 def _cells() -> list[Cell]:
@@ -149,6 +166,9 @@ def _cells() -> list[Cell]:
                     f"fourier {word} {size}", "fourier", about, fourier, n, d, (("spread", spread),), held_out=held_out
                 )
             )
+    for n, d in DIRECT:
+        size = f"({n:.0e}, {d})".replace("e+0", "e")
+        found.append(Cell(f"direct {size}", "direct", "Gaussian rows, against the textbook by pairs", gaussian, n, d))
     found += [
         Cell("polynomials (1e5, 84)", "polynomials", "monomials up to degree 6 in 3 dimensions", polynomials,
              100_000, 84, (("dimensions", 3),), held_out=True),

@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder for the results")
     given = parser.parse_args(arguments)
     solvers = given.solvers.split(",") if given.solvers else None
-    unknown = set(solvers or ()) - {*OWN, *PEERS, "dgemm", "statistical"}
+    unknown = set(solvers or ()) - {*OWN, *PEERS, "dgemm", "paired", "statistical"}
     if unknown:
         raise SystemExit(f"There is no {unknown.pop()!r} in the grid; it has {', '.join((*OWN, *PEERS))}.")
     cells = [name for name in CELLS if any(part in name for part in given.only or [""])]

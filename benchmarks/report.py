@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from benchmarks.targets import TARGETS, fastest, reached
-from benchmarks.tasks import OWN, PEERS
+from benchmarks.tasks import OWN, PAIRED_THREADS, PEERS
 from valuefit.atomic import write_bytes
 
 Record = dict[str, Any]
@@ -92,6 +92,15 @@ def page(results: Record) -> str:
         unit = _unit(facts["tasks"], shown)
         cells = " | ".join(_ratio(facts["tasks"].get(task), unit) for task in shown)
         lines.append(f"| {name} | {cells} |")
+    pairs = {name: facts["tasks"] for name, facts in results["cells"].items() if "paired@1" in facts["tasks"]}
+    if pairs:
+        lines += ["", "## Seconds of the textbook over those of `auto`", "", "Medians of alternating pairs; "]
+        lines[-1] += "`auto` includes the construction of the problem."
+        heads = " | ".join(f"{count} threads" if count > 1 else "one thread" for count in PAIRED_THREADS)
+        lines += ["", f"| cell | {heads} |", _rule(1 + len(PAIRED_THREADS))]
+        for name, tasks in pairs.items():
+            ratios = (tasks.get(f"paired@{count}", {}).get("ratio") for count in PAIRED_THREADS)
+            lines.append(f"| {name} | {' | '.join('' if ratio is None else f'{ratio:.2f}' for ratio in ratios)} |")
     lines += ["", "## Runs that were refused, failed or did not finish", ""]
     lines += [
         f"- {name}, {task}: {record['status']}. {record.get('message', '')}".rstrip()

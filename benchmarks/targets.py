@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.engine import ORDERS
-from benchmarks.tasks import OWN, PASSES, PEERS, TOL
+from benchmarks.tasks import OWN, PAIRED_THREADS, PASSES, PEERS, TOL
 
 Record = dict[str, Any]
 Line = tuple[str, str, bool | None]
+MIN_DIRECT_FEATURES = 50  # from which `auto` must not be slower than the textbook solution
 NEGLIGIBLE_SECONDS = 0.010  # `auto` may take this long even where another solver is faster
 
 
@@ -88,7 +89,12 @@ def automatic(results: Record) -> list[Line]:
             over = [f"{cell} ({text})" for cell, (text, met) in ratios.items() if not met]
             text = f"{len(cells) - len(over)} of {len(cells)} cells" + (f"; not in {', '.join(over)}" if over else "")
             lines.append((f"auto: at most {factor} times the fastest of {group}, or 10 ms", text, not over))
+    for cell, facts, _ in measured(results, "paired@1"):
+        if facts["d"] >= MIN_DIRECT_FEATURES:
+            lines += [_paired(cell, facts["tasks"], count) for count in PAIRED_THREADS]
     for cell, facts, tasks in measured(results, "textbook"):
+        if facts["kind"] == "direct":
+            continue
         if facts["kind"] == "random-mdp":
             lines.append(_faster(who, cell, tasks, "", 10.0))
         elif not facts["sparse"] and facts["d"] >= 1000:
@@ -96,6 +102,12 @@ def automatic(results: Record) -> list[Line]:
             if "textbook@2" in tasks:
                 lines.append(_faster(who, cell, tasks, "@2", 1.5))
     return lines
+
+
+def _paired(cell: str, tasks: Record, threads: int) -> Line:
+    what = f"auto: textbook over auto at least 0.95 by pairs, {cell}, threads: {threads}"
+    ratio = tasks.get(f"paired@{threads}", {}).get("ratio")
+    return (what, "not measured", None) if ratio is None else (what, f"{ratio:.2f}", ratio >= 0.95)
 
 
 def _over(tasks: Record, others: tuple[str, ...], factor: float) -> tuple[str, bool]:

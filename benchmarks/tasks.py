@@ -35,6 +35,7 @@ OWN = ("lstd", "gtd2", "tdc", "pdbg", "svrg", "saga", "krylov", "auto")
 PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
 SUBLINEAR = ("gtd2", "tdc")
 SHORT = (*SUBLINEAR, "pdbg", "td-svrg")  # slow methods, with a quarter of the time limit
+PAIRS, PAIRED_THREADS = 9, (1, 2, 8)
 MEMORY = 14 << 30  # bytes of address space of a process, so that it fails with MemoryError instead of being killed
 Record = dict[str, Any]
 
@@ -47,6 +48,8 @@ def own_solvers() -> list[str]:
 def tasks_of(cell: Cell) -> list[str]:
     """The tasks of a cell, in order; `@2` means on two threads."""
     own = own_solvers()
+    if cell.kind == "direct":
+        return ["reference", "lstd", "krylov", "auto", "textbook", *(f"paired@{count}" for count in PAIRED_THREADS)]
     tasks = ["reference", *own, *PEERS]
     if not cell.sparse and cell.d >= 1000:
         tasks += [f"{'auto' if 'auto' in own else 'lstd'}@2", "textbook@2"]
@@ -111,6 +114,8 @@ class Bench:
                 record = self.peer(name)
             elif name == "reference":
                 record = self.describe()
+            elif name == "paired":
+                record = self.paired()
             elif name == "dgemm":
                 record = self.dgemm()
             else:
@@ -185,6 +190,25 @@ class Bench:
         return {
             "status": status, "message": found.note, "passes": found.passes, "seconds": found.seconds, "gap": gap,
         }  # fmt: skip
+
+    def paired(self) -> Record:
+        """`auto`, the problem made from its arrays included, and the textbook on ready arrays, in turns."""
+        own: list[float] = []
+        book: list[float] = []
+
+        def in_turns(work: Callable[[], Any]) -> tuple[float, Any]:
+            for _ in range(1 + PAIRS):  # the first pair compiles and warms up
+                start = time.perf_counter()
+                theta = work()
+                middle = time.perf_counter()
+                vf.solve(fresh(self.problem), "auto", tol=TOL)
+                own.append(time.perf_counter() - middle)
+                book.append(middle - start)
+            return statistics.median(book[1:]), theta
+
+        found = peers.textbook(self.problem, in_turns)
+        ratio = statistics.median(theirs / ours for ours, theirs in zip(own[1:], book[1:], strict=True))
+        return {"status": found.status, "seconds": statistics.median(own[1:]), "book": found.seconds, "ratio": ratio}
 
     def dgemm(self) -> Record:
         """Operations per second of the matrix product of LSTD."""

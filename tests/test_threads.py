@@ -6,7 +6,6 @@ import sys
 import threading
 from unittest.mock import patch
 
-import numba
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -15,11 +14,19 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from valuefit import threads
+from valuefit.rows import compile
 
 
 def on_threads(count):
     """Pretend that the machine has this many cores."""
-    return patch.object(numba.config, "NUMBA_NUM_THREADS", count)
+    return patch.object(threads, "_cores", lambda: count)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled():
+    """Small problems use NumPy otherwise, which does not divide them into parts."""
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
+        yield
 
 
 def products(problem, theta, w):
@@ -103,3 +110,22 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
     assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=60, check=False).returncode == 7
+
+
+def blas_threads():
+    return [library.get_num_threads() for library in threads._blas()]
+
+
+def test_blas_has_its_threads_back_when_the_last_of_several_users_has_left():
+    before = blas_threads()
+    first, second = threads.one_blas_thread(), threads.one_blas_thread()
+    with threads.limit_threads(3):
+        inside = blas_threads()
+        first.__enter__()
+        second.__enter__()
+        assert set(blas_threads()) == {1}
+        first.__exit__(None, None, None)  # as another thread would: the contexts need not nest
+        assert set(blas_threads()) == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == inside
+    assert blas_threads() == before

@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from threading import Lock
+from typing import Any
 
-from numba import config
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 PART_BYTES = 4 << 20  # minimum bytes of rows per part; in smaller parts the cost of starting a task exceeds the gain
 PARTS = 16  # maximum number of parts; a fixed number, so that results do not depend on the number of cores
 
 _limit: ContextVar[int] = ContextVar("valuefit_thread_limit", default=1 << 30)
+_blas_lock = Lock()
+_blas_users: list[list[int]] = []  # callers inside `one_blas_thread`, each with the previous thread counts
 _pools: dict[int, ThreadPoolExecutor] = {}
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
@@ -23,7 +27,16 @@ if sys.platform != "win32":
 
 def thread_count() -> int:
     """Number of threads of a pass: NUMBA_NUM_THREADS (by default all cores), or fewer under `limit_threads`."""
-    return min(config.NUMBA_NUM_THREADS, _limit.get())  # type: ignore[attr-defined]
+    return min(_cores(), _limit.get())
+
+
+@cache
+def _cores() -> int:
+    """The default, as numba would read it, without importing numba."""
+    asked = os.environ.get("NUMBA_NUM_THREADS", "").strip()
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -35,6 +48,33 @@ def limit_threads(count: int) -> Iterator[None]:
             yield
     finally:
         _limit.reset(before)
+
+
+@cache
+def _blas() -> list[Any]:
+    """The BLAS libraries in this process (NumPy and SciPy have one each); finding them takes milliseconds."""
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Run BLAS on one thread: for small products, and inside our own threads.
+
+    NumPy and SciPy have separate BLAS thread pools, whose threads spin for a while after each product. Two pools in
+    alternation slow each other down by up to 20 times, and so does one pool next to another busy process.
+    """
+    with _blas_lock:  # the setting is global: the first caller saves it, the last one restores it
+        _blas_users.append(_blas_users[0] if _blas_users else [library.get_num_threads() for library in _blas()])
+        for library in _blas():
+            library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            before = _blas_users.pop()
+            if not _blas_users:
+                for library, count in zip(_blas(), before, strict=True):
+                    library.set_num_threads(count)
 
 
 def share_out(work: Callable[[int], None], parts: int) -> None:

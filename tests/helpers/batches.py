@@ -10,7 +10,7 @@ import naive
 from helpers.problems import problem_of
 from helpers.twins import Case, apart, start_of
 from valuefit.problem.preconditioner import mixed_metric
-from valuefit.rows.kernels import at
+from valuefit.rows.draws import at
 from valuefit.solvers import saga, svrg
 from valuefit.solvers.solver import StepSizes
 

@@ -166,6 +166,14 @@ def test_the_quick_grid_writes_its_tables_data_and_figure(tmp_path):
     assert "textbook@2" in data["cells"]["fourier well (1e5, 1000)"]["tasks"]
 
 
+def test_auto_and_the_textbook_alternate(tmp_path):
+    done = grid("--quick", "--only", "direct (2e4, 50)", "--again", "--seconds", "1", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    tasks = json.loads((tmp_path / "results.json").read_text())["cells"]["direct (2e4, 50)"]["tasks"]
+    assert all(tasks[f"paired@{count}"]["ratio"] > 0 for count in (1, 2, 8))
+    assert "| cell | one thread | 2 threads | 8 threads |" in (tmp_path / "results.md").read_text()
+
+
 def test_an_unknown_name_gives_an_error_message():
     with pytest.raises(SystemExit, match="No cell has 'chess' in its name"):
         main(["--only", "chess"])
@@ -219,6 +227,11 @@ def test_targets_are_met_and_missed_as_expected():
         True,
         True,
     ]
+    pairs = synthetic_results(auto=good, textbook=book, **{"paired@1": {"ratio": 0.96}, "paired@2": {"ratio": 0.94}})
+    pairs["cells"]["random-mdp ridge=0"].update(kind="direct", d=50)
+    assert [met for *_, met in targets.automatic(pairs)][2:] == [True, False, None]
+    pairs["cells"]["random-mdp ridge=0"].update(d=49)
+    assert len(targets.automatic(pairs)) == 2
     run = {"passes": 10.0, "best": 4.0, "full": 30.0}
     statistical = {"statistical": {"status": "done", "solvers": {"svrg": run, "saga": {**run, "passes": 31.0}}}}
     assert [met for *_, met in targets.statistical(synthetic_results(**statistical))] == [False, False]

@@ -1,12 +1,22 @@
 """Products that read the rows once, beside the same sums by plain loops."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import valuefit as vf
+from valuefit.rows import compile
 from valuefit.rows.products import FAR, schedule
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled():
+    """Small problems are left to NumPy otherwise."""
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
+        yield
 
 
 def plain_sums(problem, theta, w):

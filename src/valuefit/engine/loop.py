@@ -67,11 +67,12 @@ def solve(
     refuse(solver, problem)
     theta, w = _start(problem, init)
     true_gap = _true_gap(problem, reference, theta)
-    solvers, why = [solver], ""
+    solvers: list[str | Solver] = [solver]
+    why = ""
     if isinstance(solver, Auto):
         names, why = rank(problem, FINEST_GAP if tol == "statistical" else float(tol), solver.memory)
-        solvers = [find(name) for name in names]
-    for place, candidate in enumerate(solvers, 1):
+        solvers = [*names]
+    for place, candidate in enumerate(map(find, solvers), 1):
         last = place == len(solvers)
         budget = Budget(max_passes, max_seconds)
         history = History(problem, budget, true_gap, callback)

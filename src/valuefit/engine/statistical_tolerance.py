@@ -7,7 +7,6 @@ import scipy.linalg as linalg
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import Rows
-from valuefit.rows.traces import trace_backward, trace_norms
 from valuefit.typing import Array
 
 NOISE_DIRECTIONS = 3  # dimension of the random subspace in which noise is measured: four products with the rows in all
@@ -59,8 +58,7 @@ def optimistic_gap(problem: Problem) -> float:
 
 def _initial_excess_bound(problem: Problem) -> float:
     """An upper bound of 2 (F(0) - F*)."""
-    z = trace_backward(problem.reward, problem.discount, problem.ratio, problem.begins, problem.trace)
-    return float(np.mean(z**2))
+    return float(np.mean(problem.backward(problem.reward) ** 2))
 
 
 def _noise(problem: Problem, theta: Array) -> float:
@@ -76,8 +74,7 @@ def _noise(problem: Problem, theta: Array) -> float:
     cluster, count, _ = clusters(np.cumsum(problem.begins))
     sums = np.empty((count, NOISE_DIRECTIONS))
     for column in range(NOISE_DIRECTIONS):
-        now = psi_g[column][problem.now]
-        u = trace_norms(now, problem.discount, problem.ratio, problem.begins, problem.trace)
+        u = problem.forward(psi_g[column][problem.now])
         sums[:, column] = np.bincount(cluster, weights=u * td, minlength=count)
     S = sums.T @ sums / problem.n
     C = g.T @ g if problem.identity else projections.T @ (problem.visits[:, None] * projections) / problem.n

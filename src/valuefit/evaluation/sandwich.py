@@ -32,7 +32,6 @@ from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import Rows
-from valuefit.rows.traces import trace_norms
 from valuefit.typing import Array
 
 ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix is always formed and factorised
@@ -188,9 +187,8 @@ class Sandwich:
         return influences
 
     def _u_products(self, psi_x: Array) -> Array:
-        """u_t'x of every step from Psi x: the trace recurrence over scalars, which `trace_norms` runs."""
-        problem = self.problem
-        return trace_norms(psi_x[problem.now], problem.discount, problem.ratio, problem.begins, problem.trace)
+        """u_t'x of every step, from Psi x."""
+        return self.problem.forward(psi_x[self.problem.now])
 
     # ---- the adjoint: ridge g_theta + A' g_w = c and A g_theta - C g_w = 0 ----------------------------------
 

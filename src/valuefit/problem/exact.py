@@ -6,7 +6,6 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.problem.problem import Problem
-from valuefit.rows.traces import trace_backward
 from valuefit.typing import Array
 
 
@@ -85,8 +84,7 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
         upper = float(np.sum(problem.A_dot(correction) ** 2))
     else:
         vc = p[problem.now] - problem.discount * p[problem.next]
-        z = trace_backward(vc, problem.discount, problem.ratio, problem.begins, problem.trace)
-        upper = float(np.mean(z**2))
+        upper = float(np.mean(problem.backward(vc) ** 2))
     upper += problem.ridge * float(correction @ correction)
     square = float(y @ y)
     lower = problem.ridge * float(theta @ theta)

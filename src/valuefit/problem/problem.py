@@ -16,9 +16,11 @@ from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
-from valuefit.rows.products import Schedule, schedule, sweep, sweep_both
+from valuefit.rows.compile import worth_compiling
+from valuefit.rows.draws import Draws, RowSets
+from valuefit.rows.products import Schedule, schedule, step_sweep, sweep, sweep_both
 from valuefit.rows.storage import Rows, require_range
-from valuefit.rows.traces import batch_weights, trace_block, trace_norms, trace_row_sizes, trace_rows_sparse
+from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
@@ -32,24 +34,6 @@ class Moments(NamedTuple):
     A: Array
     b: Array
     C: Array
-
-
-class RowSets(NamedTuple):
-    """The rows of phi, psi and u in the form that kernels take."""
-
-    phi: Any
-    psi: Any
-    u: Any
-
-
-class Draws(NamedTuple):
-    """Steps in the order of use. Gathered in advance: a kernel would wait for memory at each look-up."""
-
-    now: Array
-    next: Array
-    discount: Array
-    u_row: Array
-    u_factor: Array
 
 
 class Problem:
@@ -230,14 +214,14 @@ class Problem:
     def _batch(self, theta: Array | None, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """Phi' a and Psi' c of `batch_weights`; None stands for a zero vector and spares its product."""
         shared = self.psi is self.phi
-        if shared and theta is not None and not (self.trace or self.phi.sparse):
+        if shared and theta is not None and not (self.trace or self.phi.sparse) and self.large:
             return self._sweep(theta, w, reward)
         if shared and theta is not None and w is not None:
             p, q = self.phi.dot2(theta, w)
         else:
             p = np.zeros(self.phi.shape[0]) if theta is None else self.phi.dot(theta)
             q = np.zeros(self.psi.shape[0]) if w is None else self.psi.dot(w)
-        a, c = batch_weights(self.now, self.next, self.discount, self.ratio, self.begins, self.trace, reward, p, q)
+        a, c = self._batch_weights(reward, p, q)
         if w is None:
             return None, self.psi.tdot(c) / self.n
         if not self.identity:
@@ -245,14 +229,46 @@ class Problem:
         Atw, rest = self.phi.tdot2(a, c) if shared else (self.phi.tdot(a), self.psi.tdot(c))
         return Atw / self.n, rest / self.n
 
+    def _batch_weights(self, reward: Array, p: Array, q: Array) -> tuple[Array, Array]:
+        """`batch_weights` of this log."""
+        if self.large:
+            log = self.now, self.next, self.discount, self.ratio, self.begins, self.trace
+            a, c = batch_weights(*log, reward, p, q)
+            return a, c
+        uw = self.forward(q[self.now])
+        a = np.bincount(self.now, uw, len(p)) - np.bincount(self.next, self.discount * uw, len(p))
+        td = p[self.now] - self.discount * p[self.next] - reward
+        return a, np.bincount(self.now, self.backward(td), len(q))
+
+    def forward(self, x: Array) -> Array:
+        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w of every step from psi_t'w."""
+        return forward(x, self.discount, self.ratio, self.begins, self.trace, large=self.large)
+
+    def backward(self, x: Array) -> Array:
+        """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
+        return backward(x, self.discount, self.ratio, self.begins, self.trace, large=self.large)
+
+    @property
+    def large(self) -> bool:
+        """Whether passes over this log take compiled loops."""
+        return worth_compiling(self.n * self.phi.stored / self.phi.shape[0])
+
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """The same over dense rows where no trace ties a step to those before it, reading the rows once."""
         log = self.next, self.discount, self.ratio, reward
         rows = self.phi.matrix
+        if w is None and self._chained:
+            return None, step_sweep(rows, self.now, *log, theta) / self.n
         if w is None:
             return None, sweep(rows, self._schedule, *log, theta) / self.n
         both = sweep_both(rows, self._schedule, self.now, *log, theta, w, identity=self.identity)
         return both[0] / self.n, both[1] / self.n
+
+    @cached_property
+    def _chained(self) -> bool:
+        """Whether most steps begin at the row that the last one led to, and rows hardly repeat."""
+        follows = np.count_nonzero(self.now[1:] == self.next[:-1])
+        return bool(2 * follows >= self.n and self.n <= 2 * self.phi.shape[0])
 
     @cached_property
     def _schedule(self) -> Schedule:
@@ -275,10 +291,7 @@ class Problem:
 
     def At_dot(self, w: Array) -> Array:
         """A' w."""
-        a, _ = batch_weights(
-            self.now, self.next, self.discount, self.ratio, self.begins, self.trace, self._no_reward,
-            np.zeros(self.phi.shape[0]), self.psi.dot(w),
-        )  # fmt: skip
+        a, _ = self._batch_weights(self._no_reward, np.zeros(self.phi.shape[0]), self.psi.dot(w))
         return self.phi.tdot(a) / self.n
 
     def C_dot(self, w: Array) -> Array:
@@ -288,7 +301,8 @@ class Problem:
     @cached_property
     def b(self) -> Array:
         """mean r u."""
-        return -self._batch(None, None, self.reward)[1]
+        weights = np.bincount(self.now, self.backward(self.reward), self.psi.shape[0])
+        return self.psi.tdot(weights) / self.n
 
     @cached_property
     def visits(self) -> Array:
@@ -312,7 +326,10 @@ class Problem:
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
         if self.trace:
             return trace_product(*rows, self.begins, self.trace) / self.n
-        return count_product(*rows) / self.n
+        A, b = count_product(*rows, self.reward)
+        if b is not None:
+            self.__dict__.setdefault("b", b / self.n)
+        return A / self.n
 
     @cached_property
     def C(self) -> Array:
@@ -443,7 +460,7 @@ class Problem:
     def u_squared_bound(self) -> Array:
         """An upper bound of |u_t|^2 that needs no trace rows."""
         norms = np.sqrt(self.psi.squared_norms()[self.now])
-        return trace_norms(norms, self.discount, self.ratio, self.begins, self.trace) ** 2
+        return self.forward(norms) ** 2
 
     @cached_property
     def v_squared(self) -> Array:

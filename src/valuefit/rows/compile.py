@@ -14,8 +14,17 @@ from typing import Any
 # Full fastmath would delete the isfinite checks that detect divergence.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
+# Stored numbers that a pass must read for compiled loops to be used: below, importing numba and loading kernels takes
+# longer than NumPy takes for the passes. A round number, not tuned; benchmarks/startup.py shows what it saves.
+MIN_COMPILED_NUMBERS = 1_000_000
+
 _declared: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = []
 _registered: set[int] = set()
+
+
+def worth_compiling(numbers: float) -> bool:
+    """Whether a pass that reads this many numbers takes compiled loops; smaller ones are left to NumPy and SciPy."""
+    return numbers >= MIN_COMPILED_NUMBERS
 
 
 class Kernel:

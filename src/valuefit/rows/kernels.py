@@ -262,12 +262,6 @@ by_storage(times, _dense_times, _balanced_times)
 
 
 @compiled
-def at(draws, j):
-    """now, next, discount, row of u and its factor, of the j-th draw."""
-    return draws.now[j], draws.next[j], draws.discount[j], draws.u_row[j], draws.u_factor[j]
-
-
-@compiled
 def settle(y, G, scale, along):
     """y := scale * y + along * G, which ends the sparing of work that SVRG and SAGA do by keeping x in that form."""
     for c in range(y.shape[0]):

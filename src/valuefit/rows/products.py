@@ -102,6 +102,18 @@ def sweep(
     return out.sum(axis=0)
 
 
+def step_sweep(
+    rows: Array, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array
+) -> Array:
+    """`sweep` without a schedule, step after step: for trajectories, where a step begins at the row the last led to."""
+    parts = parts_of(rows.nbytes)
+    ends = np.linspace(0, len(now), parts + 1).astype(np.int64)
+    out = np.zeros((parts, rows.shape[1]))
+    log = now, next, discount, ratio, reward
+    share_out(lambda part: _step_sweep(rows, ends[part], ends[part + 1], *log, theta, out[part]), parts)
+    return out.sum(axis=0)
+
+
 def sweep_both(
     rows: Array, plan: Schedule, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array,
     w: Array, *, identity: bool
@@ -125,6 +137,16 @@ def _in_parts(plan: Schedule, work: Callable[[int, int, int], Any]) -> None:
     share_out(lambda part: work(part, part * span, min((part + 1) * span, blocks)), parts)
     if plan.ready_starts[blocks] < len(plan.ready):
         share_out(lambda part: work(part, blocks + part, blocks + part + 1), parts)
+
+
+@compiled
+def _step_sweep(rows, start, stop, now, next, discount, ratio, reward, theta, out):
+    """Steps start to stop - 1: out += sum_t u_t (v_t' theta - r_t)."""
+    known, value = -1, 0.0
+    for t in range(start, stop):
+        here = value if now[t] == known else dot(rows, now[t], theta)
+        known, value = next[t], dot(rows, next[t], theta)
+        axpy(rows, now[t], ratio[t] * (here - discount[t] * value - reward[t]), out)
 
 
 @compiled

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
@@ -59,6 +60,12 @@ class Rows:
         self._check_range(name)
 
     def _check_range(self, name: str) -> None:
+        # |largest|^2 <= sum of squares <= count * |largest|^2: read once, most rows are known to be in range
+        values = self.matrix.data if self.sparse else self.matrix.reshape(-1)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            squares = float(np.einsum("i,i->", values, values))
+        if values.size / LARGEST**2 <= squares <= LARGEST**2:
+            return
         peak = 0.0
         for start, block in self.blocks():
             values = block.data if self.sparse else block
@@ -90,18 +97,24 @@ class Rows:
 
     def dot(self, x: Array) -> Array:
         """Phi x."""
+        if not worth_compiling(self.stored):
+            return np.asarray(self.matrix @ x)
         p = np.empty(self.shape[0])
         self._in_parts(lambda rows, _, here: rows_dot(rows, x, p[here]))
         return p
 
     def dot2(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Phi x and Phi y, reading the rows once."""
+        if not worth_compiling(self.stored):
+            return self.dot(x), self.dot(y)
         p, q = np.empty(self.shape[0]), np.empty(self.shape[0])
         self._in_parts(lambda rows, _, here: rows_dot2(rows, x, y, p[here], q[here]))
         return p, q
 
     def tdot(self, a: Array) -> Array:
         """Phi' a."""
+        if not worth_compiling(self.stored):
+            return np.asarray(self.matrix.T @ a)
         add = short_tdot if self.short else rows_tdot
         out = np.zeros((len(self._parts), self.shape[1]))
         self._in_parts(lambda rows, part, here: add(rows, a[here], out[part]))
@@ -109,6 +122,8 @@ class Rows:
 
     def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
         """Phi' a and Phi' c, reading the rows once."""
+        if not worth_compiling(self.stored):
+            return self.tdot(a), self.tdot(c)
         add = short_tdot2 if self.short else rows_tdot2
         out = np.zeros((2, len(self._parts), self.shape[1]))
         self._in_parts(lambda rows, part, here: add(rows, a[here], c[here], *out[:, part]))
@@ -167,10 +182,11 @@ class Rows:
             used[chosen.indices[chosen.data != 0]] = True
             return used
         used = np.zeros(self.shape[1], bool)
-        for start, block in self.blocks():
-            used |= (block[rows[start : start + len(block)]] != 0).any(axis=0)
-            if used.all():
-                break
+        start, size = 0, 64  # few rows show nearly always that all columns are used
+        while start < self.shape[0] and not used.all():
+            block = self.matrix[start : start + size]
+            used |= (block[rows[start : start + size]] != 0).any(axis=0)
+            start, size = start + size, min(2 * size, max(64, BLOCK_BYTES // (8 * self.shape[1])))
         return used
 
     def without(self, columns: Array) -> Rows:

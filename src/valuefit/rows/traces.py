@@ -8,6 +8,58 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.rows.kernels import axpy, compiled
+from valuefit.typing import Array
+
+
+def recurrence(x: Array, keep: Array) -> Array:
+    """y_t = x_t + keep_t * y_{t-1} in NumPy, for numbers or rows x_t; keep is 0 where an episode begins.
+
+    By doubling: after round k every y_t holds its last 2^k terms. It ends with the longest episode, or when the
+    products of `keep` vanish.
+    """
+    y, keep = x.astype(np.float64), keep.copy()
+    if y.ndim > 1:
+        keep = keep[:, None]
+    span = 1
+    while span < len(y) and keep[span:].any():
+        y[span:] += keep[span:] * y[:-span]
+        keep[span:] *= keep[:-span]
+        span *= 2
+    return y
+
+
+def keep_forward(discount: Array, ratio: Array, begins: Array, trace: float) -> Array:
+    """ratio_t * trace * discount_{t-1}, the part of u_{t-1} that is left in u_t."""
+    keep = ratio * trace
+    keep[1:] *= discount[:-1]
+    keep[begins] = 0.0
+    return keep
+
+
+def keep_backward(discount: Array, ratio: Array, begins: Array, trace: float) -> Array:
+    """ratio_t * trace * discount_t, the part of z_{t+1} that is left in z_t; 0 at the last step of an episode."""
+    keep = ratio * trace * discount
+    keep[:-1][begins[1:]] = 0.0
+    keep[-1:] = 0.0
+    return keep
+
+
+def forward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float, *, large: bool) -> Array:
+    """`trace_forward`, compiled where the problem is large, else by NumPy."""
+    if not trace:
+        return ratio * x
+    if large:
+        return np.asarray(trace_forward(x, discount, ratio, begins, trace))
+    return recurrence(ratio * x, keep_forward(discount, ratio, begins, trace))
+
+
+def backward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float, *, large: bool) -> Array:
+    """`trace_backward`, compiled where the problem is large, else by NumPy."""
+    if not trace:
+        return ratio * x
+    if large:
+        return np.asarray(trace_backward(x, discount, ratio, begins, trace))
+    return recurrence((ratio * x)[::-1], keep_backward(discount, ratio, begins, trace)[::-1])[::-1]
 
 
 @compiled
@@ -49,13 +101,13 @@ def batch_weights(now, next, discount, ratio, begins, trace, reward, p, q):
 
 
 @compiled
-def trace_norms(norm, discount, ratio, begins, trace):
-    """Upper bounds of |u_t| from the norms of the rows, by the recurrence of u."""
-    bound = np.empty_like(norm)
-    for t in range(norm.shape[0]):
-        carried = 0.0 if begins[t] else trace * discount[t - 1] * bound[t - 1]
-        bound[t] = ratio[t] * (norm[t] + carried)
-    return bound
+def trace_forward(x, discount, ratio, begins, trace):
+    """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) within an episode: u_t'w from psi_t'w."""
+    y = np.empty_like(x)
+    for t in range(x.shape[0]):
+        carried = 0.0 if begins[t] else trace * discount[t - 1] * y[t - 1]
+        y[t] = ratio[t] * (x[t] + carried)
+    return y
 
 
 @compiled

@@ -16,13 +16,21 @@ from valuefit.solvers.solver import Solver
 def registry() -> dict[str, type[Solver]]:
     """Short name -> class, for every solver in this folder, sorted by `order`."""
     found: dict[str, type[Solver]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        for member in vars(module).values():
-            own = isinstance(member, type) and issubclass(member, Solver) and member.__module__ == module.__name__
-            if own and "name" in vars(member):  # base classes of several solvers have no name
-                found[member.name] = member
+    for module in _files():
+        found |= {kind.name: kind for kind in _solvers_in(module)}
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+@cache
+def _files() -> tuple[str, ...]:
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def _solvers_in(module: str) -> list[type[Solver]]:
+    """The solvers that a file of this folder defines; families of solvers have no name."""
+    home = importlib.import_module(f"{__name__}.{module}")
+    members = [member for member in vars(home).values() if isinstance(member, type) and issubclass(member, Solver)]
+    return [member for member in members if member.__module__ == home.__name__ and "name" in vars(member)]
 
 
 def names() -> list[str]:
@@ -36,6 +44,11 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
         return solver
     if isinstance(solver, type) and issubclass(solver, Solver):
         return solver()
+    place = str(solver).replace("-", "_")
+    if place in _files():  # its own file alone is imported
+        for kind in _solvers_in(place):
+            if kind.name == solver:
+                return kind()
     if str(solver) in registry():
         return registry()[str(solver)]()
     similar = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)

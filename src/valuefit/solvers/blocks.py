@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from valuefit.memory import require_memory
-from valuefit.problem.problem import Draws, Problem, RowSets
+from valuefit.problem.problem import Problem
+from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.kernels import compiled, fetch
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,8 +14,10 @@ from valuefit.linalg.moments import count_product
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Info, Solver, State
+from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
+ONE_THREAD_FEATURES = 400  # up to which BLAS stays on one thread; not tuned
 TRUST = 1e-11  # reciprocal condition number below which a factorisation is not relied on
 
 
@@ -50,9 +53,15 @@ class LSTD(Solver):
                 'gram="float32" is refined by A theta = b, which is not the minimiser with a ridge or more dual '
                 'features. Use gram="float64".'
             )
+        if self.gram == "float64":
+            problem.A  # noqa: B018  forms b too, which the loop needs first; the epoch counts both
         return State(theta, w), Info(0.0)
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+        with one_blas_thread() if problem.k <= ONE_THREAD_FEATURES else nullcontext():
+            return self._solve(problem)
+
+    def _solve(self, problem: Problem) -> tuple[State, Info]:
         work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
         if self.gram == "float32" and not problem.trace and not problem.phi.sparse:
@@ -90,7 +99,7 @@ def _refined(problem: Problem) -> tuple[State | None, Info]:
     None where they do not shrink by ten: the condition number leaves nothing of single precision.
     """
     rows = problem.psi, problem.phi, problem.now, problem.next, problem.discount, problem.ratio
-    factors = _fixed_point(problem, count_product(*rows, dtype=np.float32) / problem.n)
+    factors = _fixed_point(problem, count_product(*rows, problem.reward, dtype=np.float32)[0] / problem.n)
     passes = 1 + 0.5 * (problem.cost.A - 1)
     if factors is None:
         return None, Info(passes)

@@ -9,7 +9,6 @@ import numpy as np
 
 from valuefit.problem.problem import Moments, Problem
 from valuefit.problem.theory import Theory
-from valuefit.rows.traces import trace_backward
 from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
 from valuefit.solvers.solver import Info, State, Steps, inverse
 from valuefit.typing import Array
@@ -41,7 +40,7 @@ class PDBG(Steps):
     def auto_steps(self, problem: Problem) -> tuple[float, float]:
         # lambda_max(C) <= mean |psi|^2, and A'C^+A <= mean z z' with z the trace of v run backwards.
         norms = np.sqrt(problem.v_squared)
-        z = trace_backward(norms, problem.discount, problem.ratio, problem.begins, problem.trace)
+        z = problem.backward(norms)
         coupling = float(np.mean(z**2)) * (float(problem.psi_squared.mean()) if problem.identity else 1.0)
         dual = 1.0 if problem.identity else float(problem.psi_squared.mean())
         return inverse(2 * coupling + problem.ridge), inverse(dual)

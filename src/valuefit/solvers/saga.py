@@ -9,7 +9,8 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
-from valuefit.rows.kernels import at, axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
+from valuefit.rows.draws import at
+from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
 from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
 from valuefit.solvers.solver import Info, State, Steps, StepSizes, check_block, check_inner

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from valuefit.rows.kernels import at, axpy, axpyv, compiled, dot, dotv
+from valuefit.rows.draws import at
+from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
 from valuefit.solvers.averaged import AveragedSteps
 from valuefit.solvers.solver import NEEDS_SQUARE_A
 

@@ -78,7 +78,23 @@ def to_array(name: str, column: Any, where: str) -> Array:
         column = column.cast(pyarrow.float64())
     elif types.is_boolean(kind) and column.null_count:
         column = column.cast(pyarrow.uint8())
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
+        return np.concatenate([_numbers(chunk) for chunk in chunks] or [np.zeros(0)])
     return np.asarray(column.to_numpy())
+
+
+def _numbers(chunk: Any) -> Array:
+    """Plain numbers, read from their buffers, because `to_numpy` imports pandas where it is installed."""
+    valid, data = chunk.buffers()
+    here = slice(chunk.offset, chunk.offset + len(chunk))
+    if str(chunk.type) == "bool":
+        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[here].astype(bool)
+    values = np.frombuffer(data, chunk.type.to_pandas_dtype())[here]
+    if not chunk.null_count:
+        return values
+    known = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[here].astype(bool)
+    return np.where(known, values, np.nan)
 
 
 def _list_column(name: str, column: Any, where: str) -> Array:
