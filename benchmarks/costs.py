@@ -1,6 +1,6 @@
-"""Measure the coefficients of the cost model of "auto" (`valuefit.machine.COSTS`) on one thread.
+"""Measure the coefficients of the cost model of "auto" (`valuefit.machine.COSTS`) on 1, 2, 4, ... threads.
 
-`python -m benchmarks.costs` prints them next to those in the code, as lines to paste there. Costs with a fixed part are
+`python -m benchmarks.costs` prints them next to those in the code. Costs with a fixed part are
 fitted over several sizes: seconds = each * amount + fixed.
 """
 
@@ -14,8 +14,8 @@ import scipy.optimize as optimize
 
 import valuefit as vf
 from benchmarks.engine import dense_problem, median_seconds, sparse_problem, update_seconds
-from valuefit.machine import COSTS
-from valuefit.threads import limit_threads
+from valuefit.machine import COSTS, seconds
+from valuefit.threads import limit_threads, thread_count
 
 Costs = dict[str, float]
 WIDE = 4000  # sparse columns whose moments do not fit in cache
@@ -77,17 +77,23 @@ def fixed_costs() -> Costs:
     return {"fixed": solve, "iteration": median_seconds(lambda: krylov.epoch(tiny, state, rng))}
 
 
-def measure(*, quick: bool = False) -> Costs:
-    """Seconds per operation; `quick` uses small sizes, to test the code."""
+def measure(*, threads: int = 1, quick: bool = False) -> Costs:
+    """Seconds per operation on this many threads; `quick` uses small sizes, to test the code."""
     n, widths, d, wide = (2000, [20, 40], 60, 300) if quick else (100_000, [50, 100, 200, 400], 1000, WIDE)
-    with limit_threads(1):
+    with limit_threads(threads):
         found = pass_costs(n, widths) | matrix_costs(n // 5, d, wide) | update_costs(n, widths) | fixed_costs()
     return {name: found[name] for name in COSTS}
 
 
 def main() -> None:
-    for name, value in measure().items():
-        print(f'    "{name}": {value:.1e},  # {COSTS[name]:.1e} in the code')
+    counts = [1]
+    while 2 * counts[-1] <= thread_count():
+        counts.append(2 * counts[-1])
+    found = {count: measure(threads=count) for count in counts}
+    print(f"{'seconds':14}" + "".join(f"{count:>10} threads{'':11}" for count in counts))
+    for name in COSTS:
+        cells = [f"{found[count][name]:10.1e} ({found[count][name] / seconds(name, count):4.1f}x)" for count in counts]
+        print(f"{name:14}" + "".join(f"{cell:>29}" for cell in cells))
 
 
 if __name__ == "__main__":

@@ -21,3 +21,8 @@ COSTS = {
     "svrg_byte": 1.1e-10,  # an update of SVRG or SAGA, for each byte of its two rows
     "svrg_update": 8.8e-8,  # an update of SVRG or SAGA, in addition
 }
+
+
+def seconds(name: str, threads: int) -> float:
+    """The cost on this many threads."""
+    return COSTS[name]
