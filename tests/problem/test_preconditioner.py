@@ -10,6 +10,7 @@ import naive
 import valuefit as vf
 from helpers.problems import problem_of
 from helpers.twins import Case, start_of
+from valuefit.linalg.cholesky import jittered_cholesky
 from valuefit.problem import preconditioner as module
 from valuefit.problem.preconditioner import FEWEST, FIRST, Metric, first_count, metric_cost, metric_fits, mixed_metric
 
@@ -250,7 +251,7 @@ def test_the_scale_of_a_feature_is_taken_out() -> None:
 
 def test_products_that_overflow_are_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"range of numbers.*Rescale"):
-        module._factor(np.full((2, 2), np.inf))
+        jittered_cholesky(np.full((2, 2), np.inf))
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------

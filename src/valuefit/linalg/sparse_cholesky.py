@@ -9,12 +9,12 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
+from valuefit.linalg.cholesky import CLEAR_PIVOT, pivoted_cholesky
 from valuefit.linalg.fronts import back_fronts, dissect, half_fronts
 from valuefit.typing import Array
 
 LEAF = 48  # vertices that are not parted any further
-ZERO = 1e-13  # of a column of length 1, left over by the others: below, it depends on them but for rounding
-GREY = 1e-11  # above, it certainly does not
+ZERO_PIVOT = 1e-13  # a column of unit length with a smaller pivot depends on the others but for rounding
 
 
 class Plan(NamedTuple):
@@ -139,7 +139,11 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
         if ranks[front]:
             kept = np.diag(F)[: ranks[front]] ** 2
             lengths = diagonal[order[first : first + ranks[front]]]
-            clear = clear and kept.min() > GREY and float((kept * lengths).min()) > GREY * float(diagonal.max())
+            clear = (
+                clear
+                and kept.min() > CLEAR_PIVOT
+                and float((kept * lengths).min()) > CLEAR_PIVOT * float(diagonal.max())
+            )
         moved[first + pivots] = np.arange(first, end)
         r = int(ranks[front])
         rows[offsets[front] : offsets[front + 1]] = mine
@@ -153,18 +157,11 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
 
 def _pivot(F: Array, s: int) -> tuple[Array, int]:
     """Cholesky of the first s columns of F in place, pivoted if it must be: their order and rank."""
-    block = np.tril(F[:s, :s])
-    factor, info = linalg.lapack.dpotrf(block, lower=True, clean=True)
-    pivots, rank = np.arange(s), s
-    if info != 0 or (np.diag(factor) ** 2).min() <= GREY:
-        factor, order, rank, _ = linalg.lapack.dpstrf(block, tol=ZERO, lower=True)
-        rank = rank if np.diag(block).max() > ZERO else 0  # LAPACK does not look at the first
-        pivots = order - 1
-        factor = np.tril(factor)
-        factor[:, rank:] = 0.0
-        F[s:, :s] = F[s:, pivots]
-    F[:s, :s] = factor
+    lower, order, rank, pivoted = pivoted_cholesky(np.tril(F[:s, :s]), zero=ZERO_PIVOT)
+    if pivoted:
+        F[s:, :s] = F[s:, order]
+    F[:s, :s] = lower
     F[s:, rank:s] = 0.0
     if rank and len(F) > s:
-        F[s:, :rank] = linalg.solve_triangular(factor[:rank, :rank], F[s:, :rank].T, lower=True, check_finite=False).T
-    return pivots, int(rank)
+        F[s:, :rank] = linalg.solve_triangular(lower[:rank, :rank], F[s:, :rank].T, lower=True, check_finite=False).T
+    return order, rank

@@ -10,6 +10,7 @@ import scipy.linalg as linalg
 from scipy.linalg import blas
 
 from valuefit.linalg import sparse_cholesky as dissection
+from valuefit.linalg.cholesky import CLEAR_PIVOT, pivoted_cholesky
 from valuefit.linalg.gauss_seidel import Relaxation, relax
 from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.sketch import mix, mix_rows, mix_steps
@@ -21,8 +22,7 @@ from valuefit.typing import Array
 FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
 FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
 SLOWER = 1.45  # products of tall matrices, against the rate of square ones
-PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
-GREY = 1e-11  # above, it certainly does not
+ZERO_PIVOT = 2e-15  # a column of unit length with a smaller pivot depends on the others but for rounding
 TOGETHER = 512  # sums that are multiplied at a time, still in cache
 SINGLE = 4.0  # passes that C of the sums must cost for float32, which takes half of them, to be tried
 CHECKS, CHECKED = 3, 0.1  # looks at what float32 has done to C, and the part of C that it may be
@@ -193,30 +193,22 @@ def factorise(problem: Problem, moments: Sketch) -> Whitening:
     if not len(kept):
         return Whitening(np.ones(0), kept, problem.k, 1.0, 1.0, True, moments.passes)
     scale = lengths[kept]
-
-    def unit() -> Array:
-        out = moments.C[np.ix_(kept, kept)]
-        out /= scale
-        out /= scale[:, None]
-        return out.T  # the same, in the order that LAPACK works in without a copy
-
-    factor, info = linalg.lapack.dpotrf(unit(), lower=True, clean=True, overwrite_a=True)
-    passes = moments.passes + problem.cost.flops(problem.k**3 / 3)
+    unit = moments.C[np.ix_(kept, kept)]
+    unit /= scale
+    unit /= scale[:, None]
+    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=ZERO_PIVOT)  # in the order that LAPACK works in
+    passes = moments.passes + problem.cost.flops((2 if pivoted else 1) * problem.k**3 / 3)
     excess, likely = moments.excess, moments.likely
     if moments.rows is not None:
-        off = rounding(factor, moments.rows) if info == 0 else np.inf
+        off = np.inf if pivoted else rounding(factor, moments.rows)
         passes += problem.cost.reads(CHECKS * (moments.rows.size + factor.size))
         if not off <= CHECKED:
             again = sketch(problem, size=len(moments.rows), cross=False, allow_single=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
         excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # a third of it is found at least
-    elif info != 0 or np.diag(factor).min() ** 2 <= GREY:
-        factor, pivots, rank, _ = linalg.lapack.dpstrf(unit(), tol=PIVOT, lower=True)
-        order = pivots[:rank] - 1
-        factor, kept, scale = np.tril(factor[:rank, :rank]), kept[order], scale[order]
-        passes += problem.cost.flops(problem.k**3 / 3)
+    factor, kept, scale = factor[:rank, :rank], kept[order[:rank]], scale[order[:rank]]
     pivot = np.diag(factor) ** 2
-    clear = bool(pivot.min() > GREY and (pivot * scale**2).min() > GREY * (lengths**2).max())
+    clear = bool(pivot.min() > CLEAR_PIVOT and (pivot * scale**2).min() > CLEAR_PIVOT * (lengths**2).max())
     factor = np.asfortranarray(factor * scale[:, None])
     return Whitening(factor, kept, problem.k, excess, likely, clear, passes)
 

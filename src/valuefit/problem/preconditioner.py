@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit.linalg.cholesky import OUT_OF_RANGE, jittered_cholesky
 from valuefit.linalg.sketch import mix, mix_rows, mix_steps
 from valuefit.memory import fits
 from valuefit.problem.diagonal_preconditioner import COST, Balanced, balance, balanced_sizes
@@ -22,7 +23,6 @@ TOGETHER = 64 << 20  # bytes of sums that are multiplied at a time
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
 SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
-LIFT = 1e3  # of the diagonal, by which any finite matrix has a factor unless its numbers underflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,8 @@ def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, A
     size = np.diag(C).copy()
     size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
     C[np.diag_indices_from(C)] += SHIFT * size
-    L, inverse_L = _factor(C)
+    L = jittered_cholesky(C)
+    inverse_L = _inverse(L)
     M = inverse_L @ A
     H = M.T @ M
     H[np.diag_indices_from(H)] += problem.ridge
@@ -203,22 +204,15 @@ def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, A
     size = np.diag(H).copy()
     size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
     H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
-    return L, inverse_L, _factor(H)[1]
+    return L, inverse_L, _inverse(jittered_cholesky(H))
 
 
-def _factor(S: Array) -> tuple[Array, Array]:
-    """The Cholesky factor, of S lifted as little as it takes, and its inverse."""
-    lift = 0.0
-    while np.isfinite(S).all() and lift < LIFT:  # rounding may have pushed an eigenvalue below zero
-        lower, info = linalg.lapack.dpotrf(S + lift * np.diag(np.diag(S)), lower=True, clean=True)
-        if info == 0:
-            inverse, info = linalg.lapack.dtrtri(lower, lower=True)
-            if info == 0 and np.isfinite(inverse).all():
-                return np.asarray(lower), np.asarray(inverse)
-        lift = max(10 * lift, 1e-12)
-    raise ValueError(
-        "Products of the features leave the range of numbers, so no steps can be found. Rescale the features."
-    )
+def _inverse(L: Array) -> Array:
+    """L^-1 of a lower triangular L."""
+    inverse, info = linalg.lapack.dtrtri(L, lower=True)
+    if info != 0 or not np.isfinite(inverse).all():
+        raise ValueError(OUT_OF_RANGE)
+    return np.asarray(inverse)
 
 
 def _sizes(

@@ -10,6 +10,7 @@ import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.linalg import sparse_cholesky as dissection
+from valuefit.linalg.cholesky import jittered_cholesky
 from valuefit.linalg.gauss_seidel import Relaxation
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
@@ -322,7 +323,7 @@ class _Saddle:
         self.M = np.asarray(A)
         H = self.M.T @ self.M
         H[np.diag_indices_from(H)] += problem.ridge
-        self.R = _root(H)
+        self.R = jittered_cholesky(H)
         self.passes = self.whitening.passes + problem.cost.flops(k**2 * d + k * d**2 + d**3 / 3)
         self.each = problem.cost.reads(self.whitening.factor.size + 2 * self.M.size + d**2)
 
@@ -415,13 +416,3 @@ def _system(problem: Problem, growth: float) -> _FixedPoint | _Saddle:
     if moments is None and problem.psi is problem.phi:
         sparse_C = sparse_moment(problem, limit=np.inf)
     return _Saddle(problem, sparse_C if sparse_C is not None and sparse_C.plan is not None else moments, growth)
-
-
-def _root(H: Array) -> Array:
-    """The Cholesky factor of a semi-definite matrix, shifted as little as it takes."""
-    shift = 0.0
-    while True:
-        factor, info = linalg.lapack.dpotrf(H + shift * np.eye(len(H)), lower=True, clean=True)
-        if info == 0:
-            return np.asarray(factor)
-        shift = max(10 * shift, 1e-13 * float(np.trace(H)) / len(H), 1e-300)
