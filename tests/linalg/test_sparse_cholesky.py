@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valuefit.linalg import sparse_cholesky as dissection
-from valuefit.linalg.fronts import dissect
 from valuefit.linalg.gauss_seidel import relax
 from valuefit.linalg.moments import second_moment, sparse_second_moment
+from valuefit.linalg.sparse_cholesky import dissect
 from valuefit.rows.storage import Rows
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.linalg.fronts import conjugate_sweeps, sweep_back, sweep_forth
+from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
 
@@ -49,3 +49,52 @@ def relax(C: Any) -> Relaxation:
     rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
     data = C.data * scale[rows] * scale[C.indices]
     return Relaxation(scale, C.indptr, C.indices, data, np.flatnonzero(C.indices == rows))
+
+
+@compiled
+def sweep_forth(indptr, indices, data, middle, y):
+    """y = (I + N)^-1 y, in place, N being what stands left of the diagonal."""
+    for i in range(len(y)):
+        x = y[i]
+        for e in range(indptr[i], middle[i]):
+            x -= data[e] * y[indices[e]]
+        y[i] = x
+    return y
+
+
+@compiled
+def sweep_back(indptr, indices, data, middle, y):
+    """y = (I + N')^-1 y, in place."""
+    for i in range(len(y) - 1, -1, -1):
+        x = y[i]
+        for e in range(middle[i] + 1, indptr[i + 1]):
+            x -= data[e] * y[indices[e]]
+        y[i] = x
+    return y
+
+
+@compiled
+def conjugate_sweeps(indptr, indices, data, middle, r, steps):
+    """(I + N')^-1 times the solution of K y = r with K = (I + N)^-1 S (I + N')^-1, by so many steps; r is spent.
+
+    K p = t + (I + N)^-1 (p - t) with t = (I + N')^-1 p, as S = (I + N) + (I + N') - I. It ends early where the residual
+    has reached the rounding level of the first one: S may be singular, and further steps would only amplify rounding
+    errors along its null space.
+    """
+    x, p = np.zeros(len(r)), r.copy()
+    left = r @ r
+    rounding = (len(r) * np.finfo(np.float64).eps) ** 2 * left
+    for _ in range(steps):
+        t = sweep_back(indptr, indices, data, middle, p.copy())
+        image = t + sweep_forth(indptr, indices, data, middle, p - t)
+        curvature = p @ image
+        if not curvature > 0:
+            break
+        alpha = left / curvature
+        x += alpha * t
+        r -= alpha * image
+        before, left = left, r @ r
+        if not left > rounding:
+            break
+        p = r + left / before * p
+    return x

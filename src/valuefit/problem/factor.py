@@ -13,17 +13,16 @@ from valuefit.linalg import sparse_cholesky as dissection
 from valuefit.linalg.cholesky import CLEAR_PIVOT, pivoted_cholesky
 from valuefit.linalg.gauss_seidel import Relaxation, relax
 from valuefit.linalg.moments import sparse_second_moment
-from valuefit.linalg.sketch import mix, mix_rows, mix_steps
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
 from valuefit.problem.problem import Problem
+from valuefit.problem.sketched_moments import BLOCK_ROWS, rows_per_sum, sketched_blocks, sketched_moments
 from valuefit.typing import Array
 
 FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
 FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
 SLOWER = 1.45  # products of tall matrices, against the rate of square ones
 ZERO_PIVOT = 2e-15  # a column of unit length with a smaller pivot depends on the others but for rounding
-TOGETHER = 512  # sums that are multiplied at a time, still in cache
 SINGLE = 4.0  # passes that C of the sums must cost for float32, which takes half of them, to be tried
 CHECKS, CHECKED = 3, 0.1  # looks at what float32 has done to C, and the part of C that it may be
 RANGE = 1e15  # column lengths within which nothing that matters leaves float32
@@ -117,54 +116,29 @@ def sketch(problem: Problem, *, size: int, cross: bool, allow_single: bool = Tru
     reaches the number of rows that steps start from, the moments are those of all rows. Where C alone is wanted and
     dear, it is multiplied in float32, if allowed.
     """
-    k, d, n = problem.k, problem.d, problem.n
-    members = np.flatnonzero(problem.visits)
-    if size >= len(members):
+    k, d = problem.k, problem.d
+    if size >= int((problem.visits > 0).sum()):
         passes = problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
     if not cross and allow_single and problem.cost.flops(size * k**2) >= SINGLE:
-        found = _single(problem, members, size)
+        found = _single(problem, size)
         if found is not None:
             return found
-    wide = k + d if cross else k
-    row_bytes = wide * problem.psi.dtype.itemsize / (2 if cross else 1)
-    mixing = mix(n if cross else len(members), size, np.random.default_rng(0), row_bytes=row_bytes, sum_bytes=8 * wide)
-    weight = np.sqrt(problem.visits[members] / n)
-    C, A = np.zeros((k, k), order="F"), np.zeros((k, d) if cross else (0, 0), order="F")
-    groups = max(1, max(TOGETHER, k // 4) // mixing.together)
-    most = min(groups * mixing.together, size)
-    of_psi, of_v = np.empty((most, k)), np.empty((most, d) if cross else (most, 0))
-    for group in range(0, mixing.groups, groups):
-        stop = min(group + groups, mixing.groups)
-        sums = min(stop * mixing.together, size) - group * mixing.together
-        X, V = of_psi[:sums], of_v[:sums]
-        X[:], V[:] = 0.0, 0.0
-        if cross:
-            mix_steps(
-                problem.phi.kernel, problem.psi.kernel, problem.psi is problem.phi, problem.now, problem.next,
-                problem.discount, problem.ratio, 1 / np.sqrt(n), mixing, group, stop, X, V,
-            )  # fmt: skip
-            A = blas.dgemm(1.0, X.T, V.T, beta=1.0, c=A, trans_b=True, overwrite_c=True)
-        else:
-            mix_rows(problem.psi.kernel, members, weight, mixing, group, stop, X)
-        C = blas.dsyrk(1.0, X.T, beta=1.0, c=C, lower=True, overwrite_c=True)
-    C += np.tril(C, -1).T
+    C, A = sketched_moments(problem, size, np.random.default_rng(0), cross=cross)
+    share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
-    if cross and problem.psi is problem.phi:
+    if A is not None and problem.psi is problem.phi:
         shrink = 0.75 * np.sqrt(k / size)
         A = (1 - shrink) * A + shrink * C
-    return Sketch(C, A if cross else None, float(mixing.most), likely_excess(k, size, mixing.most), passes)
+    return Sketch(C, A, float(share), likely_excess(k, size, share), passes)
 
 
-def _single(problem: Problem, members: Array, size: int) -> Sketch | None:
+def _single(problem: Problem, size: int) -> Sketch | None:
     """C alone from sums in float32, or None where their numbers would leave its range."""
     k = problem.k
-    mixing = mix(
-        len(members), size, np.random.default_rng(0), row_bytes=k * problem.psi.dtype.itemsize, sum_bytes=8 * k
-    )
-    X = np.zeros((size, k), np.float32)
-    weight = np.sqrt(problem.visits[members] / problem.n)
-    mix_rows(problem.psi.kernel, members, weight, mixing, 0, mixing.groups, X)
+    X = next(
+        sketched_blocks(problem, size, np.random.default_rng(0), cross=False, dtype=np.float32, block_rows=2 * size)
+    ).psi
     lengths = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64))
     if not (lengths.min() >= 1 / RANGE and lengths.max() <= RANGE):
         return None
@@ -174,8 +148,9 @@ def _single(problem: Problem, members: Array, size: int) -> Sketch | None:
     C += np.tril(C, -1).T
     C *= lengths
     C *= lengths[:, None]
-    likely, passes = likely_excess(k, size, mixing.most), 1 + problem.cost.flops(size * k**2 / 2)
-    return Sketch(C, None, float(mixing.most), likely, passes, X)
+    share = rows_per_sum(problem, size, cross=False)
+    likely, passes = likely_excess(k, size, share), 1 + problem.cost.flops(size * k**2 / 2)
+    return Sketch(C, None, float(share), likely, passes, X)
 
 
 def likely_excess(k: int, size: int, share: int) -> float:
@@ -223,8 +198,8 @@ def rounding(factor: Array, X: Array) -> float:
         z /= np.linalg.norm(z)
         inside = linalg.solve_triangular(factor, z, lower=True, trans=1, check_finite=False)
         image = np.zeros(len(factor))
-        for start in range(0, len(X), TOGETHER):
-            part = X[start : start + TOGETHER].astype(np.float64)
+        for start in range(0, len(X), BLOCK_ROWS):
+            part = X[start : start + BLOCK_ROWS].astype(np.float64)
             image += part.T @ (part @ inside)
         z = linalg.solve_triangular(factor, image, lower=True, check_finite=False) - z
         off = float(np.linalg.norm(z))

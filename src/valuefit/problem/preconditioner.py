@@ -9,17 +9,16 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.linalg.cholesky import OUT_OF_RANGE, jittered_cholesky
-from valuefit.linalg.sketch import mix, mix_rows, mix_steps
 from valuefit.memory import fits
 from valuefit.problem.diagonal_preconditioner import COST, Balanced, balance, balanced_sizes
 from valuefit.problem.factor import Whitening, likely_excess
 from valuefit.problem.problem import Problem
+from valuefit.problem.sketched_moments import sketched_moments
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 FIRST = 5.0  # passes that the first sample may cost
 FEWEST = 6  # but so many rows for each feature at least
-TOGETHER = 64 << 20  # bytes of sums that are multiplied at a time
 GROWTH = 4  # and by how much more, should that be too few
 SKETCH = 16  # random directions that tell the length of a row in the new coordinates, to a third
 SHIFT = 1e-10  # of the diagonal of C, just enough for a factor to exist
@@ -153,26 +152,8 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     """
     if count >= problem.n:
         return problem.A, problem.C
-    wide = problem.k + problem.d
-    row_bytes = problem.phi.dtype.itemsize * problem.phi.stored / problem.phi.shape[0]
-    mixing = mix(problem.n, count, rng, row_bytes=row_bytes, sum_bytes=8 * wide)
-    weight = 1 / np.sqrt(problem.n)
-    ratio = np.ones(problem.n) if problem.trace else problem.ratio  # traces have ratios in them
-    A, C = np.zeros((problem.k, problem.d)), np.zeros((problem.k, problem.k))
-    groups = max(1, TOGETHER // (16 * wide * mixing.together))
-    for group in range(0, mixing.groups, groups):
-        stop = min(group + groups, mixing.groups)
-        sums = min(stop * mixing.together, count) - group * mixing.together
-        X, V = np.zeros((sums, problem.k)), np.zeros((sums, problem.d))
-        mix_steps(
-            problem.phi.kernel, problem.psi.kernel, problem.psi is problem.phi, problem.now, problem.next,
-            problem.discount, ratio, weight, mixing, group, stop, X, V,
-        )  # fmt: skip
-        C += X.T @ X
-        if problem.trace:
-            X[:] = 0.0
-            mix_rows(problem.u.kernel, np.arange(problem.n), np.full(problem.n, weight), mixing, group, stop, X)
-        A += X.T @ V
+    C, A = sketched_moments(problem, count, rng, cross=True, traces=True)
+    assert A is not None
     return A, np.eye(problem.k) if problem.identity else C
 
 
