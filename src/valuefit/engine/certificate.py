@@ -9,8 +9,8 @@ import scipy.linalg as linalg
 
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
-from valuefit.problem.factor import Whitening, identity_whitening, whiten
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_preconditioner import Preconditioner, precondition
 from valuefit.typing import Array
 
 PROBES = 8  # conjugate-gradient steps on a random vector that tell how far a diagonal preconditioner is off
@@ -38,15 +38,15 @@ class Certificate:
         self._allowance = 0.0
         self.objective: float | None = None
         self._exact: Exact | None = None
-        self._made: Whitening | None = None
+        self._made: Preconditioner | None = None
         self._ritz = 1.0  # the smallest eigenvalue of C preconditioned by its diagonal, as far as it was seen
         self._b_energy: float | None = None
         self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
         self._unit: float | None = None
         self._moments_known = False  # where the solver has formed and counted them already
-        self._offered: Whitening | None = None
+        self._offered: Preconditioner | None = None
 
-    def offer(self, *, moments: bool, whitening: Whitening | None) -> None:
+    def offer(self, *, moments: bool, whitening: Preconditioner | None) -> None:
         """What a solver has made already, and counted."""
         self._moments_known = self._moments_known or moments
         self._offered = whitening or self._offered
@@ -107,7 +107,7 @@ class Certificate:
         below, upper = self._energy(-g_w, beyond=self._far(tol))
         if upper is None and below > self._far(tol):
             return np.inf
-        if upper is None or not self._whitening.clear:  # which directions of C count as zero decides F, then
+        if upper is None or not self._preconditioner.clear:  # which directions of C count as zero decides F, then
             return None
         # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
         y = problem.b - r
@@ -182,11 +182,11 @@ class Certificate:
         """
         if self.problem.identity:
             return float(r @ r), float(r @ r)
-        energy, certain = 0.0, np.isfinite(self._whitening.excess)
+        energy, certain = 0.0, np.isfinite(self._preconditioner.excess)
         for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60 if certain else 1000):
             # what is left is |residual|^2 in C^+, at most its size in the preconditioner over the smallest eigenvalue
             self._ritz = min(self._ritz, ritz)
-            above = left * (self._whitening.excess if certain else SLACK / self._ritz)
+            above = left * (self._preconditioner.excess if certain else SLACK / self._ritz)
             if above <= 0.2 * energy and (certain or left <= STRICT * energy):
                 return energy, energy + above
             if not certain and energy > beyond:
@@ -200,14 +200,14 @@ class Certificate:
             return self.problem.C_dot(x)
         self.passes += self.problem.cost.sparse_product(matrix.nnz)
         out = np.zeros(self.problem.k)
-        out[self._whitening.kept] = matrix @ x[self._whitening.kept]
+        out[self._preconditioner.kept] = matrix @ x[self._preconditioner.kept]
         return out
 
     def _conjugate_gradients(
         self, product: Callable[[Array], Array], r: Array, most: int
     ) -> Iterator[tuple[float, float, float]]:
         """Energies of the solution so far (rising to r' S^+ r), preconditioned residuals, smallest Ritz values."""
-        energy, z = 0.0, self._whitening.solve(r)
+        energy, z = 0.0, self._preconditioner.dual(r)
         p, left = z, float(r @ z)
         diagonal: list[float] = []  # of the Lanczos matrix that conjugate gradients build on the way
         beside: list[float] = []
@@ -221,7 +221,7 @@ class Certificate:
             alpha = left / curvature
             energy += left * alpha
             r = r - alpha * Sp
-            z = self._whitening.solve(r)
+            z = self._preconditioner.dual(r)
             before, left = left, max(float(r @ z), 0.0)
             beta = left / before
             ritz = linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(beside), select="i", select_range=(0, 0))[0]
@@ -230,15 +230,12 @@ class Certificate:
             p = z + beta * p
 
     @property
-    def _whitening(self) -> Whitening:
+    def _preconditioner(self) -> Preconditioner:
         if self._made is None:
-            if self.problem.identity:
-                self._made = identity_whitening(self.problem)
-            elif self._offered is not None:
-                self._made = self._offered
-            else:
-                self._made = whiten(self.problem, limit=0.5 * self._allowance)
-                self.passes += self._made.passes
+            self._made = self._offered
+            if self._made is None or self.problem.identity:
+                own = precondition(self.problem, limit=0.5 * self._allowance, with_A=False)
+                self._made, self.passes = own, self.passes + own.passes
             if not np.isfinite(self._made.excess):
                 probe = np.random.default_rng(1).standard_normal(self.problem.k)
                 for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBES):

@@ -58,6 +58,10 @@ class SparseFactor:
     def rank(self) -> int:
         return int(self.ranks.sum())
 
+    def solve(self, r: Array) -> Array:
+        """(L L')^-1 r, zero where columns depend on others."""
+        return self.back(self.half(r))
+
     def half(self, r: Array) -> Array:
         """L^-1 r, zero where columns depend on others."""
         y = (r * self.scale)[self.order]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg as linalg
@@ -11,8 +12,9 @@ import scipy.linalg as linalg
 from valuefit.linalg.cholesky import OUT_OF_RANGE, jittered_cholesky
 from valuefit.memory import fits
 from valuefit.problem.diagonal_preconditioner import COST, Balanced, balance, balanced_sizes
-from valuefit.problem.factor import Whitening, likely_excess
+from valuefit.problem.factor import likely_excess
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_preconditioner import Preconditioner
 from valuefit.problem.sketched_moments import sketched_moments
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
@@ -42,8 +44,30 @@ class Metric:
     steps: tuple[float, float]  # for single rows; times the number of rows for a batch of them
     spread: float = 1.0  # how much larger than 1 a second moment may still be in these coordinates
     fewest: int = 1  # rows in a batch, for products with the metric not to outweigh them
-    whitening: Whitening | None = None  # the factor of C that was made on the way, where it can be relied on
+    excess: float = np.inf  # w^-1 <= excess * C for certain
+    likely: float = np.inf  # and very likely
     each: float = 0.0  # passes that such products cost, beyond what rows as long as the metric is wide do
+
+    clear: ClassVar[bool] = True
+    matrix: ClassVar[Any] = None
+
+    @property
+    def kept(self) -> Array:
+        """All dual features: `w` has full rank."""
+        return np.arange(len(self.w.scale) if isinstance(self.w, Balanced) else len(self.w))
+
+    @property
+    def whitening(self) -> Preconditioner | None:
+        """This preconditioner of C for a certificate, where its accuracy is known."""
+        return self if np.isfinite(self.excess) else None
+
+    def dual(self, r: Array) -> Array:
+        """C~^-1 r."""
+        return self.w @ r
+
+    def primal(self, g: Array) -> Array:
+        """H~^-1 g."""
+        return self.theta @ g
 
     @property
     def exact(self) -> bool:
@@ -106,12 +130,13 @@ def mixed_metric(problem: Problem, count: int) -> Metric:
     rng = np.random.default_rng(count)
     A, C = _moments(problem, count, rng)
     L, inverse_L, inverse_R = _factors(problem, A, C, count)
+    excess, likely = _excess(problem, C, L, count)
     sizes = _sizes(problem, inverse_L, inverse_R, rng)
     weight, steps = _draws_and_steps(problem, *sizes)
     each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
     return Metric(
         inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps,
-        fewest=max(1, int(np.ceil(each * problem.n))), each=each, whitening=_whitening(problem, C, L, count),
+        fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
     )  # fmt: skip
 
 
@@ -157,14 +182,13 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     return A, np.eye(problem.k) if problem.identity else C
 
 
-def _whitening(problem: Problem, C: Array, L: Array, count: int) -> Whitening | None:
-    """The factor for a certificate too, unless columns are so nearly dependent that the shift decides."""
+def _excess(problem: Problem, C: Array, L: Array, count: int) -> tuple[float, float]:
+    """`excess` and `likely`; infinite where columns are so nearly dependent that the shift of C decides."""
     size, pivot = np.diag(C), np.diag(L) ** 2
     if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
-        return None
+        return np.inf, np.inf
     share = -(-problem.n // count)
-    likely = likely_excess(problem.k, count, share)
-    return Whitening(np.asfortranarray(L), np.arange(problem.k), problem.k, 1.1 * share, 1.1 * likely, True, 0.0)
+    return 1.1 * share, 1.1 * likely_excess(problem.k, count, share)
 
 
 def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:

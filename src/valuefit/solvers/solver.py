@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from valuefit.problem.factor import Whitening
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_preconditioner import Preconditioner
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
@@ -34,7 +34,7 @@ class Info(NamedTuple):
     objective: float | None = None  # F(theta), likewise
     finished: bool = False  # another epoch would change nothing
     moments: bool = False  # whether A and C were formed on the way, and counted
-    whitening: Whitening | None = None  # a factor of C, likewise
+    whitening: Preconditioner | None = None  # of C, likewise
     note: str = ""  # for the message of the result
 
 
@@ -55,6 +55,7 @@ class Solver(ABC):
     order: ClassVar[int] = 9  # where it stands in lists
     # trait of the problem -> why this method cannot have it (see Problem.traits)
     refusals: ClassVar[dict[str, str]] = {}
+    fallback: ClassVar[str | None] = None  # the solver that `solve` goes on with where this one gives up
 
     @abstractmethod
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
