@@ -1,5 +1,7 @@
 """Krylov: what it minimises, what its sketch guarantees, what it costs, and what it does when it cannot."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -262,6 +264,36 @@ def test_a_doubtful_rank_with_a_ridge_is_solved_directly_and_the_message_says_so
     assert result.status == "converged"
     assert "The rank of C is in doubt; this was solved directly" in result.message
     assert Exact(problem).gap(result.theta) <= 1e-6
+
+
+def test_the_direct_solve_goes_on_from_the_same_budget_and_history():
+    """The passes of both count, and a failed attempt is not hidden."""
+    rng = np.random.default_rng(0)
+    x = slow_process(rng, 1500, 2)
+    rows = np.exp(-((x[:, None] - x[rng.integers(0, 1500, 60)]) ** 2).sum(axis=2) / 8)
+    problem = chain(rows, x[:-1, 0], ridge=1e-6)
+    result, direct = (vf.solve(problem, name, tol=1e-6) for name in ("krylov", "lstd"))
+    assert (result.solver, direct.solver) == ("lstd", "lstd")
+    assert result.theta.tobytes() == direct.theta.tobytes()
+    setup = states(problem, 0)[0].memory.equations.preconditioner.passes
+    assert result.passes >= direct.passes + setup
+    assert len(result.history) > len(direct.history)
+    assert (np.diff(result.history["passes"]) >= 0).all()
+
+
+def test_without_memory_for_the_moments_it_goes_on(monkeypatch):
+    problem = cell("even")
+    state = states(problem, 3)[-1]
+    stalled = replace(state, memory=state.memory._replace(stalled=True))
+    monkeypatch.setattr("valuefit.solvers.krylov.affordable", lambda *problem, **limits: False)
+    _, info = Krylov().epoch(problem, stalled, np.random.default_rng(0))
+    assert info.finished
+    assert info.note.startswith("Krylov iterations stalled at")
+    monkeypatch.setattr("valuefit.solvers.krylov.memory_limit", lambda: 1000)
+    after, info = Krylov().epoch(problem, stalled, np.random.default_rng(0))
+    assert not info.finished
+    assert not after.memory.stalled
+    assert np.array_equal(after.theta, state.theta)
 
 
 def test_the_sketch_grows_when_progress_stalls(monkeypatch):

@@ -99,7 +99,7 @@ def test_passes_count_the_factor_and_the_sweeps(monkeypatch):
     state, info = Krylov().init(problem, *start)
     found = state.memory.equations.preconditioner
     assert info.passes > 1 + problem.cost.C
-    assert found.apply_passes >= problem.cost.reads(found.inner * found.matrix.nnz)
+    assert found.apply_passes >= problem.cost.reads(found.inner * found.matrix.inside.nnz)
 
 
 @pytest.mark.parametrize("limit", [module.MAX_SPARSE_PASSES, 0.0], ids=["factor", "sweeps"])

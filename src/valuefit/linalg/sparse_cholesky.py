@@ -13,15 +13,15 @@ from valuefit.linalg.cholesky import CLEAR_PIVOT, pivoted_cholesky
 from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
-LEAF = 48  # vertices that are not parted any further
+LEAF = 48  # largest part that is not dissected further
 ZERO_PIVOT = 1e-13  # a column of unit length with a smaller pivot depends on the others but for rounding
 
 
 class Plan(NamedTuple):
-    """How a matrix will be factorised: `order` of its columns; front i has columns starts[i] to starts[i + 1].
+    """The symbolic factorisation: `order` of the columns; front i has columns starts[i] to starts[i + 1].
 
-    below: for each front, the later columns that it touches. parent: the front that takes its remainder in, -1 for
-    none. numbers: how many the factor will hold. flops: what it will cost. peak: numbers kept on the way.
+    below: for each front, the later columns with an entry in it. parent: the front that its Schur complement is
+    added to, -1 for none. numbers: entries of the factor. flops: operations. peak: most numbers stored at a time.
     """
 
     order: Array
@@ -35,9 +35,9 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseFactor:
-    """L with L L' = S on the columns `kept`; the others depend on them and take no part.
+    """L with L L' = S on the columns `kept`; the others depend on them and are left out.
 
-    clear: whether the rank is beyond doubt. numbers: how many it holds.
+    clear: whether the rank is beyond doubt. size: entries stored.
     """
 
     order: Array
@@ -76,7 +76,7 @@ class SparseFactor:
 
 
 def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
-    """Nested dissection of the graph of S, or None where the factor would cost more than this."""
+    """Nested dissection of the graph of S, or None where the factor would exceed these operations or numbers."""
     n = S.shape[0]
     parts = dissect(S.indptr, S.indices, leaf=LEAF, largest=(3 * flops) ** (1 / 3))
     if parts is None:
@@ -108,9 +108,9 @@ def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
 
 
 def factorise(S: Any, plan: Plan) -> SparseFactor:
-    """Front by front: dense Cholesky with pivots among its columns, the rest handed on to the next front.
+    """Multifrontal: dense Cholesky with pivots in each front; its Schur complement is added to the parent.
 
-    As the remainder of a semi-definite matrix is semi-definite, a column whose own entry there is zero is zero.
+    The Schur complement of a semi-definite matrix is semi-definite, so a column whose diagonal entry is zero is zero.
     """
     n = S.shape[0]
     diagonal = S.diagonal()
@@ -123,7 +123,7 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
     places = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     rows = np.empty(offsets[-1], np.int64)
     values = np.zeros(places[-1])
-    left: dict[int, list[tuple[Array, Array]]] = {}  # what children hand on
+    left: dict[int, list[tuple[Array, Array]]] = {}  # Schur complements of the children
     position, moved = np.zeros(n, np.int64), np.empty(n, np.int64)
     clear = True
     for front, below in enumerate(plan.below):
@@ -160,7 +160,7 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
 
 
 def _pivot(F: Array, s: int) -> tuple[Array, int]:
-    """Cholesky of the first s columns of F in place, pivoted if it must be: their order and rank."""
+    """Cholesky of the first s columns of F in place, with pivots if necessary: their order and rank."""
     lower, order, rank, pivoted = pivoted_cholesky(np.tril(F[:s, :s]), zero=ZERO_PIVOT)
     if pivoted:
         F[s:, :s] = F[s:, order]
@@ -190,8 +190,9 @@ def dissect(indptr: Any, indices: Any, *, leaf: int, largest: float = np.inf) ->
 def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):
     """Nested dissection: `order` of the vertices and, in `bounds`, (first, end, first of the parent) of every front.
 
-    A part is searched breadth-first from a vertex at its rim; the smallest level in its middle, as far as it touches
-    the next, is what separates it, and comes last. -1 as soon as a front has more than `largest` columns.
+    A part is searched breadth-first from a peripheral vertex; the smallest level near its middle, without vertices
+    that have no neighbour in the next level, is its separator and comes last. Returns the number of fronts, or -1 as
+    soon as a front has more than `largest` columns.
     """
     label, level, queue = np.zeros(n, np.int64), np.full(n, -1, np.int64), np.empty(n, np.int64)
     order[:] = np.arange(n)
@@ -209,16 +210,16 @@ def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):
         whole = size <= leaf
         if not whole:
             root, depth = order[first], -1
-            for _ in range(3):  # towards the rim
+            for _ in range(3):  # towards a peripheral vertex
                 count, reached = breadth_first(indptr, indices, label, marks, root, queue, level)
                 if reached <= depth or count < size:
                     break
                 depth, root = reached, queue[count - 1]
                 for i in range(count):
                     level[queue[i]] = -1
-            if level[order[first]] < 0:  # it was wiped for another search that did not come
+            if level[order[first]] < 0:  # cleared for another search that was not made
                 count, reached = breadth_first(indptr, indices, label, marks, root, queue, level)
-            if count < size:  # parts that do not touch
+            if count < size:  # disconnected parts
                 low, high = first, end
                 for i in range(first, end):
                     v = order[i]
@@ -239,7 +240,7 @@ def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):
                 below += sizes[m - 1]
                 smaller = min(below, size - below - sizes[m])
                 cost = sizes[m] * (1.0 if smaller >= 0.3 * size else 0.3 * size / smaller)
-                if cost < best and smaller >= 0.02 * size:  # less would be parted too often
+                if cost < best and smaller >= 0.02 * size:  # or the recursion would be too deep
                     best, cut = cost, m
             whole = cut < 0
         if whole and size > largest:

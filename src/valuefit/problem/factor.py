@@ -96,10 +96,11 @@ def is_fixed_point(problem: Problem) -> bool:
 
 
 def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
-    """Rows to sketch, and whether A is worth sketching too: as many as save more passes than they cost.
+    """The number of sketched rows that minimises the passes of `krylov`, and whether A is sketched too.
 
-    With c rows a column, minimal residuals take some 72 / c iterations more than with A itself, or 12 + 28 / sqrt(c)
-    more where only C is sketched, which costs a third (measured on Fourier features of 200 and 1000 columns).
+    With c rows a column, minimal residuals take about 72 / c iterations more than with A itself, or
+    12 + 28 / sqrt(c) more where only C is sketched, which costs a third (measured on Fourier features of 200 and
+    1000 columns).
     """
     k, d = problem.k, problem.d
     one, both = problem.cost.flops(k**3), problem.cost.flops(k**3 + 2 * k**2 * d)  # passes for one row more a column
@@ -111,18 +112,17 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
 
 
 def plan_of_C(problem: Problem) -> int:
-    """Rows to sketch for C alone."""
+    """The number of sketched rows for C alone."""
     return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), MIN_ROWS_OF_C, MAX_ROWS)) + 1
 
 
 def sketch(problem: Problem, *, size: int, cross: bool, allow_float32: bool = True) -> Sketch:
-    """C, and A if `cross`, from `size` sums of rows with random signs, each row in one of them.
+    """C, and A if `cross`, from `size` sketched rows; the exact moments where `size` reaches the number of rows.
 
     A sum of q signed rows has an outer product of at most q times the sum of theirs, so the sketched C is at most
-    q C; and no row, however rare or long, is missed, as it would be by sampling. The sketched A is shrunk towards
-    C, for its noise falls mostly where A is small; it leaves out traces, whose sketch would be noise. Where `size`
-    reaches the number of rows that steps start from, the moments are those of all rows. Where C alone is wanted and
-    dear, it is multiplied in float32, if allowed.
+    q C; no row is missed, however rare, as it would be by sampling. The sketched A is shrunk towards C, because its
+    noise is largest where A is small; traces are left out of it, because their sketch would be mostly noise. Where
+    C alone is wanted and expensive, it is multiplied in float32, if allowed.
     """
     k, d = problem.k, problem.d
     if size >= int((problem.visits > 0).sum()):
@@ -142,7 +142,7 @@ def sketch(problem: Problem, *, size: int, cross: bool, allow_float32: bool = Tr
 
 
 def _float32(problem: Problem, size: int) -> Sketch | None:
-    """C alone from sums in float32, or None where their numbers would leave its range."""
+    """C alone from sketched rows in float32, or None where column norms leave its range."""
     k = problem.k
     X = next(
         sketched_blocks(problem, size, np.random.default_rng(0), cross=False, dtype=np.float32, block_rows=2 * size)
@@ -162,14 +162,15 @@ def _float32(problem: Problem, size: int) -> Sketch | None:
 
 
 def likely_excess(k: int, size: int, share: int) -> float:
-    """The largest eigenvalue of the sketched C relative to C: that of random rows and a half, or a fifth of `share`."""
+    """The largest eigenvalue of C^-1 C~, estimated: 1.5 times that of Gaussian rows, at least a fifth of `share`."""
     return min(float(share), max(1.5 * (1 + np.sqrt(k / size)) ** 2, share / 5))
 
 
 def factorise(problem: Problem, moments: Sketch) -> DenseFactor:
     """The Cholesky factor of C, with pivots where columns depend on one another.
 
-    C that was multiplied in float32 is looked at again, and multiplied anew where columns are too near to dependent.
+    Where C was multiplied in float32 its rounding error is estimated, and C is multiplied again in float64 where that
+    is too large because columns are nearly dependent.
     """
     lengths = np.sqrt(np.diag(moments.C))
     kept = np.flatnonzero(lengths)
@@ -179,7 +180,7 @@ def factorise(problem: Problem, moments: Sketch) -> DenseFactor:
     unit = moments.C[np.ix_(kept, kept)]
     unit /= scale
     unit /= scale[:, None]
-    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=ZERO_PIVOT)  # in the order that LAPACK works in
+    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=ZERO_PIVOT)  # transposed: column-major
     passes = moments.passes + problem.cost.flops((2 if pivoted else 1) * problem.k**3 / 3)
     excess, likely = moments.excess, moments.likely
     if moments.rows is not None:
@@ -188,7 +189,7 @@ def factorise(problem: Problem, moments: Sketch) -> DenseFactor:
         if not off <= MAX_ROUNDING:
             again = sketch(problem, size=len(moments.rows), cross=False, allow_float32=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
-        excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # a third of it is found at least
+        excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # the estimate is at least a third of the error
     factor, kept, scale = factor[:rank, :rank], kept[order[:rank]], scale[order[:rank]]
     pivot = np.diag(factor) ** 2
     clear = bool(pivot.min() > CLEAR_PIVOT and (pivot * scale**2).min() > CLEAR_PIVOT * (lengths**2).max())
@@ -236,9 +237,9 @@ def _with_A(problem: Problem, factor: DenseFactor, moments: Sketch) -> DenseFact
 
 
 def rounding(factor: Array, X: Array) -> float:
-    """How far L^-1 X'X L^-T is from the identity, about, by power iterations from a random vector.
+    """The norm of L^-1 X'X L^-T - I, estimated by power iterations from a random vector.
 
-    Rounding hits the smallest eigenvalues of X'X the hardest by far, so few iterations find the largest part.
+    Rounding changes the smallest eigenvalues of X'X by far the most, relatively, so few iterations are enough.
     """
     z, off = np.random.default_rng(2).standard_normal(len(factor)), 0.0
     for _ in range(ROUNDING_CHECKS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -23,12 +24,29 @@ INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
 MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
+class SparseC(NamedTuple):
+    """C (k, k) as a sparse matrix between the dual features `kept`, those with data; zero elsewhere."""
+
+    inside: Any
+    kept: Array
+    size: int
+
+    def __matmul__(self, x: Array) -> Array:
+        return self.on_kept(lambda part: self.inside @ part, x)
+
+    def on_kept(self, function: Callable[[Array], Array], x: Array) -> Array:
+        """A function of the features kept, zero elsewhere."""
+        out = np.zeros(self.size)
+        out[self.kept] = function(x[self.kept])
+        return out
+
+
 class Preconditioner(Protocol):
     """Approximate inverses, symmetric and positive, with C~ near C and H~ near A'C^-1A + ridge I.
 
     excess: C~ <= excess * C for certain, hence r' C^+ r <= excess * r' C~^+ r for r in the range of C; infinite where
-    nothing is known. likely: the same, very likely. clear: whether the rank of C is beyond doubt. matrix: C between
-    the dual features `kept`, where it was formed as a sparse matrix.
+    nothing is known. likely: the same, very likely. clear: whether the rank of C is beyond doubt. matrix: C
+    itself, where it was formed as a sparse matrix.
     """
 
     @property
@@ -38,9 +56,7 @@ class Preconditioner(Protocol):
     @property
     def clear(self) -> bool: ...
     @property
-    def kept(self) -> Array: ...
-    @property
-    def matrix(self) -> Any: ...
+    def matrix(self) -> SparseC | None: ...
 
     def dual(self, r: Array) -> Array:
         """C~^+ r."""
@@ -76,10 +92,7 @@ class SparseCholesky:
 
     factor: SparseFactor
     shifted: SparseFactor
-    matrix: Any
-    kept: Array
-    size: int
-    ridge: float
+    matrix: SparseC
     passes: float
     apply_passes: float
 
@@ -96,14 +109,10 @@ class SparseCholesky:
     likely = excess
 
     def dual(self, r: Array) -> Array:
-        out = np.zeros(self.size)
-        out[self.kept] = self.factor.solve(r[self.kept])
-        return out
+        return self.matrix.on_kept(self.factor.solve, r)
 
     def primal(self, g: Array) -> Array:
-        theta = g / self.ridge if self.ridge else np.zeros(self.size)
-        theta[self.kept] = self.shifted.solve(g[self.kept])
-        return theta
+        return self.matrix.on_kept(self.shifted.solve, g)
 
     def fixed_point(self, r: Array, dual: Array) -> Array:
         return dual
@@ -111,9 +120,7 @@ class SparseCholesky:
     def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
         """With A = C, A' C^+ r is r, and A theta is C theta."""
         theta = self.primal(g + r)
-        image = np.zeros(self.size)
-        image[self.kept] = self.matrix @ theta[self.kept]
-        return theta, dual - self.dual(image)
+        return theta, dual - self.dual(self.matrix @ theta)
 
 
 @dataclass(frozen=True)
@@ -122,10 +129,7 @@ class GaussSeidelSweeps:
 
     sweeps: GaussSeidel
     shifted: GaussSeidel  # of C + ridge I
-    matrix: Any
-    kept: Array
-    size: int
-    ridge: float
+    matrix: SparseC
     inner: int  # steps of conjugate gradients
     passes: float
     apply_passes: float
@@ -136,27 +140,18 @@ class GaussSeidelSweeps:
     patience: ClassVar[int] = 5
 
     def dual(self, r: Array) -> Array:
-        out = np.zeros(self.size)
-        out[self.kept] = self.sweeps.solve(r[self.kept])
-        return out
+        return self.matrix.on_kept(self.sweeps.solve, r)
 
     def primal(self, g: Array) -> Array:
-        theta = g / self.ridge if self.ridge else np.zeros(self.size)
-        theta[self.kept] = self.shifted.solve(g[self.kept])
-        return theta
+        return self.matrix.on_kept(self.shifted.solve, g)
 
     def fixed_point(self, r: Array, dual: Array) -> Array:
-        theta = np.zeros(self.size)
-        theta[self.kept] = self.sweeps.conjugate_gradients(r[self.kept], self.inner)
-        return theta
+        return self.matrix.on_kept(lambda part: self.sweeps.conjugate_gradients(part, self.inner), r)
 
     def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
         """With A = C, A' C^+ r is r, and A theta is C theta."""
-        theta, w = g / self.ridge if self.ridge else np.zeros(self.size), np.zeros(self.size)
-        inside = self.shifted.conjugate_gradients((g + r)[self.kept], self.inner)
-        theta[self.kept] = inside
-        w[self.kept] = self.sweeps.conjugate_gradients(r[self.kept] - self.matrix @ inside, self.inner)
-        return theta, w
+        theta = self.matrix.on_kept(lambda part: self.shifted.conjugate_gradients(part, self.inner), g + r)
+        return theta, self.fixed_point(r - self.matrix @ theta, dual)
 
 
 @dataclass(frozen=True)
@@ -176,10 +171,6 @@ class Diagonal:
     clear: ClassVar[bool] = True
     matrix: ClassVar[Any] = None
     patience: ClassVar[int] = 5
-
-    @property
-    def kept(self) -> Array:
-        return np.flatnonzero(self.inverse_C)
 
     @property
     def likely(self) -> float:
@@ -231,13 +222,9 @@ def precondition(
 
 
 class SparseMoment(NamedTuple):
-    """C between the dual features `kept`, which have data, as a sparse matrix.
+    """C as a sparse matrix, and the plan of its factor, None where that would cost too much; passes for both."""
 
-    plan: of its factor; None where that would cost too much. passes: for C and the factor.
-    """
-
-    C: Any
-    kept: Array
+    C: SparseC
     plan: sparse_cholesky.Plan | None
     passes: float
 
@@ -257,15 +244,17 @@ def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
     kept = np.flatnonzero(C.diagonal())
     C = C[kept][:, kept]
     plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.flops(1.0), numbers=memory_limit() / 16)
-    return SparseMoment(C, kept, plan, forming + (0.0 if plan is None else problem.cost.flops(plan.flops)))
+    return SparseMoment(
+        SparseC(C, kept, problem.k), plan, forming + (0.0 if plan is None else problem.cost.flops(plan.flops))
+    )
 
 
 def sparse_preconditioner(
     problem: Problem, moment: SparseMoment, *, ridge: float
 ) -> SparseCholesky | GaussSeidelSweeps:
     """The sparse factors of C and C + ridge I, or sweeps over these."""
-    C, kept, plan, passes = moment
-    cost = problem.cost
+    matrix, plan, passes = moment
+    C, cost = matrix.inside, problem.cost
     shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
     if plan is not None:
         factor = sparse_cholesky.factorise(C, plan)
@@ -274,13 +263,13 @@ def sparse_preconditioner(
         if ridge:
             passes += cost.flops(plan.flops)
             apply_passes = cost.reads(6 * factor.size) + cost.sparse_product(C.nnz)
-        return SparseCholesky(factor, shifted, C, kept, problem.k, ridge, passes, apply_passes)
+        return SparseCholesky(factor, shifted, matrix, passes, apply_passes)
     sweeps = symmetric_gauss_seidel(C)
     shifted_sweeps = symmetric_gauss_seidel(shift) if ridge else sweeps
     solves = 2 if ridge else 1
     inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
     apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * problem.d)
-    return GaussSeidelSweeps(sweeps, shifted_sweeps, C, kept, problem.k, ridge, inner, passes, apply_passes)
+    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes)
 
 
 def diagonal_preconditioner(problem: Problem) -> Diagonal:
