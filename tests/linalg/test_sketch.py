@@ -92,7 +92,7 @@ KINDS = ["even", "periodic", "heavy rows together", "episodes of equal length"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_tell_C_as_well_as_if_all_rows_were_shuffled(monkeypatch, kind):
+def test_sketched_rows_estimate_C_as_well_as_after_a_full_shuffle(monkeypatch, kind):
     """The spread of C of the sums around C, over many draws, is that of a full shuffle, and its mean is C."""
     monkeypatch.setattr("valuefit.linalg.sketch.PIECE_BYTES", 16 * 24)  # pieces of 16 rows at most
     monkeypatch.setattr("valuefit.linalg.sketch.CACHE_BYTES", 40 * 24)  # 40 sums at a time

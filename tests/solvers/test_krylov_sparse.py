@@ -1,4 +1,4 @@
-"""Tile coding with many features: krylov with a sparse C, its word about the gap, and what it does without room."""
+"""Tile coding with many features: krylov with a sparse C, the gap that it reports, and what it does without memory."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def wide(monkeypatch):
 
 @pytest.mark.parametrize("way", ["factor", "sweeps"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gap_is_reached_and_the_word_is_true(monkeypatch, way, kind):
+def test_the_gap_is_reached_and_reported_truly(monkeypatch, way, kind):
     if way == "sweeps":
         monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
     problem = tiled(**KINDS[kind])
@@ -80,7 +80,7 @@ def test_a_factor_takes_fewer_iterations_than_a_diagonal(monkeypatch):
     assert 2 * counts[0] < counts[1]
 
 
-def test_without_room_for_a_sparse_C_the_diagonal_still_gets_there(monkeypatch):
+def test_without_memory_for_a_sparse_C_the_diagonal_converges(monkeypatch):
     monkeypatch.setattr(module, "memory_limit", lambda: 1000)
     problem = tiled()
     result = vf.solve(problem, "krylov", tol=1e-4, max_passes=5000)
@@ -115,7 +115,7 @@ def test_the_certificate_with_a_sparse_C_is_close_to_the_truth(monkeypatch, limi
 
 
 @pytest.mark.parametrize("limit", [module.MAX_SPARSE_PASSES, 0.0], ids=["factor", "sweeps"])
-def test_nearly_equal_features_do_not_extract_a_false_word(monkeypatch, limit):
+def test_nearly_equal_features_get_no_false_certificate(monkeypatch, limit):
     monkeypatch.setattr(module, "MAX_SPARSE_PASSES", limit)
     problem = hard("nearly equal sparse pairs")
     exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
@@ -125,7 +125,7 @@ def test_nearly_equal_features_do_not_extract_a_false_word(monkeypatch, limit):
         assert bound is None or bound >= 0.1 * exact.gap(theta)
 
 
-def test_a_rank_in_doubt_is_not_vouched_for():
+def test_a_rank_in_doubt_has_no_known_excess():
     rng = np.random.default_rng(0)
     one = sparse.random_array((1001, 40), density=0.05, rng=rng, format="csr")
     other = one + 2e-6 * sparse.random_array((1001, 40), density=0.05, rng=rng, format="csr")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg as linalg
@@ -14,7 +14,7 @@ from valuefit.memory import fits
 from valuefit.problem.diagonal_preconditioner import COST, Balanced, balance, balanced_sizes
 from valuefit.problem.factor import likely_excess
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_preconditioner import Preconditioner
+from valuefit.problem.saddle_preconditioner import Preconditioner, SparseC
 from valuefit.problem.sketched_moments import sketched_moments
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
@@ -49,7 +49,7 @@ class Metric:
     each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
 
     clear: ClassVar[bool] = True
-    matrix: ClassVar[Any] = None
+    matrix: ClassVar[SparseC | None] = None
 
     @property
     def whitening(self) -> Preconditioner | None:
