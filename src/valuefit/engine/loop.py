@@ -91,7 +91,7 @@ def solve(
         else:
             why += f" {candidate.name} ended as {result.status}, so the next was taken."
     tol = tol if tol == "statistical" else float(tol)
-    return replace(result, message=f"{result.message} {why}".strip(), tol=tol, seed=int(seed))
+    return replace(result, message=f"{result.message} {why.strip()}".strip(), tol=tol, seed=int(seed))
 
 
 def _with_fallbacks(solvers: list[Solver]) -> list[Solver]:
