@@ -1,4 +1,4 @@
-"""The word "converged" is a promise about the gap: it is kept, and it is said when it can be."""
+"""The status "converged" certifies the gap: it is never wrong, and it is given almost always when it is due."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ SOME = list(PROBLEMS)[::6]
 @pytest.mark.parametrize("labels", [SOME, pytest.param(list(PROBLEMS), marks=pytest.mark.slow)],
                          ids=["some problems", "all problems"])  # fmt: skip
 @pytest.mark.parametrize("easy", [5.0, -1.0], ids=["moments", "conjugate gradients"])
-def test_converged_is_never_said_wrongly_and_almost_always_when_due(monkeypatch, easy, labels):
+def test_converged_is_never_wrong_and_given_almost_always_when_due(monkeypatch, easy, labels):
     monkeypatch.setattr(certificate, "FREE_PASSES", easy)
     due = said = 0
     for case, result, gap, tol in runs(labels):
@@ -68,19 +68,19 @@ def test_the_bound_without_moments_is_close_to_the_truth(monkeypatch, label):
     exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
     solver, rng = vf.solvers.SVRG(), np.random.default_rng(0)
     state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
-    looks = 0
+    evaluations = 0
     for _ in range(200):
         state, _ = solver.epoch(problem, state, rng)
         true = exact.gap(state.theta)
-        if 1e-12 < true < 0.3 and looks < 20:  # below, F and its bound differ by rounding
+        if 1e-12 < true < 0.3 and evaluations < 20:  # below, F and its bound differ by rounding
             bound = evidence.gap(state.theta, state.w, tol=5 * true, allowance=1000)
             assert 0.9 * true <= bound <= 10 * true
-            looks += 1
-    assert looks >= 4
+            evaluations += 1
+    assert evaluations >= 4
 
 
 def test_a_planted_fault_is_caught(monkeypatch):
-    """A certificate that looks at the residual alone would call a badly conditioned problem solved too soon."""
+    """A certificate from the residual alone would call a badly conditioned problem solved too soon."""
     monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = cosines(1500, 25, spread=0.4)
     result = vf.solve(problem, raw("saga", problem), tol=1e-6, max_passes=200)
@@ -89,7 +89,7 @@ def test_a_planted_fault_is_caught(monkeypatch):
 
 
 def test_singular_a_at_ridge_zero_is_certified_by_the_moments_only(monkeypatch):
-    """b outside the range of A: F* > 0, which no look at F(theta) alone can tell from failure."""
+    """b outside the range of A: F* > 0, which F(theta) alone does not distinguish from failure."""
     monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = small(7, k=7)
     assert Exact(problem).objective(Exact(problem).theta) > 1e-3
@@ -124,7 +124,7 @@ def test_an_unaffordable_certificate_ends_as_budget(monkeypatch):
     "kind",
     ["five features a thousand times smaller", "nearly equal pairs", "nearly equal sparse pairs", "a huge ridge"],
 )
-def test_hard_problems_do_not_extract_a_false_word(monkeypatch, kind):
+def test_hard_problems_get_no_false_certificate(monkeypatch, kind):
     monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
     problem = hard(kind)
     exact = Exact(problem)

@@ -1,4 +1,4 @@
-"""Rows mixed into sums: where each goes, against plain loops; and that C of the sums is C in the mean."""
+"""Rows sketched into sums: where each goes, against plain loops; and that C of the sums is C in the mean."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,12 @@ import scipy.sparse as sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valuefit.linalg import sketch as mixing
-from valuefit.linalg.sketch import Mixing, mix, mix_rows, mix_steps
+from valuefit.linalg.sketch import CountSketch, count_sketch, sketch_rows, sketch_steps
 from valuefit.rows.storage import Rows
 
 
-def places(found: Mixing) -> list[tuple[int, int, float]]:
-    """(thing, sum, sign) of every thing, dealt out by hand."""
+def places(found: CountSketch) -> list[tuple[int, int, float]]:
+    """(row, sum, sign) of every row, dealt out by hand."""
     order = [
         i for piece in found.pieces for i in range(piece * found.piece, (piece + 1) * found.piece)
     ]  # fmt: skip
@@ -31,10 +30,10 @@ def places(found: Mixing) -> list[tuple[int, int, float]]:
     return out
 
 
-def mixings() -> st.SearchStrategy[Mixing]:
+def sketches() -> st.SearchStrategy[CountSketch]:
     """All kinds of shapes: pieces longer and shorter than rows are many, groups that do not divide the sums."""
     return st.builds(
-        lambda size, more, seed, row, total: mix(
+        lambda size, more, seed, row, total: count_sketch(
             size + more, size, np.random.default_rng(seed), row_bytes=row, sum_bytes=total
         ),
         st.integers(1, 40), st.integers(0, 400), st.integers(0, 99),
@@ -42,7 +41,7 @@ def mixings() -> st.SearchStrategy[Mixing]:
     )  # fmt: skip
 
 
-@given(mixings())
+@given(sketches())
 def test_everything_goes_to_one_sum_and_no_sum_gets_more_than_its_share(found):
     dealt = places(found)
     assert sorted(i for i, *_ in dealt) == list(range(found.total))
@@ -52,7 +51,7 @@ def test_everything_goes_to_one_sum_and_no_sum_gets_more_than_its_share(found):
     assert counts.min() >= found.total // found.size - 1  # hardly less than the others
 
 
-@given(mixings(), st.booleans(), st.integers(0, 3))
+@given(sketches(), st.booleans(), st.integers(0, 3))
 def test_sums_of_rows_are_those_of_plain_loops(found, csr, split):
     rng = np.random.default_rng(0)
     table, index = rng.standard_normal((9, 3)), rng.integers(0, 9, found.total)
@@ -63,15 +62,15 @@ def test_sums_of_rows_are_those_of_plain_loops(found, csr, split):
         expected[place] += sign * weight[i] * table[index[i]]
     cut = min(split, found.groups)  # in two parts, as where all sums at once would not fit
     parts = [np.zeros((found.size, 3)), np.zeros((found.size, 3))]
-    mix_rows(rows, index, weight, found, 0, cut, parts[0])
-    mix_rows(rows, index, weight, found, cut, found.groups, parts[1])
+    sketch_rows(rows, index, weight, found, 0, cut, parts[0])
+    sketch_rows(rows, index, weight, found, cut, found.groups, parts[1])
     whole = parts[0].copy()
     from_here = min(cut * found.together, found.size)
     whole[from_here:] += parts[1][: found.size - from_here]
     np.testing.assert_allclose(whole, expected, atol=1e-12)
 
 
-@given(mixings(), st.booleans(), st.booleans())
+@given(sketches(), st.booleans(), st.booleans())
 def test_sums_of_steps_are_those_of_plain_loops(found, csr, shared):
     rng = np.random.default_rng(0)
     phi, n = rng.standard_normal((9, 3)), found.total
@@ -80,7 +79,7 @@ def test_sums_of_steps_are_those_of_plain_loops(found, csr, shared):
     discount, ratio = rng.choice([0.0, 0.9], n), rng.random(n)
     store = [Rows(sparse.csr_array(rows) if csr else rows).kernel for rows in (phi, psi)]
     X, V = np.zeros((found.size, psi.shape[1])), np.zeros((found.size, 3))
-    mix_steps(*store, shared, now, after, discount, ratio, 0.5, found, 0, found.groups, X, V)
+    sketch_steps(*store, shared, now, after, discount, ratio, 0.5, found, 0, found.groups, X, V)
     expected, of_v = np.zeros_like(X), np.zeros_like(V)
     for t, place, sign in places(found):
         expected[place] += 0.5 * sign * psi[now[t]]
@@ -93,10 +92,10 @@ KINDS = ["even", "periodic", "heavy rows together", "episodes of equal length"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_tell_C_as_well_as_if_all_rows_were_shuffled(monkeypatch, kind):
+def test_sketched_rows_estimate_C_as_well_as_after_a_full_shuffle(monkeypatch, kind):
     """The spread of C of the sums around C, over many draws, is that of a full shuffle, and its mean is C."""
-    monkeypatch.setattr(mixing, "PIECE_BYTES", 16 * 24)  # pieces of 16 rows at most
-    monkeypatch.setattr(mixing, "CACHE_BYTES", 40 * 24)  # 40 sums at a time
+    monkeypatch.setattr("valuefit.linalg.sketch.PIECE_BYTES", 16 * 24)  # pieces of 16 rows at most
+    monkeypatch.setattr("valuefit.linalg.sketch.CACHE_BYTES", 40 * 24)  # 40 sums at a time
     rng = np.random.default_rng(0)
     n, size = 4000, 200
     rows = rng.standard_normal((n, 3))
@@ -117,10 +116,10 @@ def test_sums_tell_C_as_well_as_if_all_rows_were_shuffled(monkeypatch, kind):
     ours, shuffled = [], []
     for seed in range(400):
         draw = np.random.default_rng(seed)
-        found = mix(n, size, draw, row_bytes=24, sum_bytes=24)
+        found = count_sketch(n, size, draw, row_bytes=24, sum_bytes=24)
         assert (found.piece, found.together) == (5, 40)
         X = np.zeros((size, 3))
-        mix_rows(kernel, here, ones, found, 0, found.groups, X)
+        sketch_rows(kernel, here, ones, found, 0, found.groups, X)
         ours.append(off(X))
         signed = draw.choice([-1.0, 1.0], (n, 1)) * rows[draw.permutation(n)]
         shuffled.append(off(signed.reshape(size, -1, 3).sum(axis=1)))
@@ -132,7 +131,7 @@ def test_sums_tell_C_as_well_as_if_all_rows_were_shuffled(monkeypatch, kind):
 @pytest.mark.parametrize("width", [20, 200, 1000, 4000])
 def test_neighbours_hardly_ever_share_a_sum(width):
     """They are alike in a log, and so would count twice or not at all."""
-    found = mix(5000, 2400, np.random.default_rng(0), row_bytes=8 * width, sum_bytes=16 * width)
+    found = count_sketch(5000, 2400, np.random.default_rng(0), row_bytes=8 * width, sum_bytes=16 * width)
     place_of = np.empty(found.total, int)
     for i, place, _ in places(found):
         place_of[i] = place

@@ -1,4 +1,4 @@
-"""Balanced coordinates: the matrix is that of the change of basis, the steps are exact, and sparse rows arrive."""
+"""The diagonal preconditioner: its matrix is that of the change of basis, steps are exact, sparse rows converge."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""C of mixed rows multiplied in float32: close to float64, checked afterwards, and refused where it would decide."""
+"""C of sketched rows multiplied in float32: close to float64, checked afterwards, and refused where it would decide."""
 
 import numpy as np
 import pytest
 
 import valuefit as vf
 from helpers.problems import chain, cosines
-from valuefit.problem import factor as whitening
+from valuefit.problem import factor as module
 from valuefit.problem.exact import Exact
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Small problems would not try it."""
-    monkeypatch.setattr(whitening, "SINGLE", 0.0)
+    monkeypatch.setattr(module, "MIN_FLOAT32_PASSES", 0.0)
 
 
 def both(problem, size):
-    return [whitening.sketch(problem, size=size, cross=False, allow_single=allow) for allow in (True, False)]
+    return [module.sketch(problem, size=size, cross=False, allow_float32=allow) for allow in (True, False)]
 
 
 def even(columns, n=900):
@@ -44,9 +44,9 @@ def test_half_the_passes_are_counted():
 @pytest.mark.parametrize("spread", [3.0, 0.7])
 def test_the_factor_is_bounded_by_C_as_it_says(spread):
     problem = cosines(1200, 15, spread=spread)
-    factor = whitening.factorise(problem, whitening.sketch(problem, size=60, cross=False))
+    factor = module.factorise(problem, module.sketch(problem, size=60, cross=False))
     L = np.zeros((15, 15))
-    L[factor.kept] = factor.factor
+    L[factor.kept] = factor.L
     slack = factor.excess * problem.C - L @ L.T
     assert np.linalg.eigvalsh(slack)[0] >= -1e-12 * np.abs(problem.C).max()
 
@@ -56,8 +56,8 @@ def test_columns_too_near_to_dependent_are_multiplied_again_in_float64():
     x = rng.standard_normal((901, 5))
     problem = chain(np.column_stack([x, x[:, 0] + 1e-4 * rng.standard_normal(901)]), rng.standard_normal(900))
     single, double = both(problem, 60)
-    found, expected = (whitening.factorise(problem, moments) for moments in (single, double))
-    assert found.factor.tobytes() == expected.factor.tobytes()
+    found, expected = (module.factorise(problem, moments) for moments in (single, double))
+    assert found.L.tobytes() == expected.L.tobytes()
     assert (found.excess, found.clear) == (expected.excess, expected.clear)
     assert found.passes > expected.passes + single.passes  # what was in vain counts too
 
@@ -76,14 +76,12 @@ def test_a_wrong_product_is_noticed():
     x = rng.standard_normal((901, 5))
     problem = chain(np.column_stack([x, x[:, 0] + 0.1 * rng.standard_normal(901)]), rng.standard_normal(900))
     single, double = both(problem, 60)
-    assert (
-        whitening.factorise(problem, single).factor.tobytes() != whitening.factorise(problem, double).factor.tobytes()
-    )
+    assert module.factorise(problem, single).L.tobytes() != module.factorise(problem, double).L.tobytes()
     C = single.C.copy()
     C[0, 5] *= 0.999
     C[5, 0] *= 0.999
-    found = whitening.factorise(problem, single._replace(C=C))
-    assert found.factor.tobytes() == whitening.factorise(problem, double).factor.tobytes()
+    found = module.factorise(problem, single._replace(C=C))
+    assert found.L.tobytes() == module.factorise(problem, double).L.tobytes()
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3])
@@ -94,15 +92,15 @@ def test_rounding_is_measured(size):
     E = size * 0.1 * (fault + fault.T) / 30
     L = np.linalg.cholesky(X.T @ X + E)
     true = np.abs(np.linalg.eigvalsh(np.linalg.solve(L, np.linalg.solve(L, E).T))).max()
-    assert 0.3 * true <= whitening.rounding(L, X) <= true * (1 + 1e-9)
+    assert 0.3 * true <= module.rounding(L, X) <= true * (1 + 1e-9)
     exact = np.linalg.cholesky(X.T @ X)
-    assert whitening.rounding(exact, X) <= 1e-12
+    assert module.rounding(exact, X) <= 1e-12
 
 
 @pytest.mark.parametrize("spread", [2.0, 0.5])
 def test_the_gap_is_what_krylov_says(monkeypatch, spread):
-    monkeypatch.setattr(whitening, "plan", lambda problem, growth=1.0: (int(growth * 4 * problem.k), False))
-    monkeypatch.setattr("valuefit.solvers.krylov.plan", whitening.plan)
+    monkeypatch.setattr(module, "plan", lambda problem, growth=1.0: (int(growth * 4 * problem.k), False))
+    monkeypatch.setattr("valuefit.problem.saddle_preconditioner.plan", module.plan)
     problem = cosines(3000, 40, spread=spread)
     result = vf.solve(problem, "krylov", tol=1e-8)
     assert result.status == "converged"

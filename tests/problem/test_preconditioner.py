@@ -1,4 +1,4 @@
-"""The metric: what it is made of, how rows are drawn by it, and that no log can make it a number that is none."""
+"""The preconditioner for stochastic steps: its matrices, sampling weights and steps, finite for any log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import naive
 import valuefit as vf
 from helpers.problems import problem_of
 from helpers.twins import Case, start_of
+from valuefit.linalg.cholesky import jittered_cholesky
 from valuefit.problem import preconditioner as module
-from valuefit.problem.preconditioner import FEWEST, FIRST, Metric, first_count, metric_cost, metric_fits, mixed_metric
+from valuefit.problem.preconditioner import (
+    FIRST_SKETCH_PASSES,
+    MIN_ROWS,
+    Metric,
+    first_count,
+    metric_cost,
+    metric_fits,
+    mixed_metric,
+)
 
 KINDS = {
     "on-policy": {},
@@ -250,7 +259,7 @@ def test_the_scale_of_a_feature_is_taken_out() -> None:
 
 def test_products_that_overflow_are_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"range of numbers.*Rescale"):
-        module._factor(np.full((2, 2), np.inf))
+        jittered_cholesky(np.full((2, 2), np.inf))
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------
@@ -259,11 +268,11 @@ def test_products_that_overflow_are_refused_with_a_sentence() -> None:
 def test_the_first_sample_costs_a_few_passes_or_is_everything() -> None:
     cheap = walk(np.random.default_rng(0).normal(size=(2001, 5)))
     assert first_count(cheap) == cheap.n
-    dear = walk(np.random.default_rng(0).normal(size=(2001, 200)))
-    count = first_count(dear)
-    assert FEWEST * dear.k <= count < dear.n
-    each = dear.cost.flops(2 * dear.k * dear.d + dear.k**2)
-    assert count * each <= FIRST or count == FEWEST * dear.k
+    costly = walk(np.random.default_rng(0).normal(size=(2001, 200)))
+    count = first_count(costly)
+    assert MIN_ROWS * costly.k <= count < costly.n
+    each = costly.cost.flops(2 * costly.k * costly.d + costly.k**2)
+    assert count * each <= FIRST_SKETCH_PASSES or count == MIN_ROWS * costly.k
 
 
 @pytest.mark.parametrize("settings", [{}, {"metric": "identity"}], ids=str)
@@ -275,7 +284,7 @@ def test_a_larger_sample_costs_more(settings: dict) -> None:
     assert metric_cost(problem, problem.n) == metric_cost(problem, 10 * problem.n) > problem.cost.moments
 
 
-def test_matrices_without_room_or_steps_to_tell_them_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_that_exceed_memory_or_have_too_few_steps_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Case().log()
     assert metric_fits(problem_of(log))
     assert not metric_fits(walk(np.random.default_rng(0).normal(size=(40, 20))))

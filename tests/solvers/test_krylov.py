@@ -1,5 +1,7 @@
 """Krylov: what it minimises, what its sketch guarantees, what it costs, and what it does when it cannot."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 import naive
 import valuefit as vf
 from helpers.problems import Oracle, chain, collinear, cosines, hard, problem_of, slow_process, small
-from valuefit.problem import factor as whitening
+from valuefit.problem import factor as module
 from valuefit.problem.exact import Exact
+from valuefit.problem.saddle_preconditioner import energy_below
 from valuefit.solvers.krylov import Krylov
 
 FEW_ROWS = {"fixed point": {}, "ratio": {"ratio": True}, "trace": {"trace": 0.7}, "ridge": {"ridge": 1e-2}}
@@ -47,25 +50,27 @@ def unit_images(function, size):
 
 
 @pytest.mark.parametrize("kind", FEW_ROWS)
-def test_iterates_minimise_the_measured_residual_over_the_krylov_space(monkeypatch, kind):
-    monkeypatch.setattr(whitening, "MOST", 6.0)
+def test_iterates_minimise_the_norm_of_the_residual_over_the_krylov_space(monkeypatch, kind):
+    monkeypatch.setattr(module, "MAX_ROWS", 6.0)
     problem = cosines(600, 12, **FEW_ROWS[kind])
     path = states(problem, 4)
-    system = path[0].memory.system
-    assert system.whitening.excess > 1
+    system = path[0].memory.equations
+    assert system.preconditioner.excess > 1
     A, b, C = problem.moments()
     if problem.ridge:
         K = np.block([[problem.ridge * np.eye(12), -A.T], [A, C]])
         f = np.concatenate([np.zeros(12), b])
     else:
         K, f = A, b
-    inverse = unit_images(lambda r: system.direction(r, system.measure(r)), len(f))
-    measure = unit_images(system.measure, len(f))
+    inverse = unit_images(lambda r: system.direction(r, system.dual(r)), len(f))
+    norm = unit_images(system.dual, len(f))
+    np.testing.assert_allclose(norm, norm.T, rtol=1e-9, atol=1e-9 * np.abs(norm).max())
+    half = np.linalg.cholesky((norm + norm.T) / 2).T
     np.testing.assert_allclose(unit_images(system.apply, len(f)), K, atol=1e-12)
     powers = [inverse @ f]
     for count, state in enumerate(path[1:], start=1):
         basis = np.linalg.qr(np.column_stack(powers))[0]
-        best = basis @ np.linalg.lstsq(measure @ K @ basis, measure @ f, rcond=None)[0]
+        best = basis @ np.linalg.lstsq(half @ K @ basis, half @ f, rcond=None)[0]
         np.testing.assert_allclose(state.memory.x, best, rtol=1e-6, atol=1e-8 * np.abs(best).max())
         powers.append(inverse @ (K @ powers[-1]))
         assert count == len(state.memory.basis)
@@ -73,7 +78,7 @@ def test_iterates_minimise_the_measured_residual_over_the_krylov_space(monkeypat
 
 @pytest.mark.parametrize("kind", FEW_ROWS)
 def test_the_residual_that_is_tracked_is_the_true_one(monkeypatch, kind):
-    monkeypatch.setattr(whitening, "MOST", 6.0)
+    monkeypatch.setattr(module, "MAX_ROWS", 6.0)
     problem = cosines(900, 20, spread=0.4, **FEW_ROWS[kind])
     for state in states(problem, 12):
         B = problem.B(state.theta, state.w)
@@ -99,7 +104,7 @@ def test_the_sketch_is_at_most_excess_times_C(seed, d, n, cross):
     rng = np.random.default_rng(seed)
     rows = rng.standard_t(1.5, (n + 1, d))
     problem = chain(rows, rng.standard_normal(n))
-    sketched = whitening.sketch(problem, size=2 * d, cross=cross)
+    sketched = module.sketch(problem, size=2 * d, cross=cross)
     slack = sketched.excess * problem.C - sketched.C
     assert np.linalg.eigvalsh(slack)[0] >= -1e-9 * np.abs(problem.C).max() * sketched.excess
     assert sketched.excess == -(-n // (2 * d))
@@ -114,17 +119,15 @@ def test_the_factor_is_close_whatever_the_rows(kind):
         rows[:, 3] = 0.0
         rows[1717, 3] = 1.0
     problem = chain(rows, rng.standard_normal(4000))
-    factor = whitening.factorise(problem, whitening.sketch(problem, size=320, cross=False))
-    white = np.array([factor.half(column) for column in problem.C])
-    values = np.linalg.eigvalsh(np.array([factor.half(column) for column in white.T]))
+    factor = module.factorise(problem, module.sketch(problem, size=320, cross=False))
+    values = np.sort(np.linalg.eigvals(unit_images(factor.dual, 20) @ problem.C).real)
     assert values[0] >= 1 / factor.likely
     assert values[-1] <= 5
 
 
 def test_few_distinct_rows_are_all_taken():
     problem = Oracle(0).problem()
-    system = states(problem, 0)[0].memory.system
-    assert system.whitening.excess == 1.0
+    assert states(problem, 0)[0].memory.equations.preconditioner.excess == 1.0
 
 
 @pytest.mark.parametrize("cross", [False, True])
@@ -132,18 +135,18 @@ def test_dependent_columns_are_left_out_of_the_factor(cross):
     rng = np.random.default_rng(0)
     x = slow_process(rng, 900, 6)
     problem = chain(np.column_stack([x, x[:, 0] + x[:, 1], np.zeros(901)]), rng.standard_normal(900))
-    factor = whitening.factorise(problem, whitening.sketch(problem, size=60, cross=cross))
+    factor = module.factorise(problem, module.sketch(problem, size=60, cross=cross))
     assert len(factor.kept) == 6
     assert factor.clear
     r = problem.b
-    assert np.sum(factor.half(r) ** 2) * factor.excess >= r @ np.linalg.pinv(problem.C, rcond=1e-13) @ r
+    assert r @ factor.dual(r) * factor.excess >= r @ np.linalg.pinv(problem.C, rcond=1e-13) @ r
 
 
 def test_energy_from_below():
     problem = cosines(900, 15)
-    factor = whitening.factorise(problem, whitening.sketch(problem, size=60, cross=False))
+    factor = module.factorise(problem, module.sketch(problem, size=60, cross=False))
     true = problem.b @ np.linalg.solve(problem.C, problem.b)
-    below, passes = whitening.energy_below(problem, factor, problem.b)
+    below, passes = energy_below(problem, factor, problem.b)
     assert 0.6 * true <= below <= true
     assert passes == 0.5
 
@@ -200,7 +203,7 @@ def test_what_is_read_is_counted(monkeypatch, kind):
         method = getattr(problem, name)
         monkeypatch.setattr(problem, name, lambda *x, method=method, name=name: (calls.append(name), method(*x))[1])
     result = vf.solve(problem, "krylov", tol=1e-6)
-    setup = states(problem, 0)[0].memory.system.passes
+    setup = states(problem, 0)[0].memory.equations.preconditioner.passes
     assert setup > 1
     assert result.passes >= len(calls) - 1 + setup - 1
 
@@ -263,14 +266,44 @@ def test_a_doubtful_rank_with_a_ridge_is_solved_directly_and_the_message_says_so
     assert Exact(problem).gap(result.theta) <= 1e-6
 
 
+def test_the_direct_solve_goes_on_from_the_same_budget_and_history():
+    """The passes of both count, and a failed attempt is not hidden."""
+    rng = np.random.default_rng(0)
+    x = slow_process(rng, 1500, 2)
+    rows = np.exp(-((x[:, None] - x[rng.integers(0, 1500, 60)]) ** 2).sum(axis=2) / 8)
+    problem = chain(rows, x[:-1, 0], ridge=1e-6)
+    result, direct = (vf.solve(problem, name, tol=1e-6) for name in ("krylov", "lstd"))
+    assert (result.solver, direct.solver) == ("lstd", "lstd")
+    assert result.theta.tobytes() == direct.theta.tobytes()
+    setup = states(problem, 0)[0].memory.equations.preconditioner.passes
+    assert result.passes >= direct.passes + setup
+    assert len(result.history) > len(direct.history)
+    assert (np.diff(result.history["passes"]) >= 0).all()
+
+
+def test_without_memory_for_the_moments_it_goes_on(monkeypatch):
+    problem = cell("even")
+    state = states(problem, 3)[-1]
+    stalled = replace(state, memory=state.memory._replace(stalled=True))
+    monkeypatch.setattr("valuefit.solvers.krylov.affordable", lambda *problem, **limits: False)
+    _, info = Krylov().epoch(problem, stalled, np.random.default_rng(0))
+    assert info.finished
+    assert info.note.startswith("Krylov iterations stalled at")
+    monkeypatch.setattr("valuefit.solvers.krylov.memory_limit", lambda: 1000)
+    after, info = Krylov().epoch(problem, stalled, np.random.default_rng(0))
+    assert not info.finished
+    assert not after.memory.stalled
+    assert np.array_equal(after.theta, state.theta)
+
+
 def test_the_sketch_grows_when_progress_stalls(monkeypatch):
     problem = cell("even")
-    monkeypatch.setattr(whitening, "FEWEST", 1.0)
-    monkeypatch.setattr(whitening, "MOST", 1.0)
-    monkeypatch.setattr("valuefit.solvers.krylov.HOPELESS", 2)
+    monkeypatch.setattr(module, "MIN_ROWS", 1.0)
+    monkeypatch.setattr(module, "MAX_ROWS", 1.0)
+    monkeypatch.setattr("valuefit.solvers.krylov.STALL_WINDOWS", 2)
     result = vf.solve(problem, "krylov", tol=1e-6)
     path = states(problem, 40)
-    growths = [state.memory.system.growth for state in path if state.memory]
+    growths = [state.memory.growth for state in path if state.memory]
     assert growths[0] == 1.0
     assert growths[-1] >= 4.0
     assert result.status == "converged"
@@ -300,7 +333,7 @@ def test_hard_problems_are_solved(kind):
 
 def tiled(monkeypatch, **settings):
     """Sparse rows of which no triangular factor is made."""
-    monkeypatch.setattr("valuefit.solvers.krylov.SPARSE_LIMIT", 0.0)
+    monkeypatch.setattr("valuefit.problem.saddle_preconditioner.MAX_DENSE_PASSES", 0.0)
     rng = np.random.default_rng(0)
     rows = sparse.random_array((2001, 80), density=0.08, rng=rng, format="csr")
     return chain(rows, rng.standard_normal(2000), **settings)

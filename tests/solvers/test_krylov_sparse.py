@@ -1,4 +1,4 @@
-"""Tile coding with many features: krylov with a sparse C, its word about the gap, and what it does without room."""
+"""Tile coding with many features: krylov with a sparse C, the gap that it reports, and what it does without memory."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,9 @@ from valuefit.datasets.ar1 import ar1_log
 from valuefit.engine import certificate
 from valuefit.engine.certificate import Certificate
 from valuefit.features import Tiles
-from valuefit.linalg.gauss_seidel import Relaxation
-from valuefit.linalg.sparse_cholesky import SparseFactor
-from valuefit.problem import factor as whitening
+from valuefit.problem import saddle_preconditioner as module
 from valuefit.problem.exact import Exact
+from valuefit.problem.saddle_preconditioner import Diagonal, GaussSeidelSweeps, SparseCholesky
 from valuefit.solvers.krylov import Krylov
 
 KINDS = {
@@ -39,16 +38,15 @@ def tiled(n=1500, bins=6, *, hashed=None, ratio=False, **settings):
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
     """No dense moments and factors: these small problems stand for wide ones."""
-    monkeypatch.setattr("valuefit.solvers.krylov.SPARSE_LIMIT", 0.0)
-    monkeypatch.setattr("valuefit.problem.factor.affordable", lambda problem, **limits: False)
+    monkeypatch.setattr(module, "affordable", lambda problem, **limits: False)
     monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
 
 
 @pytest.mark.parametrize("way", ["factor", "sweeps"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gap_is_reached_and_the_word_is_true(monkeypatch, way, kind):
+def test_the_gap_is_reached_and_reported_truly(monkeypatch, way, kind):
     if way == "sweeps":
-        monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
+        monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
     problem = tiled(**KINDS[kind])
     exact = Exact(problem)
     assert kind == "identity" or len(problem.C_spectrum[0]) < problem.d - len(problem.dead)
@@ -62,30 +60,28 @@ def test_the_gap_is_reached_and_the_word_is_true(monkeypatch, way, kind):
 def test_how_C_is_used(monkeypatch):
     problem = tiled()
 
-    def factor(problem):
+    def made(problem):
         state, _ = Krylov().init(problem, np.zeros(problem.d), np.zeros(problem.k))
-        return state.memory.system.whitening.factor
+        return type(state.memory.equations.preconditioner)
 
-    assert isinstance(factor(problem), SparseFactor)
-    assert isinstance(factor(tiled(ridge=0.1)), SparseFactor)
-    monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
-    assert isinstance(factor(problem), Relaxation)
-    assert isinstance(factor(tiled(ridge=0.1)), np.ndarray)
-    monkeypatch.setattr(whitening, "memory_limit", lambda: 1000)
-    assert isinstance(factor(problem), np.ndarray)
+    assert made(problem) == made(tiled(ridge=0.1)) == SparseCholesky
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
+    assert made(problem) == made(tiled(ridge=0.1)) == GaussSeidelSweeps
+    monkeypatch.setattr(module, "memory_limit", lambda: 1000)
+    assert made(problem) == made(tiled(ridge=0.1)) == Diagonal
 
 
 def test_a_factor_takes_fewer_iterations_than_a_diagonal(monkeypatch):
     problem = tiled(4000, 16)
     counts = []
     for limit in (1 << 34, 1000):
-        monkeypatch.setattr(whitening, "memory_limit", lambda limit=limit: limit)
+        monkeypatch.setattr(module, "memory_limit", lambda limit=limit: limit)
         counts.append(len(vf.solve(problem, "krylov", tol=1e-6, max_passes=5000).history))
     assert 2 * counts[0] < counts[1]
 
 
-def test_without_room_for_a_sparse_C_the_diagonal_still_gets_there(monkeypatch):
-    monkeypatch.setattr(whitening, "memory_limit", lambda: 1000)
+def test_without_memory_for_a_sparse_C_the_diagonal_converges(monkeypatch):
+    monkeypatch.setattr(module, "memory_limit", lambda: 1000)
     problem = tiled()
     result = vf.solve(problem, "krylov", tol=1e-4, max_passes=5000)
     assert Exact(problem).gap(result.theta) <= 1e-3
@@ -95,20 +91,20 @@ def test_passes_count_the_factor_and_the_sweeps(monkeypatch):
     problem = tiled()
     start = np.zeros(problem.d), np.zeros(problem.k)
     state, info = Krylov().init(problem, *start)
-    moment = whitening.sparse_moment(problem, limit=np.inf)
+    moment = module.sparse_moment(problem, limit=np.inf)
     assert info.passes >= 1 + problem.cost.C + problem.cost.flops(moment.plan.flops)
-    size = state.memory.system.whitening.factor.size
-    assert state.memory.system.each == problem.cost.reads(2 * size)
-    monkeypatch.setattr(whitening, "SPARSE_FACTOR", 0.0)
+    found = state.memory.equations.preconditioner
+    assert found.apply_passes == problem.cost.reads(2 * found.factor.size)
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
     state, info = Krylov().init(problem, *start)
-    system = state.memory.system
+    found = state.memory.equations.preconditioner
     assert info.passes > 1 + problem.cost.C
-    assert system.each >= problem.cost.reads(system.inner * system.whitening.matrix.nnz)
+    assert found.apply_passes >= problem.cost.reads(found.inner * found.matrix.inside.nnz)
 
 
-@pytest.mark.parametrize("limit", [whitening.SPARSE_FACTOR, 0.0], ids=["factor", "sweeps"])
+@pytest.mark.parametrize("limit", [module.MAX_SPARSE_PASSES, 0.0], ids=["factor", "sweeps"])
 def test_the_certificate_with_a_sparse_C_is_close_to_the_truth(monkeypatch, limit):
-    monkeypatch.setattr(whitening, "SPARSE_FACTOR", limit)
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", limit)
     problem = tiled()
     exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
     noise = np.random.default_rng(0).standard_normal(problem.d)
@@ -118,9 +114,9 @@ def test_the_certificate_with_a_sparse_C_is_close_to_the_truth(monkeypatch, limi
         assert 0.9 * exact.gap(theta) <= bound <= 2 * exact.gap(theta)
 
 
-@pytest.mark.parametrize("limit", [whitening.SPARSE_FACTOR, 0.0], ids=["factor", "sweeps"])
-def test_nearly_equal_features_do_not_extract_a_false_word(monkeypatch, limit):
-    monkeypatch.setattr(whitening, "SPARSE_FACTOR", limit)
+@pytest.mark.parametrize("limit", [module.MAX_SPARSE_PASSES, 0.0], ids=["factor", "sweeps"])
+def test_nearly_equal_features_get_no_false_certificate(monkeypatch, limit):
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", limit)
     problem = hard("nearly equal sparse pairs")
     exact, evidence = Exact(problem), Certificate(problem, np.zeros(problem.d))
     for passes in (20, 60):
@@ -129,13 +125,13 @@ def test_nearly_equal_features_do_not_extract_a_false_word(monkeypatch, limit):
         assert bound is None or bound >= 0.1 * exact.gap(theta)
 
 
-def test_a_rank_in_doubt_is_not_vouched_for():
+def test_a_rank_in_doubt_has_no_known_excess():
     rng = np.random.default_rng(0)
     one = sparse.random_array((1001, 40), density=0.05, rng=rng, format="csr")
     other = one + 2e-6 * sparse.random_array((1001, 40), density=0.05, rng=rng, format="csr")
     rows = sparse.hstack([one, other]).tocsr()
     problem = vf.Problem.from_rows(rows, np.arange(1000), np.arange(1, 1001), rng.standard_normal(1000), 0.9)
-    moment = whitening.sparse_moment(problem, limit=np.inf)
-    found = whitening.sparse_whitening(problem, moment)
+    moment = module.sparse_moment(problem, limit=np.inf)
+    found = module.sparse_preconditioner(problem, moment, ridge=0.0)
     assert not found.clear
     assert found.excess == np.inf

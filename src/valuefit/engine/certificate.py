@@ -1,4 +1,4 @@
-"""The evidence behind the word "converged": an upper bound of the gap, and what it cost."""
+"""Certificates of convergence: upper bounds of the gap, and their cost in passes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import scipy.linalg as linalg
 
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
-from valuefit.problem.factor import Whitening, identity_whitening, whiten
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_preconditioner import Preconditioner, precondition
 from valuefit.typing import Array
 
-PROBES = 8  # conjugate-gradient steps on a random vector that tell how far a diagonal preconditioner is off
-FREE_PASSES = 5.0  # passes up to which the moments are formed without weighing costs
-SLACK = 2.0  # the smallest Ritz value seen may be this far above the smallest eigenvalue
-STRICT = (
-    1e-5  # part of the energy that the residual must fall below with a diagonal, which cannot see dependent columns
-)
+PROBE_STEPS = 8  # conjugate-gradient steps on a random vector that estimate the accuracy of a diagonal preconditioner
+FREE_PASSES = 5.0  # the moments are formed without further conditions where that costs at most this
+RITZ_MARGIN = 2.0  # assumed maximum of the smallest Ritz value over the smallest eigenvalue
+# where `excess` is not known, the residual must fall below this part of the energy, for columns may be dependent
+MAX_RESIDUAL_WITHOUT_EXCESS = 1e-5
 
 
 class Certificate:
@@ -27,9 +26,9 @@ class Certificate:
     Where forming the moments is cheap the gap is computed exactly. Otherwise, with e = b - A theta - C w:
     for a square A at ridge 0, F* is 0 unless A is singular and F(theta) = 1/2 r' C^+ r with r = b - A theta;
     for ridge > 0, any w bounds F* from below, and F(theta) - F* <= |ridge theta - A' w|^2 / (2 ridge)
-    + 1/2 e' C^+ e. The energies come from conjugate gradients on C, preconditioned by the factor of a sketch, of
-    which it is certain how far it is off; where only a diagonal is affordable, Ritz values tell. What remains
-    (rectangular or singular A at ridge 0) needs the moments, if `allowance` permits.
+    + 1/2 e' C^+ e. The energies come from conjugate gradients on C; their error is bounded by the `excess` of the
+    preconditioner, or where that is not known, estimated by Ritz values. What remains (rectangular or singular A at
+    ridge 0) needs the moments, if `allowance` permits.
     """
 
     def __init__(self, problem: Problem, start: Array) -> None:
@@ -38,22 +37,22 @@ class Certificate:
         self._allowance = 0.0
         self.objective: float | None = None
         self._exact: Exact | None = None
-        self._made: Whitening | None = None
-        self._ritz = 1.0  # the smallest eigenvalue of C preconditioned by its diagonal, as far as it was seen
+        self._made: Preconditioner | None = None
+        self._ritz = 1.0  # the smallest Ritz value of C~^+ C so far
         self._b_energy: float | None = None
-        self._own_scale = 0.0  # of F(0) - F*, from below, by theta itself
+        self._own_scale = 0.0  # a lower bound of F(0) - F* from theta
         self._unit: float | None = None
-        self._moments_known = False  # where the solver has formed and counted them already
-        self._offered: Whitening | None = None
+        self._moments_known = False  # whether the solver has formed and counted them
+        self._offered: Preconditioner | None = None
 
-    def offer(self, *, moments: bool, whitening: Whitening | None) -> None:
-        """What a solver has made already, and counted."""
+    def offer(self, *, moments: bool, whitening: Preconditioner | None) -> None:
+        """Use the moments or the preconditioner of C that a solver has made and counted."""
         self._moments_known = self._moments_known or moments
         self._offered = whitening or self._offered
 
     @property
     def exact_cost(self) -> float:
-        """Passes that forming and decomposing the moments is worth; infinite where they do not fit."""
+        """Passes to form and decompose the moments; infinite where they do not fit into memory."""
         problem, k, d = self.problem, self.problem.k, self.problem.d
         if 16 * k * (k + d) > memory_limit():
             return np.inf
@@ -61,13 +60,13 @@ class Certificate:
 
     @property
     def cheap(self) -> bool:
-        """Whether another look costs next to nothing."""
+        """Whether an evaluation costs next to nothing."""
         return self._exact is not None or self.exact_cost <= FREE_PASSES
 
     def gap(self, theta: Array, w: Array, *, tol: float, allowance: float) -> float | None:
         """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes.
 
-        It need not be close when it is far from `tol` anyway, and is infinite once that is plain.
+        It may be loose where the gap is far above `tol`, and is infinite where the gap is at least ten times that.
         """
         problem, self._allowance = self.problem, allowance
         if self._exact is not None or self.exact_cost <= min(FREE_PASSES, allowance):
@@ -107,7 +106,7 @@ class Certificate:
         below, upper = self._energy(-g_w, beyond=self._far(tol))
         if upper is None and below > self._far(tol):
             return np.inf
-        if upper is None or not self._whitening.clear:  # which directions of C count as zero decides F, then
+        if upper is None or not self._preconditioner.clear:  # F then depends on which directions of C count as zero
             return None
         # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
         y = problem.b - r
@@ -125,7 +124,7 @@ class Certificate:
         return gap
 
     def _dual_excess(self, g_theta: Array, e: Array, excess: float) -> float:
-        """How much a better w would tighten the bound, from below: 1/2 h' K^-1 h, K = C + A A' / ridge, h = b - K w."""
+        """The reduction of the bound by the best w, from below: 1/2 h' K^-1 h, K = C + A A' / ridge, h = b - K w."""
         problem = self.problem
 
         def K_dot(x: Array) -> Array:
@@ -151,7 +150,7 @@ class Certificate:
         return excess / scale if scale > 0 else np.inf
 
     def _far(self, tol: float) -> float:
-        """An energy that is plainly too large: F(theta) - F* would be ten times what `tol` allows."""
+        """An energy that is certainly too large: F(theta) - F* would be ten times what `tol` allows."""
         return 10 * tol * self._energy_of_b() if self.problem.b.any() and tol > 0 else np.inf
 
     def _start_excess(self) -> float:
@@ -162,7 +161,7 @@ class Certificate:
         return self._unit
 
     def _energy_of_b(self) -> float:
-        """b' C^+ b from below: the steps that still bring a twentieth."""
+        """b' C^+ b from below, by conjugate gradients until a step adds less than a twentieth."""
         if self._b_energy is None:
             b, energy = self.problem.b, 0.0
             if self.problem.identity:
@@ -176,18 +175,18 @@ class Certificate:
         return self._b_energy
 
     def _energy(self, r: Array, beyond: float = np.inf) -> tuple[float, float | None]:
-        """r' C^+ r from below, and from above if the iteration settled, by preconditioned conjugate gradients.
+        """r' C^+ r from below, and from above if the iteration converged, by preconditioned conjugate gradients.
 
-        With a diagonal preconditioner, which takes many, it ends without the second where the first gets `beyond`.
+        Where `excess` is not known, it ends without the second as soon as the first exceeds `beyond`.
         """
         if self.problem.identity:
             return float(r @ r), float(r @ r)
-        energy, certain = 0.0, np.isfinite(self._whitening.excess)
+        energy, certain = 0.0, np.isfinite(self._preconditioner.excess)
         for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60 if certain else 1000):
-            # what is left is |residual|^2 in C^+, at most its size in the preconditioner over the smallest eigenvalue
+            # the error is |residual|^2 in C^+, at most that in C~^+ over the smallest eigenvalue of C~^+ C
             self._ritz = min(self._ritz, ritz)
-            above = left * (self._whitening.excess if certain else SLACK / self._ritz)
-            if above <= 0.2 * energy and (certain or left <= STRICT * energy):
+            above = left * (self._preconditioner.excess if certain else RITZ_MARGIN / self._ritz)
+            if above <= 0.2 * energy and (certain or left <= MAX_RESIDUAL_WITHOUT_EXCESS * energy):
                 return energy, energy + above
             if not certain and energy > beyond:
                 return energy, None
@@ -198,19 +197,17 @@ class Certificate:
         if matrix is None:
             self.passes += 1
             return self.problem.C_dot(x)
-        self.passes += self.problem.cost.sparse_product(matrix.nnz)
-        out = np.zeros(self.problem.k)
-        out[self._whitening.kept] = matrix @ x[self._whitening.kept]
-        return out
+        self.passes += self.problem.cost.sparse_product(matrix.inside.nnz)
+        return matrix @ x
 
     def _conjugate_gradients(
         self, product: Callable[[Array], Array], r: Array, most: int
     ) -> Iterator[tuple[float, float, float]]:
         """Energies of the solution so far (rising to r' S^+ r), preconditioned residuals, smallest Ritz values."""
-        energy, z = 0.0, self._whitening.solve(r)
+        energy, z = 0.0, self._preconditioner.dual(r)
         p, left = z, float(r @ z)
-        diagonal: list[float] = []  # of the Lanczos matrix that conjugate gradients build on the way
-        beside: list[float] = []
+        diagonal: list[float] = []  # of the Lanczos matrix
+        off_diagonal: list[float] = []
         alpha = beta = 0.0
         for _ in range(min(most, int(self._allowance))):
             Sp = product(p)
@@ -221,26 +218,25 @@ class Certificate:
             alpha = left / curvature
             energy += left * alpha
             r = r - alpha * Sp
-            z = self._whitening.solve(r)
+            z = self._preconditioner.dual(r)
             before, left = left, max(float(r @ z), 0.0)
             beta = left / before
-            ritz = linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(beside), select="i", select_range=(0, 0))[0]
+            ritz = linalg.eigvalsh_tridiagonal(
+                np.array(diagonal), np.array(off_diagonal), select="i", select_range=(0, 0)
+            )[0]
             yield energy, left, float(max(ritz, 1e-300))
-            beside.append(np.sqrt(beta) / alpha)
+            off_diagonal.append(np.sqrt(beta) / alpha)
             p = z + beta * p
 
     @property
-    def _whitening(self) -> Whitening:
+    def _preconditioner(self) -> Preconditioner:
         if self._made is None:
-            if self.problem.identity:
-                self._made = identity_whitening(self.problem)
-            elif self._offered is not None:
-                self._made = self._offered
-            else:
-                self._made = whiten(self.problem, limit=0.5 * self._allowance)
-                self.passes += self._made.passes
+            self._made = self._offered
+            if self._made is None or self.problem.identity:
+                own = precondition(self.problem, limit=0.5 * self._allowance, with_A=False)
+                self._made, self.passes = own, self.passes + own.passes
             if not np.isfinite(self._made.excess):
                 probe = np.random.default_rng(1).standard_normal(self.problem.k)
-                for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBES):
+                for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBE_STEPS):
                     self._ritz = min(self._ritz, ritz)
         return self._made

@@ -67,29 +67,41 @@ def solve(
     refuse(solver, problem)
     theta, w = _start(problem, init)
     true_gap = _true_gap(problem, reference, theta)
-    solvers: list[str | Solver] = [solver]
-    why = ""
+    solvers, why = [solver], ""
     if isinstance(solver, Auto):
         names, why = rank(problem, FINEST_GAP if tol == "statistical" else float(tol), solver.memory)
-        solvers = [*names]
-    for place, candidate in enumerate(map(find, solvers), 1):
-        last = place == len(solvers)
-        budget = Budget(max_passes, max_seconds)
-        history = History(problem, budget, true_gap, callback)
+        solvers = [find(name) for name in names]
+    solvers = _with_fallbacks(solvers)
+    budget = Budget(max_passes, max_seconds)
+    history = History(problem, budget, true_gap, callback)
+    for candidate, following in zip(solvers, [*solvers[1:], None], strict=True):
         rule: StoppingRule = Statistical(problem, reported) if tol == "statistical" else Gap(float(tol))
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                result = _run(problem, candidate, rule, budget, history, theta, w, np.random.default_rng(seed))
+                result, note = _run(problem, candidate, rule, budget, history, theta, w, np.random.default_rng(seed))
         except MemoryError as error:
-            if last:
+            if following is None:
                 raise
             why += f" {candidate.name} did not fit into memory ({error})."
             continue
-        if last or result.status not in ("diverged", "singular"):
+        if following is None or result.status not in ("diverged", "singular"):
             break
-        why += f" {candidate.name} ended as {result.status}, so the next was taken."
+        if candidate.fallback == following.name:
+            why += f" {note or f'{candidate.name} gave up'}; this was solved directly, as by '{following.name}'."
+        else:
+            why += f" {candidate.name} ended as {result.status}, so the next was taken."
     tol = tol if tol == "statistical" else float(tol)
-    return replace(result, message=f"{result.message} {why}".strip(), tol=tol, seed=int(seed))
+    return replace(result, message=f"{result.message} {why.strip()}".strip(), tol=tol, seed=int(seed))
+
+
+def _with_fallbacks(solvers: list[Solver]) -> list[Solver]:
+    """Each solver followed by its fallback, none of them twice."""
+    chain: dict[str, Solver] = {}
+    for solver in solvers:
+        chain.setdefault(solver.name, solver)
+        if solver.fallback is not None:
+            chain.setdefault(solver.fallback, find(solver.fallback))
+    return list(chain.values())
 
 
 def _run(
@@ -101,8 +113,8 @@ def _run(
     theta: Array,
     w: Array,
     rng: np.random.Generator,
-) -> Result:
-    """Epochs of one solver until the rule is satisfied, the method is finished, or the budget is spent."""
+) -> tuple[Result, str]:
+    """Epochs of one solver until the rule is satisfied, the method is finished, or the budget is spent; its note."""
     state = State(theta, w)
     guard = DivergenceGuard(problem, solver, state)
     test = ConvergenceTest(problem, theta, rule, budget, history)
@@ -144,7 +156,7 @@ def _run(
         source = "callback" if isinstance(error, StoppedByCallback) else "keyboard"
         status, message = "interrupted", f"Stopped by the {source}; this is the best iterate so far."
         state = guard.better(state)
-    return _result(problem, solver, state, status, [message, note], guard, test, budget, history)
+    return _result(problem, solver, state, status, [message, note], guard, test, budget, history), note
 
 
 def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:

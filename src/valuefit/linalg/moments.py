@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg.blas as blas
 import scipy.sparse as sparse
 
-from valuefit.linalg.fronts import gram
+from valuefit.linalg.sparse_cholesky import gram
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import cross_sparse, mixed_rows
 from valuefit.rows.storage import BLOCK_BYTES, Rows

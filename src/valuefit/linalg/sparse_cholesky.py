@@ -9,19 +9,19 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
-from valuefit.linalg.fronts import back_fronts, dissect, half_fronts
+from valuefit.linalg.cholesky import CLEAR_PIVOT, pivoted_cholesky
+from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
-LEAF = 48  # vertices that are not parted any further
-ZERO = 1e-13  # of a column of length 1, left over by the others: below, it depends on them but for rounding
-GREY = 1e-11  # above, it certainly does not
+LEAF = 48  # largest part that is not dissected further
+ZERO_PIVOT = 1e-13  # a column of unit length with a smaller pivot depends on the others but for rounding
 
 
 class Plan(NamedTuple):
-    """How a matrix will be factorised: `order` of its columns; front i has columns starts[i] to starts[i + 1].
+    """The symbolic factorisation: `order` of the columns; front i has columns starts[i] to starts[i + 1].
 
-    below: for each front, the later columns that it touches. parent: the front that takes its remainder in, -1 for
-    none. numbers: how many the factor will hold. flops: what it will cost. peak: numbers kept on the way.
+    below: for each front, the later columns with an entry in it. parent: the front that its Schur complement is
+    added to, -1 for none. numbers: entries of the factor. flops: operations. peak: most numbers stored at a time.
     """
 
     order: Array
@@ -35,9 +35,9 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseFactor:
-    """L with L L' = S on the columns `kept`; the others depend on them and take no part.
+    """L with L L' = S on the columns `kept`; the others depend on them and are left out.
 
-    clear: whether the rank is beyond doubt. numbers: how many it holds.
+    clear: whether the rank is beyond doubt. size: entries stored.
     """
 
     order: Array
@@ -58,6 +58,10 @@ class SparseFactor:
     def rank(self) -> int:
         return int(self.ranks.sum())
 
+    def solve(self, r: Array) -> Array:
+        """(L L')^-1 r, zero where columns depend on others."""
+        return self.back(self.half(r))
+
     def half(self, r: Array) -> Array:
         """L^-1 r, zero where columns depend on others."""
         y = (r * self.scale)[self.order]
@@ -72,7 +76,7 @@ class SparseFactor:
 
 
 def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
-    """Nested dissection of the graph of S, or None where the factor would cost more than this."""
+    """Nested dissection of the graph of S, or None where the factor would exceed these operations or numbers."""
     n = S.shape[0]
     parts = dissect(S.indptr, S.indices, leaf=LEAF, largest=(3 * flops) ** (1 / 3))
     if parts is None:
@@ -104,9 +108,9 @@ def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
 
 
 def factorise(S: Any, plan: Plan) -> SparseFactor:
-    """Front by front: dense Cholesky with pivots among its columns, the rest handed on to the next front.
+    """Multifrontal: dense Cholesky with pivots in each front; its Schur complement is added to the parent.
 
-    As the remainder of a semi-definite matrix is semi-definite, a column whose own entry there is zero is zero.
+    The Schur complement of a semi-definite matrix is semi-definite, so a column whose diagonal entry is zero is zero.
     """
     n = S.shape[0]
     diagonal = S.diagonal()
@@ -119,7 +123,7 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
     places = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     rows = np.empty(offsets[-1], np.int64)
     values = np.zeros(places[-1])
-    left: dict[int, list[tuple[Array, Array]]] = {}  # what children hand on
+    left: dict[int, list[tuple[Array, Array]]] = {}  # Schur complements of the children
     position, moved = np.zeros(n, np.int64), np.empty(n, np.int64)
     clear = True
     for front, below in enumerate(plan.below):
@@ -139,7 +143,11 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
         if ranks[front]:
             kept = np.diag(F)[: ranks[front]] ** 2
             lengths = diagonal[order[first : first + ranks[front]]]
-            clear = clear and kept.min() > GREY and float((kept * lengths).min()) > GREY * float(diagonal.max())
+            clear = (
+                clear
+                and kept.min() > CLEAR_PIVOT
+                and float((kept * lengths).min()) > CLEAR_PIVOT * float(diagonal.max())
+            )
         moved[first + pivots] = np.arange(first, end)
         r = int(ranks[front])
         rows[offsets[front] : offsets[front + 1]] = mine
@@ -152,19 +160,213 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
 
 
 def _pivot(F: Array, s: int) -> tuple[Array, int]:
-    """Cholesky of the first s columns of F in place, pivoted if it must be: their order and rank."""
-    block = np.tril(F[:s, :s])
-    factor, info = linalg.lapack.dpotrf(block, lower=True, clean=True)
-    pivots, rank = np.arange(s), s
-    if info != 0 or (np.diag(factor) ** 2).min() <= GREY:
-        factor, order, rank, _ = linalg.lapack.dpstrf(block, tol=ZERO, lower=True)
-        rank = rank if np.diag(block).max() > ZERO else 0  # LAPACK does not look at the first
-        pivots = order - 1
-        factor = np.tril(factor)
-        factor[:, rank:] = 0.0
-        F[s:, :s] = F[s:, pivots]
-    F[:s, :s] = factor
+    """Cholesky of the first s columns of F in place, with pivots if necessary: their order and rank."""
+    lower, order, rank, pivoted = pivoted_cholesky(np.tril(F[:s, :s]), zero=ZERO_PIVOT)
+    if pivoted:
+        F[s:, :s] = F[s:, order]
+    F[:s, :s] = lower
     F[s:, rank:s] = 0.0
     if rank and len(F) > s:
-        F[s:, :rank] = linalg.solve_triangular(factor[:rank, :rank], F[s:, :rank].T, lower=True, check_finite=False).T
-    return pivots, int(rank)
+        F[s:, :rank] = linalg.solve_triangular(lower[:rank, :rank], F[s:, :rank].T, lower=True, check_finite=False).T
+    return order, rank
+
+
+def dissect(indptr: Any, indices: Any, *, leaf: int, largest: float = np.inf) -> tuple[Any, Any, Any] | None:
+    """The order of the vertices, where fronts start, children before parents, and the parent of each.
+
+    None where a front would have more than `largest` columns.
+    """
+    n = len(indptr) - 1
+    order, bounds = np.empty(n, np.int64), np.empty((n, 3), np.int64)
+    fronts = dissect_graph(indptr, indices, n, leaf, float(largest), order, bounds)
+    if fronts < 0:
+        return None
+    bounds = bounds[:fronts][np.argsort(bounds[:fronts, 0])]
+    parent = np.where(bounds[:, 2] < 0, -1, np.searchsorted(bounds[:, 0], bounds[:, 2]))
+    return order, np.append(bounds[:, 0], n), parent
+
+
+@compiled
+def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):
+    """Nested dissection: `order` of the vertices and, in `bounds`, (first, end, first of the parent) of every front.
+
+    A part is searched breadth-first from a peripheral vertex; the smallest level near its middle, without vertices
+    that have no neighbour in the next level, is its separator and comes last. Returns the number of fronts, or -1 as
+    soon as a front has more than `largest` columns.
+    """
+    label, level, queue = np.zeros(n, np.int64), np.full(n, -1, np.int64), np.empty(n, np.int64)
+    order[:] = np.arange(n)
+    stack = [(0, n, -1)]
+    fronts = marks = 0
+    while len(stack):
+        first, end, parent = stack.pop()
+        size = end - first
+        if size == 0:
+            continue
+        marks += 1
+        for i in range(first, end):
+            label[order[i]] = marks
+            level[order[i]] = -1
+        whole = size <= leaf
+        if not whole:
+            root, depth = order[first], -1
+            for _ in range(3):  # towards a peripheral vertex
+                count, reached = breadth_first(indptr, indices, label, marks, root, queue, level)
+                if reached <= depth or count < size:
+                    break
+                depth, root = reached, queue[count - 1]
+                for i in range(count):
+                    level[queue[i]] = -1
+            if level[order[first]] < 0:  # cleared for another search that was not made
+                count, reached = breadth_first(indptr, indices, label, marks, root, queue, level)
+            if count < size:  # disconnected parts
+                low, high = first, end
+                for i in range(first, end):
+                    v = order[i]
+                    if level[v] < 0:
+                        high -= 1
+                        queue[size - (end - high)] = v
+                for i in range(size):
+                    order[first + i] = queue[i]
+                low = first + count
+                stack.append((first, low, parent))
+                stack.append((low, end, parent))
+                continue
+            sizes = np.zeros(reached + 1, np.int64)
+            for i in range(size):
+                sizes[level[queue[i]]] += 1
+            best, below, cut = np.inf, 0, -1
+            for m in range(1, reached):
+                below += sizes[m - 1]
+                smaller = min(below, size - below - sizes[m])
+                cost = sizes[m] * (1.0 if smaller >= 0.3 * size else 0.3 * size / smaller)
+                if cost < best and smaller >= 0.02 * size:  # or the recursion would be too deep
+                    best, cut = cost, m
+            whole = cut < 0
+        if whole and size > largest:
+            return -1
+        if whole:
+            bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = first, end, parent
+            fronts += 1
+            continue
+        left = right = apart = 0
+        kind = np.empty(size, np.int8)
+        for i in range(size):
+            v = queue[i]
+            kind[i] = 0
+            if level[v] > cut:
+                kind[i] = 1
+            elif level[v] == cut:
+                for e in range(indptr[v], indptr[v + 1]):
+                    u = indices[e]
+                    if label[u] == marks and level[u] > cut:
+                        kind[i] = 2
+                        break
+            left += kind[i] == 0
+            right += kind[i] == 1
+        here = np.array([first, first + left, first + left + right])
+        for i in range(size):
+            order[here[kind[i]]] = queue[i]
+            here[kind[i]] += 1
+        apart = first + left + right
+        if end - apart > largest:
+            return -1
+        bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = apart, end, parent
+        fronts += 1
+        stack.append((first, first + left, apart))
+        stack.append((first + left, apart, apart))
+    return fronts
+
+
+@compiled
+def breadth_first(indptr, indices, label, mark, root, queue, level):
+    """Vertices with label `mark` that `root` reaches, by distance, into `queue`: how many, and the largest distance."""
+    queue[0], level[root] = root, 0
+    count, done = 1, 0
+    while done < count:
+        v = queue[done]
+        done += 1
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if label[u] == mark and level[u] < 0:
+                level[u] = level[v] + 1
+                queue[count] = u
+                count += 1
+    return count, level[queue[count - 1]]
+
+
+@compiled
+def half_fronts(starts, ranks, rows, offsets, places, values, y):
+    """y = L^-1 y, in place."""
+    for front in range(len(ranks)):
+        first, end, o, height = starts[front], starts[front + 1], offsets[front], offsets[front + 1] - offsets[front]
+        s, r = end - first, ranks[front]
+        below = np.empty(height - s)
+        for i in range(height - s):
+            below[i] = y[rows[o + s + i]]
+        for c in range(r):
+            at = places[front] + c * height
+            x = y[first + c] / values[at + c]
+            y[first + c] = x
+            for i in range(c + 1, s):
+                y[first + i] -= values[at + i] * x
+            for i in range(height - s):
+                below[i] -= values[at + s + i] * x
+        for c in range(r, s):
+            y[first + c] = 0.0
+        for i in range(height - s):
+            y[rows[o + s + i]] = below[i]
+    return y
+
+
+@compiled
+def back_fronts(starts, ranks, rows, offsets, places, values, y):
+    """y = L^-T y, in place."""
+    for front in range(len(ranks) - 1, -1, -1):
+        first, end, o, height = starts[front], starts[front + 1], offsets[front], offsets[front + 1] - offsets[front]
+        s, r = end - first, ranks[front]
+        below = np.empty(height - s)
+        for i in range(height - s):
+            below[i] = y[rows[o + s + i]]
+        for c in range(r, s):
+            y[first + c] = 0.0
+        for c in range(r - 1, -1, -1):
+            at = places[front] + c * height
+            x = y[first + c]
+            for i in range(c + 1, s):
+                x -= values[at + i] * y[first + i]
+            for i in range(height - s):
+                x -= values[at + s + i] * below[i]
+            y[first + c] = x / values[at + c]
+    return y
+
+
+@compiled
+def gram(data, indices, indptr, tdata, tindices, tindptr, weights):
+    """Phi' diag(weights) Phi in CSR, from Phi by rows and by columns."""
+    d = len(tindptr) - 1
+    starts, sums, seen = np.zeros(d + 1, np.int64), np.zeros(d), np.full(d, -1, np.int64)
+    room, count = 1 << 16, 0
+    columns, values = np.empty(room, np.int32), np.empty(room)
+    for i in range(d):
+        for e in range(tindptr[i], tindptr[i + 1]):
+            row = tindices[e]
+            weight = weights[row] * tdata[e]
+            if weight == 0:
+                continue
+            if count + indptr[row + 1] - indptr[row] > room:
+                room = 2 * room + indptr[row + 1] - indptr[row]
+                more, others = np.empty(room, np.int32), np.empty(room)
+                more[:count], others[:count] = columns[:count], values[:count]
+                columns, values = more, others
+            for f in range(indptr[row], indptr[row + 1]):
+                j = indices[f]
+                if seen[j] != i:
+                    seen[j], sums[j] = i, 0.0
+                    columns[count] = j
+                    count += 1
+                sums[j] += weight * data[f]
+        for e in range(starts[i], count):
+            values[e] = sums[columns[e]]
+        starts[i + 1] = count
+    return values[:count].copy(), columns[:count].copy(), starts

@@ -1,9 +1,8 @@
-"""Balanced coordinates, where a matrix of d x d would cost too much: centred through the constant, and scaled.
+"""A diagonal preconditioner with a rank-two term, where d x d matrices would cost too much: centring and scaling.
 
-The change of basis phi~ = (D (phi - m a'phi), kappa a'phi), with m the mean row, D a diagonal and a'phi the
-constant's part of a row, is never carried out: iterates stay in the user's coordinates, and gradients are
-multiplied by the matrix P = T'T of that basis, a diagonal and a rank of two. So the ridge, ratios, traces and
-terminated steps need no care of their own: the gradient has them all, and P only says how far to go along it.
+It is P = T'T for the change of basis T phi = (D (phi - m a'phi), kappa a'phi), with m the mean row, D a diagonal and
+a'phi the constant component of a row. The basis is never changed: iterates stay in the user's coordinates and
+gradients, which include the ridge, ratios, traces and terminated steps, are multiplied by P.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from valuefit.problem.problem import Problem, pieces
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
-COST = 3.0  # passes that all of this is worth: two for the columns, one for the rows
-FAINT = 1e-24  # part of the largest second moment below which a column is not scaled up further
-LEVEL = 1e-9  # spread, as a part of the size, below which a column or a sum of columns is constant
+COST = 3.0  # passes to make it: two for the columns, one for the rows
+MIN_SECOND_MOMENT = 1e-24  # part of the largest second moment that a smaller one is raised to before it is inverted
+CONSTANT = 1e-9  # standard deviation over norm below which a column or a sum of columns is constant
 
 
 class Balanced(NamedTuple):
@@ -34,29 +33,24 @@ class Balanced(NamedTuple):
         """P x."""
         return self.scale * x + self.sides @ (self.core @ (self.sides.T @ x))
 
-    def energy(self, x: Array) -> float:
-        """x'P x."""
-        y = self.sides.T @ x
-        return float(x @ (self.scale * x)) + float(y @ (self.core @ y))
-
 
 def balance(problem: Problem) -> tuple[Balanced, Balanced]:
     """P for theta and for w.
 
     w is scaled by the second moments of the centred psi, theta by those of the centred v, which bound the diagonal of
-    A'C^-1A, plus the ridge. The constant gets the weight that makes its own curvature 1: discounts near 1 leave it
-    next to none, which makes it the slowest direction of all in any other coordinates.
+    A'C^-1A, plus the ridge. The constant gets the weight that makes its own curvature 1: without it, discounts near
+    1 make it the slowest direction.
     """
     n, visits = problem.n, problem.visits
     if problem.identity:
         of_w = _packed(np.ones(problem.k), None, np.zeros(problem.k), 0.0)
-        metric = float(problem.psi_squared.mean())  # A'A is about mean |psi|^2 times A'C^-1A, at most
+        bound = float(problem.psi_squared.mean())  # A'A is about mean |psi|^2 times A'C^-1A, at most
     else:
         square, mean = problem.psi.column_squares(visits) / n, problem.psi.tdot(visits) / n
         a = _constant(problem.psi, problem, square, mean)
         spread = square if a is None else square - mean**2
         of_w = _packed(_inverse(spread, square, 0.0), a, mean, 1.0)
-        metric = 1.0
+        bound = 1.0
     square, mean = problem.phi.column_squares(visits) / n, problem.phi.tdot(visits) / n
     a = _constant(problem.phi, problem, square, mean)
     along = np.zeros(n)
@@ -69,15 +63,15 @@ def balance(problem: Problem) -> tuple[Balanced, Balanced]:
         cross += V.T @ (problem.ratio[t] * along[t]) / n
     curvature = float(np.mean(problem.ratio * along**2))
     spread += mean * (mean * curvature - 2 * cross)
-    scale = _inverse(metric * spread, metric * square, problem.ridge)
+    scale = _inverse(bound * spread, bound * square, problem.ridge)
     weight = 0.0
     if a is not None:
-        weight = 1 / max(metric * curvature + problem.ridge * float(a @ a), LEVEL * metric)
+        weight = 1 / max(bound * curvature + problem.ridge * float(a @ a), CONSTANT * bound)
     return _packed(scale, a, mean, weight), of_w
 
 
 def balanced_sizes(problem: Problem, theta: Balanced, w: Balanced) -> tuple[Array, Array, Array]:
-    """|psi_t|^2, |u_t|^2 and |v_t|^2 in the new coordinates."""
+    """|psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning."""
     of_psi = _sizes(problem.psi.matrix, problem.psi.matrix @ w.sides, w)[problem.now]
     if problem.trace:
         of_u = _sizes(problem.u.matrix, problem.u.matrix @ w.sides, w)
@@ -92,33 +86,33 @@ def balanced_sizes(problem: Problem, theta: Balanced, w: Balanced) -> tuple[Arra
 
 
 def _constant(rows: Rows, problem: Problem, square: Array, mean: Array) -> Array | None:
-    """a, with a'phi = 1 for every row that a step starts from: a column, or the sum of all that are ever nonzero.
+    """a, with a'phi = 1 for every row that a step starts from: a column, or the sum of all columns with data.
 
-    Tiles, one-hot columns and their like sum to a constant. A column without data must stay out of the sum: its
-    weight is 0, and a ridge alone would take long to bring it back there.
+    Tiles and one-hot columns sum to a constant. A column without data is left out of the sum: its weight must stay
+    0, to which a ridge alone would return it only slowly.
     """
-    level = (square > 0) & (square - mean**2 <= LEVEL**2 * square)
-    if level.any():
-        first = int(np.flatnonzero(level)[0])
+    constant = (square > 0) & (square - mean**2 <= CONSTANT**2 * square)
+    if constant.any():
+        first = int(np.flatnonzero(constant)[0])
         a = np.zeros(len(mean))
         a[first] = 1 / mean[first]
         return a
     total = rows.dot(np.ones(len(mean)))[problem.now]
-    if total[0] != 0 and np.ptp(total) <= LEVEL * abs(total[0]):
+    if total[0] != 0 and np.ptp(total) <= CONSTANT * abs(total[0]):
         return (square > 0) / total[0]
     return None
 
 
 def _inverse(spread: Array, square: Array, ridge: float) -> Array:
-    """1 / (spread + ridge), 0 for a column without data; what is constant but for rounding is left as it is."""
-    spread = np.where(spread > LEVEL * square, spread, square) + ridge
+    """1 / (spread + ridge), 0 for a column without data; a column that is constant but for rounding is not centred."""
+    spread = np.where(spread > CONSTANT * square, spread, square) + ridge
     found = np.zeros_like(spread)
-    np.divide(1.0, np.maximum(spread, FAINT * square.max(initial=0.0)), out=found, where=square > 0)
+    np.divide(1.0, np.maximum(spread, MIN_SECOND_MOMENT * square.max(initial=0.0)), out=found, where=square > 0)
     return found
 
 
 def _packed(scale: Array, a: Array | None, mean: Array, weight: float) -> Balanced:
-    """(I - a m') diag(scale) (I - m a') + weight a a', as a diagonal and a rank of two."""
+    """(I - a m') diag(scale) (I - m a') + weight a a', as a diagonal and a rank-two term."""
     if a is None:
         return Balanced(scale, np.zeros((len(scale), 0)), np.zeros((0, 0)))
     scaled = scale * mean
@@ -127,7 +121,7 @@ def _packed(scale: Array, a: Array | None, mean: Array, weight: float) -> Balanc
 
 
 def _v_pieces(problem: Problem) -> Iterator[tuple[Array, Any]]:
-    """Steps and their rows v, so many at a time as stay in cache; all at once where rows are sparse."""
+    """Steps and their rows v, as many at a time as fit into cache; all at once where rows are sparse."""
     for t in pieces(np.arange(problem.n), 2 * problem.d if not problem.phi.sparse else 1):
         now, after = problem.phi.take(problem.now[t]), problem.phi.take(problem.next[t])
         if problem.phi.sparse:
@@ -142,6 +136,6 @@ def _squares(V: Any) -> Any:
 
 
 def _sizes(matrix: Any, products: Array, of: Balanced) -> Array:
-    """row'P row for every row, given the rows' products with the sides."""
+    """row'P row for every row, given the products of the rows with the sides."""
     diagonal = np.asarray(_squares(matrix) @ of.scale).ravel()
     return np.maximum(diagonal + np.einsum("ij,jk,ik->i", products, of.core, products), 0.0)

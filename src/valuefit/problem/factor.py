@@ -1,172 +1,154 @@
-"""Moments of few mixed rows, and a triangular factor of C: coordinates in which C is nearly the identity."""
+"""The dense Cholesky factor of a sketched C, and with it an approximate inverse of the saddle-point matrix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
 from scipy.linalg import blas
 
-from valuefit.linalg import sparse_cholesky as dissection
-from valuefit.linalg.gauss_seidel import Relaxation, relax
-from valuefit.linalg.moments import sparse_second_moment
-from valuefit.linalg.sketch import mix, mix_rows, mix_steps
-from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.linalg.cholesky import CLEAR_PIVOT, jittered_cholesky, pivoted_cholesky
 from valuefit.memory import memory_limit
 from valuefit.problem.problem import Problem
+from valuefit.problem.sketched_moments import BLOCK_ROWS, rows_per_sum, sketched_blocks, sketched_moments
 from valuefit.typing import Array
 
-FEWEST, MOST = 6.0, 64.0  # rows a column of a sketch of A
-FEWEST_OF_C = 3.0  # and of C alone, below which iterations multiply
-SLOWER = 1.45  # products of tall matrices, against the rate of square ones
-PIVOT = 2e-15  # of a column of length 1, left over by the others: below, it depends on them but for rounding
-GREY = 1e-11  # above, it certainly does not
-TOGETHER = 512  # sums that are multiplied at a time, still in cache
-SINGLE = 4.0  # passes that C of the sums must cost for float32, which takes half of them, to be tried
-CHECKS, CHECKED = 3, 0.1  # looks at what float32 has done to C, and the part of C that it may be
-RANGE = 1e15  # column lengths within which nothing that matters leaves float32
-SPARSE_FACTOR = 300.0  # passes that a sparse factor of C may cost
+MIN_ROWS, MAX_ROWS = 6.0, 64.0  # sketched rows for each column of A
+MIN_ROWS_OF_C = 3.0  # sketched rows for each column of C alone; with fewer, iterations multiply
+TALL_PRODUCT = 1.45  # time of a product of tall matrices over that of square ones with as many operations
+ZERO_PIVOT = 2e-15  # a column of unit length with a smaller pivot depends on the others but for rounding
+MIN_FLOAT32_PASSES = 4.0  # passes for C from which on it is multiplied in float32, which takes half of them
+ROUNDING_CHECKS = 3  # power iterations that estimate the rounding error of float32
+MAX_ROUNDING = 0.1  # largest rounding error of float32, relative to C
+FLOAT32_RANGE = 1e15  # column norms from 1 / this to this lose nothing that matters in float32
 
 
 class Sketch(NamedTuple):
-    """Moments of mixed rows: C (k, k), A (k, d) where asked for, and what is certain of them."""
+    """Moments of sketched rows: C (k, k), A (k, d) where asked for, and what is certain of them."""
 
     C: Array
     A: Array | None
-    excess: float  # the sketched C is at most this times C, for certain
-    likely: float  # and at most this times C, to all appearances
+    excess: float  # the sketched C is certainly at most this times C
+    likely: float  # and very likely at most this times C
     passes: float
-    rows: Array | None = None  # the sums themselves, columns of length 1, where C was multiplied in float32
+    rows: Array | None = None  # the sketched rows, columns of unit norm, where C was multiplied in float32
 
 
 @dataclass(frozen=True)
-class Whitening:
-    """L with L L' near C on the dual features `kept`, so that |L^-1 r|^2 is near r' C^+ r.
+class DenseFactor:
+    """L L' = C~ on the dual features `kept`, from sketched rows, and where A~ is sketched too, a factor of A~ or of H~.
 
-    factor: lower triangular, sparse for many sparse features, or, where that costs too much, sweeps over C or the
-    square roots of its diagonal.
-    kept: as many columns as C has rank; the others depend on them. excess: L L' <= excess * C for certain, hence
-    r' C^+ r <= excess * |L^-1 r|^2 for r in the range of C; 1 where C itself was factorised, infinite for a
-    diagonal. likely: the same to all appearances, and never below a fifth of it. clear: whether the rank is beyond
-    doubt. passes: what it cost. matrix: C of the features kept, where it was formed as a sparse matrix.
+    L: lower triangular; None for C = I. kept: as many columns as C has rank; the others depend on them.
+    excess: L L' <= excess * C for certain, hence r' C^+ r <= excess * r' C~^+ r for r in the range of C; 1 where C
+    itself was factorised. likely: the same very likely, and never below a fifth of it. clear: whether the rank is
+    beyond doubt. lu: of A~ between the features kept, each scaled to unit norm by `scale`. root: R R' = H~ =
+    A~' C~^+ A~ + ridge I. passes: cost to make it. apply_passes: cost to use it once in an iteration.
     """
 
-    factor: Array | SparseFactor | Relaxation
+    L: Array | None
     kept: Array
     size: int
     excess: float
     likely: float
     clear: bool
     passes: float
-    matrix: Any = None
+    apply_passes: float = 0.0
+    scale: Array | None = None
+    lu: tuple[Array, Array] | None = None
+    A: Array | None = None
+    root: Array | None = None
 
-    def half(self, r: Array) -> Array:
-        """L^-1 r."""
-        inside = r[self.kept]
-        if isinstance(self.factor, SparseFactor | Relaxation):
-            return self.factor.half(inside)
-        if self.factor.ndim == 1:
-            return inside / self.factor
-        return np.asarray(linalg.solve_triangular(self.factor, inside, lower=True, check_finite=False))
+    matrix: ClassVar[Any] = None
+    patience: ClassVar[int] = 1
 
-    def back(self, y: Array) -> Array:
-        """L^-T y, zero on the features that are not kept."""
-        if isinstance(self.factor, SparseFactor | Relaxation):
-            inside = self.factor.back(y)
-        elif self.factor.ndim == 1:
-            inside = y / self.factor
-        else:
-            inside = linalg.solve_triangular(self.factor, y, lower=True, trans=1, check_finite=False)
+    def dual(self, r: Array) -> Array:
+        """C~^+ r, zero on the features that are not kept."""
+        if self.L is None:
+            return r
         out = np.zeros(self.size)
-        out[self.kept] = inside
+        out[self.kept] = linalg.cho_solve((self.L, True), r[self.kept], check_finite=False)
         return out
 
-    def solve(self, r: Array) -> Array:
-        """(L L')^-1 r."""
-        return self.back(self.half(r))
+    def primal(self, g: Array) -> Array:
+        """H~^-1 g."""
+        return np.asarray(linalg.cho_solve((self.root, True), g, check_finite=False))
+
+    def fixed_point(self, r: Array, dual: Array) -> Array:
+        """A~^-1 r, or C~^+ r where A is not sketched."""
+        if self.lu is None:
+            return dual
+        theta = np.zeros(self.size)
+        theta[self.kept] = linalg.lu_solve(self.lu, r[self.kept] / self.scale, check_finite=False) / self.scale
+        return theta
+
+    def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
+        """theta = H~^-1 (g + A~' C~^+ r), w = C~^+ (r - A~ theta)."""
+        assert self.A is not None
+        theta = self.primal(g + self.A.T @ dual)
+        return theta, dual - self.dual(self.A @ theta)
+
+
+def is_fixed_point(problem: Problem) -> bool:
+    """Whether A theta = b at the minimiser, unless A is singular: at ridge 0 and without dual features."""
+    return problem.ridge == 0 and problem.psi is problem.phi
 
 
 def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
-    """Rows to sketch, and whether A is worth sketching too: as many as save more passes than they cost.
+    """The number of sketched rows that minimises the passes of `krylov`, and whether A is sketched too.
 
-    With c rows a column, minimal residuals take some 72 / c iterations more than with A itself, or 12 + 28 / sqrt(c)
-    more where only C is sketched, which costs a third (measured on Fourier features of 200 and 1000 columns).
+    With c rows a column, minimal residuals take about 72 / c iterations more than with A itself, or
+    12 + 28 / sqrt(c) more where only C is sketched, which costs a third (measured on Fourier features of 200 and
+    1000 columns).
     """
     k, d = problem.k, problem.d
     one, both = problem.cost.flops(k**3), problem.cost.flops(k**3 + 2 * k**2 * d)  # passes for one row more a column
     of_C = plan_of_C(problem) / k
-    of_both = float(np.clip(np.sqrt(72 / (SLOWER * both)), FEWEST, MOST))
-    cross = problem.ridge > 0 or problem.psi is not problem.phi
+    of_both = float(np.clip(np.sqrt(72 / (TALL_PRODUCT * both)), MIN_ROWS, MAX_ROWS))
+    cross = not is_fixed_point(problem) or problem.identity
     cross = cross or of_both * both + 72 / of_both <= of_C * one + 28 / np.sqrt(of_C) + 12
     return int(growth * (of_both if cross else of_C) * k) + 1, cross
 
 
 def plan_of_C(problem: Problem) -> int:
-    """Rows to sketch for C alone."""
-    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), FEWEST_OF_C, MOST)) + 1
+    """The number of sketched rows for C alone."""
+    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), MIN_ROWS_OF_C, MAX_ROWS)) + 1
 
 
-def sketch(problem: Problem, *, size: int, cross: bool, allow_single: bool = True) -> Sketch:
-    """C, and A if `cross`, from `size` sums of rows with random signs, each row in one of them.
+def sketch(problem: Problem, *, size: int, cross: bool, allow_float32: bool = True) -> Sketch:
+    """C, and A if `cross`, from `size` sketched rows; the exact moments where `size` reaches the number of rows.
 
     A sum of q signed rows has an outer product of at most q times the sum of theirs, so the sketched C is at most
-    q C; and no row, however rare or long, is missed, as it would be by sampling. The sketched A is shrunk towards
-    C, for its noise falls mostly where A is small; it leaves out traces, whose sketch would be noise. Where `size`
-    reaches the number of rows that steps start from, the moments are those of all rows. Where C alone is wanted and
-    dear, it is multiplied in float32, if allowed.
+    q C; no row is missed, however rare, as it would be by sampling. The sketched A is shrunk towards C, because its
+    noise is largest where A is small; traces are left out of it, because their sketch would be mostly noise. Where
+    C alone is wanted and expensive, it is multiplied in float32, if allowed.
     """
-    k, d, n = problem.k, problem.d, problem.n
-    members = np.flatnonzero(problem.visits)
-    if size >= len(members):
+    k, d = problem.k, problem.d
+    if size >= int((problem.visits > 0).sum()):
         passes = problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
-    if not cross and allow_single and problem.cost.flops(size * k**2) >= SINGLE:
-        found = _single(problem, members, size)
+    if not cross and allow_float32 and problem.cost.flops(size * k**2) >= MIN_FLOAT32_PASSES:
+        found = _float32(problem, size)
         if found is not None:
             return found
-    wide = k + d if cross else k
-    row_bytes = wide * problem.psi.dtype.itemsize / (2 if cross else 1)
-    mixing = mix(n if cross else len(members), size, np.random.default_rng(0), row_bytes=row_bytes, sum_bytes=8 * wide)
-    weight = np.sqrt(problem.visits[members] / n)
-    C, A = np.zeros((k, k), order="F"), np.zeros((k, d) if cross else (0, 0), order="F")
-    groups = max(1, max(TOGETHER, k // 4) // mixing.together)
-    most = min(groups * mixing.together, size)
-    of_psi, of_v = np.empty((most, k)), np.empty((most, d) if cross else (most, 0))
-    for group in range(0, mixing.groups, groups):
-        stop = min(group + groups, mixing.groups)
-        sums = min(stop * mixing.together, size) - group * mixing.together
-        X, V = of_psi[:sums], of_v[:sums]
-        X[:], V[:] = 0.0, 0.0
-        if cross:
-            mix_steps(
-                problem.phi.kernel, problem.psi.kernel, problem.psi is problem.phi, problem.now, problem.next,
-                problem.discount, problem.ratio, 1 / np.sqrt(n), mixing, group, stop, X, V,
-            )  # fmt: skip
-            A = blas.dgemm(1.0, X.T, V.T, beta=1.0, c=A, trans_b=True, overwrite_c=True)
-        else:
-            mix_rows(problem.psi.kernel, members, weight, mixing, group, stop, X)
-        C = blas.dsyrk(1.0, X.T, beta=1.0, c=C, lower=True, overwrite_c=True)
-    C += np.tril(C, -1).T
+    C, A = sketched_moments(problem, size, np.random.default_rng(0), cross=cross)
+    share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
-    if cross and problem.psi is problem.phi:
+    if A is not None and problem.psi is problem.phi:
         shrink = 0.75 * np.sqrt(k / size)
         A = (1 - shrink) * A + shrink * C
-    return Sketch(C, A if cross else None, float(mixing.most), likely_excess(k, size, mixing.most), passes)
+    return Sketch(C, A, float(share), likely_excess(k, size, share), passes)
 
 
-def _single(problem: Problem, members: Array, size: int) -> Sketch | None:
-    """C alone from sums in float32, or None where their numbers would leave its range."""
+def _float32(problem: Problem, size: int) -> Sketch | None:
+    """C alone from sketched rows in float32, or None where column norms leave its range."""
     k = problem.k
-    mixing = mix(
-        len(members), size, np.random.default_rng(0), row_bytes=k * problem.psi.dtype.itemsize, sum_bytes=8 * k
-    )
-    X = np.zeros((size, k), np.float32)
-    weight = np.sqrt(problem.visits[members] / problem.n)
-    mix_rows(problem.psi.kernel, members, weight, mixing, 0, mixing.groups, X)
+    X = next(
+        sketched_blocks(problem, size, np.random.default_rng(0), cross=False, dtype=np.float32, block_rows=2 * size)
+    ).psi
     lengths = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64))
-    if not (lengths.min() >= 1 / RANGE and lengths.max() <= RANGE):
+    if not (lengths.min() >= 1 / FLOAT32_RANGE and lengths.max() <= FLOAT32_RANGE):
         return None
     X /= lengths.astype(np.float32)
     C = np.zeros((k, k), np.float32, order="F")
@@ -174,122 +156,104 @@ def _single(problem: Problem, members: Array, size: int) -> Sketch | None:
     C += np.tril(C, -1).T
     C *= lengths
     C *= lengths[:, None]
-    likely, passes = likely_excess(k, size, mixing.most), 1 + problem.cost.flops(size * k**2 / 2)
-    return Sketch(C, None, float(mixing.most), likely, passes, X)
+    share = rows_per_sum(problem, size, cross=False)
+    likely, passes = likely_excess(k, size, share), 1 + problem.cost.flops(size * k**2 / 2)
+    return Sketch(C, None, float(share), likely, passes, X)
 
 
 def likely_excess(k: int, size: int, share: int) -> float:
-    """The largest eigenvalue of the sketched C relative to C: that of random rows and a half, or a fifth of `share`."""
+    """The largest eigenvalue of C^-1 C~, estimated: 1.5 times that of Gaussian rows, at least a fifth of `share`."""
     return min(float(share), max(1.5 * (1 + np.sqrt(k / size)) ** 2, share / 5))
 
 
-def factorise(problem: Problem, moments: Sketch) -> Whitening:
+def factorise(problem: Problem, moments: Sketch) -> DenseFactor:
     """The Cholesky factor of C, with pivots where columns depend on one another.
 
-    C that was multiplied in float32 is looked at again, and multiplied anew where columns are too near to dependent.
+    Where C was multiplied in float32 its rounding error is estimated, and C is multiplied again in float64 where that
+    is too large because columns are nearly dependent.
     """
     lengths = np.sqrt(np.diag(moments.C))
     kept = np.flatnonzero(lengths)
     if not len(kept):
-        return Whitening(np.ones(0), kept, problem.k, 1.0, 1.0, True, moments.passes)
+        return DenseFactor(np.ones((0, 0)), kept, problem.k, 1.0, 1.0, True, moments.passes)
     scale = lengths[kept]
-
-    def unit() -> Array:
-        out = moments.C[np.ix_(kept, kept)]
-        out /= scale
-        out /= scale[:, None]
-        return out.T  # the same, in the order that LAPACK works in without a copy
-
-    factor, info = linalg.lapack.dpotrf(unit(), lower=True, clean=True, overwrite_a=True)
-    passes = moments.passes + problem.cost.flops(problem.k**3 / 3)
+    unit = moments.C[np.ix_(kept, kept)]
+    unit /= scale
+    unit /= scale[:, None]
+    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=ZERO_PIVOT)  # transposed: column-major
+    passes = moments.passes + problem.cost.flops((2 if pivoted else 1) * problem.k**3 / 3)
     excess, likely = moments.excess, moments.likely
     if moments.rows is not None:
-        off = rounding(factor, moments.rows) if info == 0 else np.inf
-        passes += problem.cost.reads(CHECKS * (moments.rows.size + factor.size))
-        if not off <= CHECKED:
-            again = sketch(problem, size=len(moments.rows), cross=False, allow_single=False)
+        off = np.inf if pivoted else rounding(factor, moments.rows)
+        passes += problem.cost.reads(ROUNDING_CHECKS * (moments.rows.size + factor.size))
+        if not off <= MAX_ROUNDING:
+            again = sketch(problem, size=len(moments.rows), cross=False, allow_float32=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
-        excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # a third of it is found at least
-    elif info != 0 or np.diag(factor).min() ** 2 <= GREY:
-        factor, pivots, rank, _ = linalg.lapack.dpstrf(unit(), tol=PIVOT, lower=True)
-        order = pivots[:rank] - 1
-        factor, kept, scale = np.tril(factor[:rank, :rank]), kept[order], scale[order]
-        passes += problem.cost.flops(problem.k**3 / 3)
+        excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # the estimate is at least a third of the error
+    factor, kept, scale = factor[:rank, :rank], kept[order[:rank]], scale[order[:rank]]
     pivot = np.diag(factor) ** 2
-    clear = bool(pivot.min() > GREY and (pivot * scale**2).min() > GREY * (lengths**2).max())
-    factor = np.asfortranarray(factor * scale[:, None])
-    return Whitening(factor, kept, problem.k, excess, likely, clear, passes)
+    clear = bool(pivot.min() > CLEAR_PIVOT and (pivot * scale**2).min() > CLEAR_PIVOT * (lengths**2).max())
+    L = np.asfortranarray(factor * scale[:, None])
+    return DenseFactor(L, kept, problem.k, excess, likely, clear, passes, problem.cost.reads(L.size))
+
+
+def dense_preconditioner(problem: Problem, moments: Sketch) -> DenseFactor:
+    """The factor of C~, and of A~ (for A theta = b) or H~ (for the saddle point) where A was sketched."""
+    factor = factorise(problem, moments)
+    if problem.identity:
+        factor = replace(factor, L=None, excess=1.0, likely=1.0, clear=True, apply_passes=0.0)
+    if moments.A is None:
+        return factor
+    if is_fixed_point(problem):
+        return _with_A(problem, factor, moments)
+    M = A = moments.A
+    k, d = A.shape
+    if factor.L is not None:
+        M = np.asarray(linalg.solve_triangular(factor.L, A[factor.kept], lower=True, check_finite=False))
+    H = M.T @ M
+    H[np.diag_indices_from(H)] += problem.ridge
+    return replace(
+        factor,
+        A=A,
+        root=jittered_cholesky(H),
+        passes=factor.passes + problem.cost.flops(k**2 * d + k * d**2 + d**3 / 3),
+        apply_passes=2 * factor.apply_passes + problem.cost.reads(2 * A.size + d**2),
+    )
+
+
+def _with_A(problem: Problem, factor: DenseFactor, moments: Sketch) -> DenseFactor:
+    """With the LU factors of the sketched A, rows and columns scaled like the features."""
+    assert moments.A is not None
+    kept = factor.kept
+    scale = np.sqrt(np.diag(moments.C))[kept]
+    passes = factor.passes + problem.cost.flops(2 / 3 * len(kept) ** 3)
+    if not len(kept):
+        return factor
+    lu, pivots, info = linalg.lapack.dgetrf(moments.A[np.ix_(kept, kept)] / np.outer(scale, scale))
+    if info != 0:
+        return replace(factor, passes=passes)
+    apply_passes = factor.apply_passes + problem.cost.reads(lu.size)
+    return replace(factor, scale=scale, lu=(lu, pivots), passes=passes, apply_passes=apply_passes)
 
 
 def rounding(factor: Array, X: Array) -> float:
-    """How far L^-1 X'X L^-T is from the identity, about, by power iterations from a random vector.
+    """The norm of L^-1 X'X L^-T - I, estimated by power iterations from a random vector.
 
-    Rounding hits the smallest eigenvalues of X'X the hardest by far, so few iterations find the largest part.
+    Rounding changes the smallest eigenvalues of X'X by far the most, relatively, so few iterations are enough.
     """
     z, off = np.random.default_rng(2).standard_normal(len(factor)), 0.0
-    for _ in range(CHECKS):
+    for _ in range(ROUNDING_CHECKS):
         z /= np.linalg.norm(z)
         inside = linalg.solve_triangular(factor, z, lower=True, trans=1, check_finite=False)
         image = np.zeros(len(factor))
-        for start in range(0, len(X), TOGETHER):
-            part = X[start : start + TOGETHER].astype(np.float64)
+        for start in range(0, len(X), BLOCK_ROWS):
+            part = X[start : start + BLOCK_ROWS].astype(np.float64)
             image += part.T @ (part @ inside)
         z = linalg.solve_triangular(factor, image, lower=True, check_finite=False) - z
         off = float(np.linalg.norm(z))
         if not 0 < off < np.inf:
             break
     return off
-
-
-class SparseMoment(NamedTuple):
-    """C of the dual features `kept`, which have data, as a sparse matrix, how to factorise it, and what it costs.
-
-    plan: None where a factor would cost too much.
-    """
-
-    C: Any
-    kept: Array
-    plan: dissection.Plan | None
-    passes: float
-
-
-def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
-    """C as a sparse matrix, or None where that would not fit into memory or `limit` passes.
-
-    Features of which few meet in a row, such as tiles of two dimensions, have one that holds little more than C.
-    """
-    forming = 1 + problem.cost.C if problem.psi.sparse else np.inf
-    most = min(limit, SPARSE_FACTOR + forming)
-    entries = min(float(problem.k) ** 2, problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
-    if problem.identity or forming > most or 24 * entries > memory_limit():
-        return None
-    C = sparse_second_moment(problem.psi, problem.visits / problem.n)
-    kept = np.flatnonzero(C.diagonal())
-    C = C[kept][:, kept]
-    plan = dissection.plan(C, flops=(most - forming) / problem.cost.flops(1.0), numbers=memory_limit() / 16)
-    return SparseMoment(C, kept, plan, forming + (0.0 if plan is None else problem.cost.flops(plan.flops)))
-
-
-def sparse_whitening(problem: Problem, moment: SparseMoment) -> Whitening:
-    """The sparse factor of C itself, or sweeps over it."""
-    if moment.plan is None:
-        sweeps = relax(moment.C)
-        return Whitening(sweeps, moment.kept, problem.k, np.inf, np.inf, True, moment.passes, moment.C)
-    factor = dissection.factorise(moment.C, moment.plan)
-    excess = 1.0 if factor.clear else np.inf  # a direction may have been taken for zero that is not
-    return Whitening(factor, moment.kept, problem.k, excess, excess, factor.clear, moment.passes, moment.C)
-
-
-def diagonal_whitening(problem: Problem) -> Whitening:
-    """The diagonal of C alone, in one pass."""
-    diagonal = problem.psi.column_squares(problem.visits) / problem.n
-    kept = np.flatnonzero(diagonal)  # a dual feature without data takes no part
-    return Whitening(np.sqrt(diagonal[kept]), kept, problem.k, np.inf, np.inf, True, 1.0)
-
-
-def identity_whitening(problem: Problem, passes: float = 0.0) -> Whitening:
-    """For the metric C = I."""
-    return Whitening(np.ones(problem.k), np.arange(problem.k), problem.k, 1.0, 1.0, True, passes)
 
 
 def affordable(problem: Problem, *, size: int, cross: bool, limit: float) -> bool:
@@ -303,24 +267,3 @@ def affordable(problem: Problem, *, size: int, cross: bool, limit: float) -> boo
         return (problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C) + problem.cost.flops(work) <= limit
     rows = min(size, int((problem.visits > 0).sum()))
     return 1 + problem.cost.flops(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit
-
-
-def whiten(problem: Problem, *, limit: float) -> Whitening:
-    """The factor of a sketched C, of C itself for sparse rows, or of its diagonal past `limit` passes."""
-    size = problem.n if problem.psi.sparse else plan_of_C(problem)
-    if affordable(problem, size=size, cross=False, limit=limit):
-        return factorise(problem, sketch(problem, size=size, cross=False))
-    moment = sparse_moment(problem, limit=limit)
-    return diagonal_whitening(problem) if moment is None else sparse_whitening(problem, moment)
-
-
-def energy_below(problem: Problem, whitening: Whitening, r: Array) -> tuple[float, float]:
-    """r' C^+ r from below, and the passes it cost: the value itself, or (r'z)^2 / z'Cz with z = (L L')^-1 r."""
-    if problem.identity or not r.any():
-        return float(r @ r), 0.0
-    white = whitening.half(r)
-    energy = float(white @ white)
-    if whitening.excess == 1.0 or energy == 0.0:
-        return energy, 0.0
-    values = problem.psi.dot(whitening.back(white))
-    return energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5

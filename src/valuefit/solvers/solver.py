@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from valuefit.problem.factor import Whitening
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_preconditioner import Preconditioner
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
@@ -34,7 +34,7 @@ class Info(NamedTuple):
     objective: float | None = None  # F(theta), if the method computes it
     finished: bool = False  # whether another epoch would change nothing
     moments: bool = False  # whether A and C were formed, and counted in `passes`
-    whitening: Whitening | None = None  # a factor of C, if one was computed and counted in `passes`
+    whitening: Preconditioner | None = None  # of C, if one was computed and counted in `passes`
     note: str = ""  # for the message of the result
 
 
@@ -55,6 +55,7 @@ class Solver(ABC):
     order: ClassVar[int] = 9  # position in lists of solvers
     # trait of a problem (see Problem.traits) -> why this method does not support it
     refusals: ClassVar[dict[str, str]] = {}
+    fallback: ClassVar[str | None] = None  # the solver that `solve` goes on with where this one gives up
 
     @abstractmethod
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
