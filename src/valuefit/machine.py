@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from valuefit.threads import thread_count
+
 # BLAS operations in the time in which one pass reads a number twice from memory, for dense and for sparse rows
 # (benchmarks/engine.py measures the first). A number of a sparse row takes longer, because the weights that it is
 # multiplied by are scattered over memory.
 GEMM_FLOPS, SPARSE_FLOPS = 32, 200
 
-# Seconds on one core, measured by benchmarks/costs.py; only their ratios affect the choice of a solver.
+# Seconds on one core, between those that benchmarks/costs.py measured on a 2-core and on a 16-core machine: within a
+# factor of 2 of both. Only their ratios affect the choice of a solver.
 COSTS = {
-    "fixed": 2.8e-4,  # solve() of a tiny problem
-    "pass_byte": 5.5e-11,  # A theta, for each byte of dense rows
-    "pass_step": 2.2e-8,  # A theta with dense rows, for each step, in addition
+    "fixed": 4.0e-4,  # solve() of a tiny problem
+    "pass_byte": 1.0e-10,  # A theta, for each byte of dense rows
+    "pass_step": 1.5e-8,  # A theta with dense rows, for each step, in addition
     "pass_nonzero": 4.6e-9,  # A theta, for each nonzero of CSR rows
     "sparse_step": 1.9e-8,  # A theta with CSR rows, for each step, in addition
     "gram_flop": 2.1e-11,  # A from distinct dense rows, for each of 2 n d^2 operations
     "factor_flop": 2.9e-11,  # LU factorisation, for each of 2/3 d^3 operations
-    "iteration": 1.6e-4,  # an iteration of krylov, at any size
-    "sparse_square": 4.0e-8,  # A from CSR rows, for each step times squared nonzeros of a row
-    "svrg_byte": 1.1e-10,  # an update of SVRG or SAGA, for each byte of its two rows
+    "iteration": 2.0e-4,  # an iteration of krylov, at any size
+    "sparse_square": 6.0e-8,  # A from CSR rows, for each step times squared nonzeros of a row
+    "svrg_byte": 1.5e-10,  # an update of SVRG or SAGA, for each byte of its two rows
     "svrg_update": 8.8e-8,  # an update of SVRG or SAGA, in addition
+}
+# (exponent, limit) of the speed-up threads ** exponent, as measured on 1 to 16 threads; the other costs do not change.
+SPEED_UP = {
+    "pass_byte": (1.0, 10.0),
+    "pass_nonzero": (1.0, 6.0),
+    "gram_flop": (1.0, 5.0),
+    "factor_flop": (0.5, 2.5),
 }
 
 
-def seconds(name: str, threads: int) -> float:
-    """The cost on this many threads."""
-    return COSTS[name]
+def seconds(name: str, threads: int | None = None) -> float:
+    """The cost of this name on so many threads, by default those that valuefit may use."""
+    exponent, limit = SPEED_UP.get(name, (0.0, 1.0))
+    threads = thread_count() if threads is None else threads
+    return COSTS[name] / min(threads**exponent, limit)

@@ -6,6 +6,7 @@ import scipy.sparse as sparse
 
 import valuefit as vf
 from helpers.problems import Oracle
+from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.engine import choice
 from valuefit.engine.choice import rank
@@ -50,7 +51,8 @@ def test_the_choice_is_reproducible():
 
 
 def test_solvers_that_do_not_fit_into_memory_are_left_out(monkeypatch):
-    monkeypatch.setattr(choice, "memory_limit", lambda: 8 * 400 * 400)
+    for module in (choice, memory):
+        monkeypatch.setattr(module, "memory_limit", lambda: 8 * 400 * 400)
     names, reason = rank(wide(), 1e-6)
     assert "lstd" not in names
     assert "svrg" in names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from valuefit.linalg.moments import SMALL
-from valuefit.machine import GEMM_FLOPS, SPARSE_FLOPS
+from valuefit.machine import GEMM_FLOPS, SPARSE_FLOPS, seconds
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,9 @@ class Cost:
     """Converts operations on a problem into passes over its log that take as long.
 
     n, d, k: steps, features and dual features. row: mean stored numbers of a feature row. starts: distinct rows
-    that steps start from. sparse, traced, identity: sparse rows, trace > 0, identity metric.
+    that steps start from. sparse, traced, identity: sparse rows, trace > 0, identity metric. square: whether
+    A theta = b is solved, with ridge 0 and as many dual features as features. row_bytes: of all feature rows.
+    two_reads: whether a pass reads dense rows twice, with traces or dual features.
     """
 
     n: int
@@ -24,6 +26,17 @@ class Cost:
     sparse: bool
     traced: bool
     identity: bool
+    square: bool
+    row_bytes: float
+    two_reads: bool
+
+    @property
+    def pass_seconds(self) -> float:
+        """Estimated seconds of A theta."""
+        if self.sparse:
+            return seconds("pass_nonzero") * self.n * self.row + seconds("sparse_step") * self.n
+        one = seconds("pass_byte") * self.row_bytes + seconds("pass_step") * self.n
+        return 1.3 * one if self.two_reads else one
 
     @property
     def _pass(self) -> float:
@@ -46,6 +59,12 @@ class Cost:
     def sparse_product(self, nonzeros: float) -> float:
         """Cost of a product with a sparse matrix that stores this many numbers, on a problem with sparse rows."""
         return nonzeros / (2 * self._pass)
+
+    @property
+    def solve_flops(self) -> float:
+        """Operations of a direct solve from the moments: LU of A, or Cholesky factors of C and of A'C^-1A + ridge I."""
+        k, d = float(self.k), float(self.d)
+        return 2 / 3 * d**3 if self.square else k**3 / 3 + k**2 * d + k * d**2 + d**3 / 3
 
     @property
     def moments(self) -> float:

@@ -388,6 +388,9 @@ class Problem:
             sparse=self.phi.sparse,
             traced=self.trace > 0,
             identity=self.identity,
+            square=self.ridge == 0 and self.k == self.d,
+            row_bytes=float(self.phi.dtype.itemsize * self.phi.stored),
+            two_reads=self.trace > 0 or self.psi is not self.phi,
         )
 
     def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:

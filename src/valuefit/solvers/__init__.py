@@ -56,11 +56,16 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
     raise ValueError(f"There is no solver {solver!r}.{hint} The solvers are {', '.join(names())}.")
 
 
+def supports(solver: Solver | type[Solver], problem: Problem) -> bool:
+    """Whether the solver supports every trait of this problem."""
+    return not problem.traits & solver.refusals.keys()
+
+
 def refuse(solver: Solver, problem: Problem) -> None:
     """Raise ValueError if the solver does not support a trait of this problem, naming those that do."""
     for trait in sorted(problem.traits):
         if trait in solver.refusals:
-            able = [name for name, kind in registry().items() if not problem.traits & kind.refusals.keys()]
+            able = [name for name, kind in registry().items() if supports(kind, problem)]
             raise ValueError(
                 f"{solver.name} cannot solve a problem with {trait}: {solver.refusals[trait]} "
                 f"These can: {', '.join(able)}."

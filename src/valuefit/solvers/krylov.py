@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from valuefit.linalg.moments import SMALL
+from valuefit.machine import seconds
 from valuefit.memory import memory_limit
 from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_preconditioner import precondition
-from valuefit.solvers.solver import Info, Solver, State
+from valuefit.solvers.solver import Estimate, Info, Solver, State, relative_work
 from valuefit.typing import Array
 
 STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
@@ -48,6 +51,27 @@ class Krylov(Solver):
     def __post_init__(self) -> None:
         if self.depth < 1 or self.depth != int(self.depth):
             raise ValueError(f"depth is {self.depth}; it must be at least 1, and a whole number.")
+
+    def cost(self, problem: Problem, gap: float) -> Estimate:
+        n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
+        if problem.phi.sparse:
+            # C is a sparse matrix unless it fits in cache; triangular solves or sweeps cost about another pass
+            row, in_cache = problem.phi.stored / problem.phi.shape[0], 8 * k * d <= SMALL
+            forming = seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
+            iterations = 48 * work * (seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
+            entries = min(float(k) * k, n * row**2)
+            return Estimate(2 * seconds("fixed") + forming + iterations, 8.0 * 60 * 3 * (k + d) + 24 * entries)
+        size, cross = plan(problem)
+        starts = n if problem.trace else problem.cost.starts
+        rows, iterations = min(size, starts), 2.0
+        if size < starts:
+            iterations = work * (6 + 72 * k / size if cross else 26 + 28 * math.sqrt(k / size))
+            iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3.5)  # 3 at 0.95
+        setup = 1.6 * pass_seconds + seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
+        setup += seconds("factor_flop") * (k**3 / 3 + (problem.cost.solve_flops if cross else 0.0))
+        iteration = pass_seconds + seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
+        memory = 8.0 * (3 * k * (k + d) + rows * (k + d if cross else k))
+        return Estimate(2 * seconds("fixed") + setup + (2 + iterations) * iteration, memory)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         preconditioner = precondition(problem)

@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.linalg.moments import count_product
+from valuefit.linalg.moments import SMALL, count_product
+from valuefit.machine import seconds
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import Info, Solver, State
+from valuefit.solvers.solver import Estimate, Info, Solver, State
 from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
@@ -46,6 +47,21 @@ class LSTD(Solver):
     def __post_init__(self) -> None:
         if self.gram not in ("float64", "float32"):
             raise ValueError(f'gram is {self.gram!r}; it must be "float64" or "float32".')
+
+    def cost(self, problem: Problem, gap: float) -> Estimate:
+        n, d, k, pass_seconds = problem.n, problem.d, problem.k, problem.cost.pass_seconds
+        memory = 8.0 * (k * d + k * k + 2 * d * d)
+        if problem.phi.sparse:
+            # columns are usually dependent (those of a tiling sum to one), which takes eigenvalues and an SVD
+            row = problem.phi.stored / problem.phi.shape[0]
+            moments = seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= SMALL else 1.0)
+            if problem.trace:
+                moments += seconds("gram_flop") * 2 * n * k * d
+            return Estimate(seconds("fixed") + moments + seconds("factor_flop") * 15 * float(max(d, k)) ** 3, memory)
+        starts = n if problem.trace else problem.cost.starts
+        flops = starts * (2.0 * k * d + (0.0 if problem.cost.square or problem.identity else 1.0 * k**2))
+        direct = seconds("gram_flop") * flops + seconds("factor_flop") * problem.cost.solve_flops
+        return Estimate(seconds("fixed") + direct + 6 * pass_seconds, memory)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:

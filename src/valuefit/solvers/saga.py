@@ -11,9 +11,9 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
-from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
+from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
-from valuefit.solvers.solver import Info, State, Steps, StepSizes, check_block, check_inner
+from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
 from valuefit.typing import Array, Gradient
 
 STEPS_PER_EPOCH = 3.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
@@ -50,6 +50,10 @@ class SAGA(Steps):
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         plan = theory.saga()
         return plan.step_theta, plan.step_w
+
+    def cost(self, problem: Problem, gap: float) -> Estimate:
+        seconds, memory = adaptive_cost(problem, gap, full_passes=0.0, update_passes=28.0)
+        return Estimate(seconds, memory + 8.0 * 3 * problem.n)  # the table
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         table, gradient, passes = _fill_table(problem, theta, w)

@@ -38,6 +38,13 @@ class Info(NamedTuple):
     note: str = ""  # for the message of the result
 
 
+class Estimate(NamedTuple):
+    """Predicted seconds of a solve, and bytes of memory beyond the rows."""
+
+    seconds: float
+    bytes: float
+
+
 class StepSizes(NamedTuple):
     """Step settings for kernels: the two sizes, the ridge, and whether C is the identity."""
 
@@ -64,6 +71,10 @@ class Solver(ABC):
     @abstractmethod
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """The state after one epoch."""
+
+    def cost(self, problem: Problem, gap: float) -> Estimate | None:
+        """The estimate by which `solver="auto"` chooses; None for methods that it does not consider."""
+        return None
 
     @property
     def guarded(self) -> bool:
@@ -123,6 +134,11 @@ class Steps(Solver):
         raise ValueError(
             f'{self.name} has no theorem with step sizes in the paper; use steps="auto", or give step_theta and step_w.'
         )
+
+
+def relative_work(gap: float) -> float:
+    """Iterations of a linearly convergent method to this gap, relative to those to a gap of 1e-6."""
+    return max(1.0, -math.log10(max(gap, 1e-16))) / 6
 
 
 def row_steps(problem: Problem) -> tuple[float, float]:

@@ -11,9 +11,9 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
-from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
+from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
-from valuefit.solvers.solver import Info, State, Steps, StepSizes, check_block, check_inner
+from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
 from valuefit.typing import Array
 
 STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
@@ -54,6 +54,9 @@ class SVRG(Steps):
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         plan = theory.svrg(self.rate)
         return plan.step_theta, plan.step_w
+
+    def cost(self, problem: Problem, gap: float) -> Estimate:
+        return adaptive_cost(problem, gap, full_passes=12.0, update_passes=12.0)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         inner = self.inner
