@@ -14,6 +14,7 @@ import scipy.optimize as optimize
 
 import valuefit as vf
 from benchmarks.engine import dense_problem, median_seconds, sparse_problem, update_seconds
+from benchmarks.tasks import fresh
 from valuefit.machine import COSTS, seconds
 from valuefit.threads import limit_threads, thread_count
 
@@ -67,21 +68,27 @@ def update_costs(n: int, widths: list[int]) -> Costs:
     return {"svrg_byte": each, "svrg_update": fixed}
 
 
-def fixed_costs() -> Costs:
-    """Costs of a solve and of an iteration of krylov on a tiny problem."""
+def fixed_costs(n: int) -> Costs:
+    """Costs of a solve and of an iteration of krylov on a tiny problem, and of a solve of so many steps."""
+    narrow = dense_problem(n, 2)
+    steps = median_seconds(lambda: vf.solve(fresh(narrow), "lstd"), 3)
     tiny = dense_problem(50, 5)
     solve = median_seconds(lambda: vf.solve(tiny, "lstd"))
     krylov = vf.solvers.Krylov()
     state, _ = krylov.init(tiny, np.zeros(5), np.zeros(5))
     rng = np.random.default_rng(0)
-    return {"fixed": solve, "iteration": median_seconds(lambda: krylov.epoch(tiny, state, rng))}
+    return {
+        "fixed": solve,
+        "solve_step": max(steps - solve, 0.0) / n,
+        "iteration": median_seconds(lambda: krylov.epoch(tiny, state, rng)),
+    }
 
 
 def measure(*, threads: int = 1, quick: bool = False) -> Costs:
     """Seconds per operation on this many threads; `quick` uses small sizes, to test the code."""
     n, widths, d, wide = (2000, [20, 40], 60, 300) if quick else (100_000, [50, 100, 200, 400], 1000, WIDE)
     with limit_threads(threads):
-        found = pass_costs(n, widths) | matrix_costs(n // 5, d, wide) | update_costs(n, widths) | fixed_costs()
+        found = pass_costs(n, widths) | matrix_costs(n // 5, d, wide) | update_costs(n, widths) | fixed_costs(n)
     return {name: found[name] for name in COSTS}
 
 

@@ -13,21 +13,22 @@ GEMM_FLOPS, SPARSE_FLOPS = 32, 200
 # factor of 2 of both. Only their ratios affect the choice of a solver.
 COSTS = {
     "fixed": 4.0e-4,  # solve() of a tiny problem
+    "solve_step": 8.0e-8,  # solve(), for each step, in addition to the passes over the rows
     "pass_byte": 1.0e-10,  # A theta, for each byte of dense rows
     "pass_step": 1.5e-8,  # A theta with dense rows, for each step, in addition
     "pass_nonzero": 4.6e-9,  # A theta, for each nonzero of CSR rows
-    "sparse_step": 1.9e-8,  # A theta with CSR rows, for each step, in addition
+    "sparse_step": 1.5e-8,  # A theta with CSR rows, for each step, in addition
     "gram_flop": 2.1e-11,  # A from distinct dense rows, for each of 2 n d^2 operations
     "factor_flop": 2.9e-11,  # LU factorisation, for each of 2/3 d^3 operations
     "iteration": 2.0e-4,  # an iteration of krylov, at any size
-    "sparse_square": 6.0e-8,  # A from CSR rows, for each step times squared nonzeros of a row
+    "sparse_square": 8.5e-8,  # A from CSR rows, for each step times squared nonzeros of a row
     "svrg_byte": 1.5e-10,  # an update of SVRG or SAGA, for each byte of its two rows
     "svrg_update": 8.8e-8,  # an update of SVRG or SAGA, in addition
 }
 # (exponent, limit) of the speed-up threads ** exponent, as measured on 1 to 16 threads; the other costs do not change.
 SPEED_UP = {
-    "pass_byte": (1.0, 10.0),
-    "pass_nonzero": (1.0, 6.0),
+    "pass_byte": (1.0, 5.0),
+    "pass_nonzero": (1.0, 4.0),
     "gram_flop": (1.0, 5.0),
     "factor_flop": (0.5, 2.5),
 }

@@ -31,6 +31,11 @@ class Cost:
     two_reads: bool
 
     @property
+    def fixed_seconds(self) -> float:
+        """Estimated seconds of what every solve begins with."""
+        return seconds("fixed") + seconds("solve_step") * self.n
+
+    @property
     def pass_seconds(self) -> float:
         """Estimated seconds of A theta."""
         if self.sparse:

@@ -60,7 +60,7 @@ class Krylov(Solver):
             forming = seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
             iterations = 48 * work * (seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
             entries = min(float(k) * k, n * row**2)
-            return Estimate(2 * seconds("fixed") + forming + iterations, 8.0 * 60 * 3 * (k + d) + 24 * entries)
+            return Estimate(problem.cost.fixed_seconds + forming + iterations, 8.0 * 60 * 3 * (k + d) + 24 * entries)
         size, cross = plan(problem)
         starts = n if problem.trace else problem.cost.starts
         rows, iterations = min(size, starts), 2.0
@@ -71,7 +71,7 @@ class Krylov(Solver):
         setup += seconds("factor_flop") * (k**3 / 3 + (problem.cost.solve_flops if cross else 0.0))
         iteration = pass_seconds + seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
         memory = 8.0 * (3 * k * (k + d) + rows * (k + d if cross else k))
-        return Estimate(2 * seconds("fixed") + setup + (2 + iterations) * iteration, memory)
+        return Estimate(problem.cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         preconditioner = precondition(problem)

@@ -57,11 +57,13 @@ class LSTD(Solver):
             moments = seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= SMALL else 1.0)
             if problem.trace:
                 moments += seconds("gram_flop") * 2 * n * k * d
-            return Estimate(seconds("fixed") + moments + seconds("factor_flop") * 15 * float(max(d, k)) ** 3, memory)
+            return Estimate(
+                problem.cost.fixed_seconds + moments + seconds("factor_flop") * 15 * float(max(d, k)) ** 3, memory
+            )
         starts = n if problem.trace else problem.cost.starts
         flops = starts * (2.0 * k * d + (0.0 if problem.cost.square or problem.identity else 1.0 * k**2))
         direct = seconds("gram_flop") * flops + seconds("factor_flop") * problem.cost.solve_flops
-        return Estimate(seconds("fixed") + direct + 6 * pass_seconds, memory)
+        return Estimate(problem.cost.fixed_seconds + direct + 6 * pass_seconds, memory)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:
