@@ -131,7 +131,7 @@ def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
 
 PYTHON_FUNCTIONS = {
     "np": np,
-    "fetch": lambda rows, i: None,
+    "prefetch_row": lambda rows, i: None,
     "at": at.py_func,
     "times": lambda metric, x: metric @ x,
     "dot": lambda rows, i, x: rows[i] @ x,

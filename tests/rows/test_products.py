@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from valuefit.rows import compile
-from valuefit.rows.products import FAR, schedule
+from valuefit.rows.products import CACHED_BLOCKS, schedule
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,6 +75,6 @@ def test_every_row_is_due_once_and_never_too_early(far, row_bytes):
             back = plan.back_order[plan.back_starts[i] : plan.back_starts[i + 1]]
             assert first <= min(i, *next[steps], *now[back])
             assert max(i, *next[steps], *now[back], 0) < read
-            assert read - i <= (FAR + 1) * plan.block  # or it would have left the cache
+            assert read - i <= (CACHED_BLOCKS + 1) * plan.block  # or it would have left the cache
     late = len(plan.ready) - plan.ready_starts[plan.blocks]
     assert late > 300 if far else late == 2 * (plan.parts - 1)

@@ -255,7 +255,7 @@ def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
     compiled = {"svrg": svrg_fused, "saga": saga_fused}[name]
     source = inspect.getsource(compiled.py_func).replace("@compiled\n", "")
     assert right in source
-    space = {"np": np, "STRETCH": 7, "fetch": lambda rows, i: None, "first_dots": first_dots.py_func}
+    space = {"np": np, "STRETCH": 7, "prefetch_row": lambda rows, i: None, "first_dots": first_dots.py_func}
     exec(source.replace(right, wrong) if right else source, space)
     return space[compiled.py_func.__name__]
 

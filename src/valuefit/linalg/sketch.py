@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.rows.kernels import axpy, axpy_step, axpyv, compiled, fetch
+from valuefit.rows.kernels import axpy, axpy_step, axpyv, compiled, prefetch_row
 from valuefit.threads import PARTS, share_out
 from valuefit.typing import Array
 
@@ -117,7 +117,7 @@ def _add_rows(rows: Any, index: Any, weight: Any, mixing: Mixing, group: int, st
         for j in range(begin, end):
             i = _thing(mixing, j)
             if j + AHEAD < mixing.total:
-                fetch(rows, index[_thing(mixing, j + AHEAD)])
+                prefetch_row(rows, index[_thing(mixing, j + AHEAD)])
             place = first - start + _place(mixing, g, sums, j - begin)
             axpy(rows, index[i], _sign(mixing, j) * weight[i], out[place])
 
@@ -133,7 +133,7 @@ def _add_steps(
         for j in range(begin, end):
             t = _thing(mixing, j)
             if j + AHEAD < mixing.total:
-                fetch(phi, next[_thing(mixing, j + AHEAD)])  # where the step after it starts, most often
+                prefetch_row(phi, next[_thing(mixing, j + AHEAD)])  # where the step after it starts, most often
             place = first - start + _place(mixing, g, sums, j - begin)
             signed = _sign(mixing, j) * weight
             if shared:
