@@ -210,8 +210,9 @@ def test_moments_are_the_same_for_distinct_and_repeated_rows(storage, trace):
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("states", [None, 4])
 def test_moments_in_small_blocks_equal_the_naive_ones(storage, trace, states, monkeypatch):
-    monkeypatch.setattr("valuefit.linalg.moments.BLOCK_BYTES", 600)  # blocks of a few steps each
-    monkeypatch.setattr("valuefit.rows.storage.BLOCK_BYTES", 600)
+    for constant in ("linalg.moments.PRODUCT_BYTES", "linalg.moments.STEP_BLOCK_BYTES", "rows.storage.TEMPORARY_BYTES"):
+        monkeypatch.setattr(f"valuefit.{constant}", 600)  # blocks of a few steps each
+    monkeypatch.setattr("valuefit.linalg.moments.MIN_PRODUCT_ROWS", 2)
     problem, log = problem_and_log(storage, True, trace, 0.0, 5, False, states)
     for fast, slow in zip(problem.moments(), naive.moments(log), strict=True):
         close(fast, slow)
@@ -481,7 +482,7 @@ def test_solvers_that_need_no_matrix_run_where_the_moments_do_not_fit(wide, monk
 def test_trace_rows_that_do_not_fit_are_refused_naming_solvers_without_them(solver, storage, monkeypatch):
     log = thinned(naive.random_log(np.random.default_rng(12), n=400, d=12, trace=0.5), 0.9)
     limit_memory(monkeypatch, 8000)
-    with pytest.raises(MemoryError, match=r"400 trace rows, which would take.*'lstd' or 'pdbg' needs no such"):
+    with pytest.raises(MemoryError, match=r"400 trace rows, which would take.*'lstd' and 'pdbg' do not store them"):
         vf.solve(problem_of(log, storage), solver)
     for able in ("lstd", "pdbg"):
         assert vf.solve(problem_of(log, storage), able, max_passes=30).residual < 1
