@@ -133,7 +133,7 @@ PYTHON_FUNCTIONS = {
     "np": np,
     "prefetch_row": lambda rows, i: None,
     "at": at.py_func,
-    "times": lambda metric, x: metric @ x,
+    "times": lambda P, x: P @ x,
     "dot": lambda rows, i, x: rows[i] @ x,
     "dotv": lambda rows, i, j, discount, x: (rows[i] - discount * rows[j]) @ x,
 }
