@@ -16,9 +16,9 @@ SETTINGS = {"plain": {}, "ratio": {"ratio": True}, "more dual features": {"k": 6
 
 @pytest.mark.parametrize("storage", ["dense", "csr", "float32"])
 @pytest.mark.parametrize("kind", SETTINGS)
-@pytest.mark.parametrize("small", [0, moments.CACHE_BYTES], ids=["out of cache", "in cache"])
+@pytest.mark.parametrize("small", [0, moments.CACHED_MATRIX_BYTES], ids=["out of cache", "in cache"])
 def test_moments_equal_the_naive_ones(monkeypatch, storage, kind, small):
-    monkeypatch.setattr(moments, "CACHE_BYTES", small)
+    monkeypatch.setattr(moments, "CACHED_MATRIX_BYTES", small)
     monkeypatch.setattr(moments, "TEMPORARY_BYTES", 500)
     log = naive.random_log(np.random.default_rng(1), n=60, d=4, **SETTINGS[kind])
     tolerance = 1e-5 if storage == "float32" else 1e-12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from valuefit.linalg.moments import CACHE_BYTES
+from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import COSTS
 from valuefit.memory import memory_limit
 from valuefit.problem.factor import plan
@@ -97,7 +97,7 @@ def _sparse(problem: Problem, work: float) -> list[Estimate]:
     row_nonzeros = problem.phi.stored / problem.phi.shape[0]
     one_pass = COSTS["pass_nonzero"] * problem.phi.stored + COSTS["sparse_step"] * n
     C_entries = min(float(k) * k, n * row_nonzeros**2)
-    in_cache = 8 * k * d <= CACHE_BYTES
+    in_cache = 8 * k * d <= CACHED_MATRIX_BYTES
     forming_A = COSTS["sparse_square"] * n * row_nonzeros**2
     trace_product = COSTS["gram_flop"] * 2 * n * k * d if problem.trace else 0.0
     direct = forming_A * (0.2 if in_cache else 1.0) + trace_product + COSTS["factor_flop"] * 15 * float(max(d, k)) ** 3

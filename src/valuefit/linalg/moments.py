@@ -19,7 +19,7 @@ from valuefit.typing import Array
 PRODUCT_BYTES = 3 << 20  # of the two blocks of rows in one matrix product, so that they stay in cache
 MIN_PRODUCT_ROWS = 512  # in one matrix product; with fewer rows, reading and writing the result dominates
 STEP_BLOCK_BYTES = 1 << 19  # of the rows v_t in one product where every thread has its own block
-CACHE_BYTES = 32 << 20  # a larger dense matrix leaves the cache, so sparse products are not added to it entry by entry
+CACHED_MATRIX_BYTES = 32 << 20  # up to it, products of sparse rows are added entry by entry: the sum stays in cache
 
 
 def pieces(index: Array, width: int, *, min_size: int = 1, size_bytes: int = TEMPORARY_BYTES) -> list[Array]:
@@ -170,7 +170,7 @@ def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: A
     """sum over i and starts[i] <= e < starts[i + 1] of weights[e] * outer(psi[rows[i]], phi[indices[e]])."""
     k, d = psi.shape[1], phi.shape[1]
     additions = len(indices) * psi.stored / psi.shape[0] * phi.stored / phi.shape[0]
-    if 8 * k * d <= CACHE_BYTES and worth_compiling(additions):
+    if 8 * k * d <= CACHED_MATRIX_BYTES and worth_compiling(additions):
         return np.asarray(cross_sparse(psi.kernel, phi.kernel, rows, starts, indices, weights, np.zeros((k, d))))
     counts = np.zeros(psi.shape[0] + 1, np.int64)
     counts[rows + 1] = np.diff(starts)
