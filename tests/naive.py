@@ -269,7 +269,7 @@ def gtd2(log, theta, w, draws, step_theta, step_w, decay):
 
 
 def tdc(log, theta, w, draws, step_theta, step_w, decay):
-    """TDC in the form that converges to the minimiser, also off-policy and with traces; needs k = d."""
+    """TDC in the form whose fixed point is the minimiser, also off-policy and with traces; needs k = d."""
     data = steps(log)
     trajectory = []
     for indices in draws:

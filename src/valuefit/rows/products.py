@@ -11,7 +11,7 @@ from valuefit.rows.kernels import axpy, axpy2, compiled, dot, dot2
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
 
-SWEEP_BLOCK_BYTES = 96 << 10  # of a block of rows; a few blocks fit in the second-level cache
+SWEEP_BLOCK_BYTES = 96 << 10  # of a block of rows, so that a few blocks stay in the inner caches
 CACHED_BLOCKS = 2  # a row is assumed to be in cache while at most this many further blocks are read
 
 
