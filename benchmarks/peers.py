@@ -17,7 +17,7 @@ import scipy.sparse.linalg as sparse_linalg
 
 import valuefit as vf
 from benchmarks.reference import Reference, trace_rows
-from valuefit.rows.kernels import axpy, compiled, dot2v, fetch
+from valuefit.rows.kernels import axpy, compiled, dot2v, prefetch_row
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MAX_ROWS_BYTES = 12 << 30  # memory for materialised rows, within the limit of a task (tasks.MEMORY)
@@ -241,8 +241,8 @@ def td_updates(phi, now, next, discount, ratio, mean, theta, step):
     along = 0.0
     for j in range(now.shape[0]):
         ahead = min(j + 4, now.shape[0] - 1)
-        fetch(phi, now[ahead])
-        fetch(phi, next[ahead])
+        prefetch_row(phi, now[ahead])
+        prefetch_row(phi, next[ahead])
         y_dot, mean_dot = dot2v(phi, now[j], next[j], discount[j], theta, mean)
         change = -step * ratio[j] * (y_dot + along * mean_dot)
         axpy(phi, now[j], change, theta)

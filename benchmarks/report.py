@@ -94,7 +94,7 @@ def page(results: Record) -> str:
         lines.append(f"| {name} | {cells} |")
     pairs = {name: facts["tasks"] for name, facts in results["cells"].items() if "paired@1" in facts["tasks"]}
     if pairs:
-        lines += ["", "## Seconds of the textbook over those of `auto`", "", "Medians of alternating pairs; "]
+        lines += ["", "## Seconds of textbook LSTD over seconds of `auto`", "", "Medians of alternating runs; "]
         lines[-1] += "`auto` includes the construction of the problem."
         heads = " | ".join(f"{count} threads" if count > 1 else "one thread" for count in PAIRED_THREADS)
         lines += ["", f"| cell | {heads} |", _rule(1 + len(PAIRED_THREADS))]

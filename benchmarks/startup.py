@@ -1,8 +1,8 @@
-"""How long a small problem takes from a cold start, over importing NumPy, SciPy's linear algebra and numba.
+"""The time of a small evaluation in a new process, relative to importing NumPy, scipy.linalg and numba.
 
-`python -m benchmarks.startup [--repeats 9]` evaluates a CSV of 1,000 rows by command line and from Python, each in
-a new process, with numba's cache as it is (warm) and with an empty one, interleaved with the import alone, and prints
-medians of the ratios. Targets: at most 2 warm, at most 2.5 with an empty cache.
+`python -m benchmarks.startup [--repeats 9]` evaluates a CSV file of 1,000 rows on the command line and from Python,
+with the existing numba cache (warm) and with an empty one. Each run alternates with a run of the imports alone; medians
+of the ratios are printed. Targets: at most 2 warm, at most 2.5 with an empty cache.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-TARGETS = {"warm": 2.0, "empty cache": 2.5}
+TARGETS = {"warm": 2.0, "empty cache": 2.5}  # largest ratio to the imports
 IMPORTS = ["-c", "import numpy, scipy.linalg, numba"]
 
 
 def write_log(path: Path, steps: int = 1000) -> None:
-    """A log of three observed numbers, in episodes of 50 steps."""
+    """Write a log with three observation columns and episodes of 50 steps."""
     x = np.random.default_rng(0).standard_normal((steps, 3))
     for t in range(1, steps):
         x[t] += 0.9 * x[t - 1] * (t % 50 > 0)
@@ -36,7 +36,7 @@ def write_log(path: Path, steps: int = 1000) -> None:
 
 
 def seconds(arguments: list[str], cache: str | None) -> float:
-    """Wall-clock seconds of a new Python process."""
+    """Wall-clock seconds of a new Python process; cache: directory of the numba cache, None for the default."""
     environment = {**os.environ} if cache is None else {**os.environ, "NUMBA_CACHE_DIR": cache}
     start = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -44,7 +44,7 @@ def seconds(arguments: list[str], cache: str | None) -> float:
 
 
 def measure(repeats: int) -> dict[tuple[str, str], tuple[float, float]]:
-    """(what, cache) -> (median seconds, median ratio to the imports next to it)."""
+    """(command, state of the cache) -> (median seconds, median ratio to the alternating run of the imports)."""
     found: dict[tuple[str, str], tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.csv"
@@ -54,13 +54,14 @@ def measure(repeats: int) -> dict[tuple[str, str], tuple[float, float]]:
             "valuefit.evaluate": ["-c", f"import valuefit; valuefit.evaluate({str(log)!r}, discount=0.9)"],
         }
         for arguments in (IMPORTS, *commands.values()):
-            seconds(arguments, None)  # byte code, file cache and, where something is compiled, numba's cache
+            seconds(arguments, None)  # warm up: byte code, file cache and numba cache
         for name, arguments in commands.items():
             for state in TARGETS:
                 times: list[tuple[float, float]] = []
                 for _ in range(repeats):
                     with tempfile.TemporaryDirectory() as empty:
-                        times.append((seconds(arguments, None if state == "warm" else empty), seconds(IMPORTS, None)))
+                        cache = None if state == "warm" else empty
+                        times.append((seconds(arguments, cache), seconds(IMPORTS, None)))
                 ratio = statistics.median(own / imports for own, imports in times)
                 found[name, state] = statistics.median(own for own, _ in times), ratio
     return found

@@ -11,7 +11,7 @@ from benchmarks.tasks import OWN, PAIRED_THREADS, PASSES, PEERS, TOL
 
 Record = dict[str, Any]
 Line = tuple[str, str, bool | None]
-MIN_DIRECT_FEATURES = 50  # from which `auto` must not be slower than the textbook solution
+MIN_DIRECT_FEATURES = 50  # cells with fewer features have no target for `auto` against textbook LSTD
 NEGLIGIBLE_SECONDS = 0.010  # `auto` may take this long even where another solver is faster
 
 
@@ -105,7 +105,8 @@ def automatic(results: Record) -> list[Line]:
 
 
 def _paired(cell: str, tasks: Record, threads: int) -> Line:
-    what = f"auto: textbook over auto at least 0.95 by pairs, {cell}, threads: {threads}"
+    """The target of the alternating runs on this many threads."""
+    what = f"auto: seconds of textbook LSTD over auto at least 0.95 (median of pairs), {cell}, threads: {threads}"
     ratio = tasks.get(f"paired@{threads}", {}).get("ratio")
     return (what, "not measured", None) if ratio is None else (what, f"{ratio:.2f}", ratio >= 0.95)
 

@@ -34,8 +34,9 @@ SUBLINEAR_PASSES = 100.0  # for sublinear methods, which do not reach TOL within
 OWN = ("lstd", "gtd2", "tdc", "pdbg", "svrg", "saga", "krylov", "auto")
 PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
 SUBLINEAR = ("gtd2", "tdc")
-SHORT = (*SUBLINEAR, "pdbg", "td-svrg")  # slow methods, with a quarter of the time limit
-PAIRS, PAIRED_THREADS = 9, (1, 2, 8)
+SLOW_METHODS = (*SUBLINEAR, "pdbg", "td-svrg")  # these have a quarter of the time limit
+PAIRS = 9  # alternating runs of textbook LSTD and `auto`, whose median ratio is reported
+PAIRED_THREADS = (1, 2, 8)
 MEMORY = 14 << 30  # bytes of address space of a process, so that it fails with MemoryError instead of being killed
 Record = dict[str, Any]
 
@@ -126,7 +127,7 @@ class Bench:
         """The time limit in seconds: longer for large cells, a quarter for slow methods."""
         large = self.problem.phi.stored / (2e6 if self.cell.sparse else 2.5e7)
         more = float(np.clip(large, 1, 4 if self.cell.sparse else 8)) if name in OWN else 1.0
-        return self.seconds * more / (4 if name in SHORT else 1)
+        return self.seconds * more / (4 if name in SLOW_METHODS else 1)
 
     def describe(self) -> Record:
         start = time.perf_counter()
@@ -192,22 +193,22 @@ class Bench:
         }  # fmt: skip
 
     def paired(self) -> Record:
-        """`auto`, the problem made from its arrays included, and the textbook on ready arrays, in turns."""
+        """Alternating runs of textbook LSTD, on materialised rows, and of `auto`, which also constructs the problem."""
         own: list[float] = []
-        book: list[float] = []
+        textbook: list[float] = []
 
-        def in_turns(work: Callable[[], Any]) -> tuple[float, Any]:
+        def alternate(work: Callable[[], Any]) -> tuple[float, Any]:
             for _ in range(1 + PAIRS):  # the first pair compiles and warms up
                 start = time.perf_counter()
                 theta = work()
                 middle = time.perf_counter()
                 vf.solve(fresh(self.problem), "auto", tol=TOL)
                 own.append(time.perf_counter() - middle)
-                book.append(middle - start)
-            return statistics.median(book[1:]), theta
+                textbook.append(middle - start)
+            return statistics.median(textbook[1:]), theta
 
-        found = peers.textbook(self.problem, in_turns)
-        ratio = statistics.median(theirs / ours for ours, theirs in zip(own[1:], book[1:], strict=True))
+        found = peers.textbook(self.problem, alternate)
+        ratio = statistics.median(theirs / ours for ours, theirs in zip(own[1:], textbook[1:], strict=True))
         return {"status": found.status, "seconds": statistics.median(own[1:]), "book": found.seconds, "ratio": ratio}
 
     def dgemm(self) -> Record:

@@ -1,7 +1,7 @@
-"""The naive twin: every algorithm written as plainly as the mathematics, to check the fast code against.
+"""The naive twins: every algorithm in plain loops as in the papers, for comparison with the fast code.
 
-Nothing here is fast and nothing is shared with the package: full matrices are formed at every step, so keep
-to about a hundred steps and ten features. References: Du, Chen, Li, Xiao, Zhou (ICML 2017) for the saddle
+Nothing is shared with the package. Full matrices are formed at every step, so problems should have at most about a
+hundred steps and ten features. References: Du, Chen, Li, Xiao, Zhou (ICML 2017) for the saddle
 point and its Algorithms 1 to 3; Sutton et al. (2009) for GTD2 and TDC; Prashanth, Korda and Munos (2014) for
 fLSTD-SA; Korda and Prashanth (2015) for centred TD; Geramifard et al. (2007) for iLSTD.
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-EIGENVALUE_CUT = 1e-13  # eigenvalues of C below this share of the largest count as zero
-SINGULAR_CUT = 1e-12  # singular values of the least-squares matrix below this share of the largest likewise
+EIGENVALUE_CUT = 1e-13  # eigenvalues of C below this fraction of the largest are treated as zero
+SINGULAR_CUT = 1e-12  # the same for singular values of the least-squares matrix
 
 
 class Log(NamedTuple):
@@ -37,7 +37,7 @@ class Log(NamedTuple):
 
 
 def steps(log):
-    """The vectors that make up each step, in log order: a list of (u, v, psi, reward)."""
+    """The vectors of each step, in log order: a list of (u, v, psi, reward)."""
     result = []
     for t in range(len(log.now)):
         phi = log.Phi[log.now[t]]
@@ -76,7 +76,7 @@ def moments(log):
 
 
 def inverse_root(C):
-    """A matrix R with R'R = C^+, the pseudo-inverse in which tiny eigenvalues count as zero."""
+    """A matrix R with R'R = C^+, the pseudo-inverse in which eigenvalues below the cutoff are zero."""
     values, vectors = np.linalg.eigh(C)
     rows = []
     for i in range(len(values)):
@@ -93,7 +93,7 @@ def objective(log, theta):
 
 
 def minimiser(log):
-    """The minimum-norm minimiser of F, zero on features that no `now` row has, and w = C^+ (b - A theta)."""
+    """The minimum-norm minimiser of F, zero for features that no `now` row has, and w = C^+ (b - A theta)."""
     A, b, C = moments(log)
     d = log.Phi.shape[1]
     root = inverse_root(C)
@@ -139,7 +139,7 @@ def pdbg(log, theta, w, iterations, step_theta, step_w):
 
 
 def svrg(log, theta, w, draws, step_theta, step_w):
-    """Algorithm 2, SVRG: the snapshot is renewed at the start of each epoch of N = len(draws[m]) updates."""
+    """Algorithm 2, SVRG: a new snapshot at the start of each epoch m of N = len(draws[m]) updates."""
     data = steps(log)
     trajectory = []
     for indices in draws:
@@ -155,7 +155,7 @@ def svrg(log, theta, w, draws, step_theta, step_w):
 
 
 def saga(log, theta, w, draws, step_theta, step_w):
-    """Algorithm 3, SAGA, with one departure: ridge theta (and w, if C = I) is exact and not in the table."""
+    """Algorithm 3, SAGA, with one difference: ridge theta (and w, if C = I) is exact and not in the table."""
     data = steps(log)
     n = len(data)
 
@@ -181,18 +181,18 @@ def saga(log, theta, w, draws, step_theta, step_w):
 
 
 def groups(indices, batch):
-    """The draws of an epoch, `batch` of them at a time and what is left at the end."""
+    """The draws of an epoch in batches of `batch`; the last one may be shorter."""
     return [indices[start : start + batch] for start in range(0, len(indices), batch)]
 
 
 def row_part(log, step, theta, w):
-    """B_t without what is the same in all steps: ridge theta, and w if C = I."""
+    """B_t without the terms that all steps share: ridge theta, and w if C = I."""
     A_t, b_t, C_t = matrices(log, step)
     return -A_t.T @ w, A_t @ theta - b_t + (0.0 if log.identity else C_t @ w)
 
 
-def svrg_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, step_theta, step_w):
-    """SVRG with `batch` rows to an update, each times its weight, the sum times a matrix; one entry an update."""
+def svrg_batches(log, theta, w, draws, batch, weight, P_theta, P_w, step_theta, step_w):
+    """SVRG with mini-batches of `batch` weighted rows and preconditioners; one trajectory entry per update."""
     data = steps(log)
     trajectory = []
     for indices in draws:
@@ -205,38 +205,39 @@ def svrg_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, st
                 there_theta, there_w = row_part(log, data[t], snap_theta, snap_w)
                 sum_theta += weight[t] * (here_theta - there_theta) + log.ridge * (theta - snap_theta) + full_theta
                 sum_w += weight[t] * (here_w - there_w) + (w - snap_w if log.identity else 0.0) + full_w
-            theta = theta - step_theta * metric_theta @ sum_theta
-            w = w - step_w * metric_w @ sum_w
+            theta = theta - step_theta * P_theta @ sum_theta
+            w = w - step_w * P_w @ sum_w
             trajectory.append((theta.copy(), w.copy()))
     return trajectory
 
 
-def saga_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, step_theta, step_w):
-    """SAGA likewise; an entry also has the table's mean, taken anew, and the mean of the iterates that were looked at.
+def saga_batches(log, theta, w, draws, batch, weight, P_theta, P_w, step_theta, step_w):
+    """SAGA with mini-batches of `batch` weighted rows and preconditioners; one trajectory entry per update.
 
-    What a row adds is new only once in a batch.
+    An entry also holds the mean of the table and the mean iterate over all draws. A row that is drawn several times
+    in a batch counts once.
     """
     data = steps(log)
     n = len(data)
     g = [row_part(log, step, theta, w) for step in data]
     trajectory = []
-    looked_at: list[tuple[np.ndarray, np.ndarray]] = []
+    drawn_at: list[tuple[np.ndarray, np.ndarray]] = []
     for indices in draws:
         for group in groups(indices, batch):
             mean_theta = sum(g_theta for g_theta, g_w in g) / n
             mean_w = sum(g_w for g_theta, g_w in g) / n
             sum_theta = len(group) * (mean_theta + log.ridge * theta)
             sum_w = len(group) * (mean_w + (w if log.identity else 0.0))
-            looked_at += [(theta, w)] * len(group)
+            drawn_at += [(theta, w)] * len(group)
             for t in set(group.tolist()):
                 h = row_part(log, data[t], theta, w)
                 sum_theta += weight[t] * (h[0] - g[t][0])
                 sum_w += weight[t] * (h[1] - g[t][1])
                 g[t] = h
-            theta = theta - step_theta * metric_theta @ sum_theta
-            w = w - step_w * metric_w @ sum_w
+            theta = theta - step_theta * P_theta @ sum_theta
+            w = w - step_w * P_w @ sum_w
             means = sum(g_theta for g_theta, g_w in g) / n, sum(g_w for g_theta, g_w in g) / n
-            iterates = [sum(part) / len(looked_at) for part in zip(*looked_at, strict=True)]
+            iterates = [sum(part) / len(drawn_at) for part in zip(*drawn_at, strict=True)]
             trajectory.append((theta.copy(), w.copy(), *means, *iterates))
     return trajectory
 
@@ -245,12 +246,12 @@ def saga_batches(log, theta, w, draws, batch, weight, metric_theta, metric_w, st
 
 
 def shrink(log, j, decay):
-    """The factor on the step size at update j, counted from 0 over all epochs; 1 always if decay = inf."""
+    """The factor of the step size at update j, counted from 0 over all epochs; always 1 if decay = inf."""
     return 1.0 / (1.0 + j / (decay * len(log.now)))
 
 
 def gtd2(log, theta, w, draws, step_theta, step_w, decay):
-    """GTD2: both halves of each update read the old theta and the old w."""
+    """GTD2: both parts of each update use the old theta and the old w."""
     data = steps(log)
     trajectory = []
     for indices in draws:
@@ -258,9 +259,9 @@ def gtd2(log, theta, w, draws, step_theta, step_w, decay):
             u, v, psi, reward = data[t]
             factor = shrink(log, len(trajectory), decay)
             delta = reward - v @ theta
-            metric_w = w if log.identity else psi * (psi @ w)
+            C_w = w if log.identity else psi * (psi @ w)
             change_theta = v * (u @ w) - log.ridge * theta
-            change_w = delta * u - metric_w
+            change_w = delta * u - C_w
             theta = theta + step_theta * factor * change_theta
             w = w + step_w * factor * change_w
             trajectory.append((theta.copy(), w.copy()))
@@ -276,9 +277,9 @@ def tdc(log, theta, w, draws, step_theta, step_w, decay):
             u, v, psi, reward = data[t]
             factor = shrink(log, len(trajectory), decay)
             delta = reward - v @ theta
-            metric_w = w if log.identity else psi * (psi @ w)
-            change_theta = delta * u - metric_w + v * (u @ w) - log.ridge * theta
-            change_w = delta * u - metric_w
+            C_w = w if log.identity else psi * (psi @ w)
+            change_theta = delta * u - C_w + v * (u @ w) - log.ridge * theta
+            change_w = delta * u - C_w
             theta = theta + step_theta * factor * change_theta
             w = w + step_w * factor * change_w
             trajectory.append((theta.copy(), w.copy()))
@@ -305,7 +306,7 @@ def averaged(trajectory):
 
 
 def ctd(log, theta, draws, step, averaging):
-    """Centred TD: the trajectory of raw iterates, and the snapshots taken at the epochs' ends; needs k = d.
+    """Centred TD: the trajectory of raw iterates, and the snapshots at the end of each epoch; needs k = d.
 
     The next epoch starts from the snapshot: the mean of the epoch's iterates if `averaging`, else the last.
     """
@@ -332,7 +333,7 @@ def ctd(log, theta, draws, step, averaging):
 
 
 def recursive_lstd(log, initial):
-    """What recursive LSTD must equal: after each step, the regularised saddle system so far solved anew."""
+    """Recursive LSTD by direct solution: after each step, the regularised saddle-point system of the steps so far."""
     n, d, k = len(log.now), log.Phi.shape[1], log.Psi.shape[1]
     S = np.zeros((d + k, d + k))
     S[:d, :d] = (n * log.ridge + initial) * np.eye(d)
@@ -351,7 +352,7 @@ def recursive_lstd(log, initial):
 
 
 def ilstd(log, theta, epochs, step, dimensions):
-    """iLSTD: one entry after each step of each epoch; only the first epoch adds data. Needs k = d."""
+    """iLSTD: one trajectory entry per step of each epoch; only the first epoch adds data. Needs k = d."""
     data = steps(log)
     n, d = len(data), len(theta)
     theta = theta.copy()
@@ -378,10 +379,10 @@ def ilstd(log, theta, epochs, step, dimensions):
 
 
 def random_log(rng, n=20, d=4, k=None, ratio=False, trace=0.0, ridge=0.0, identity=False, states=None):
-    """A small valid problem: ragged episodes, at least one of length one, the first of them terminated and
-    the last truncated (only the first where there is just one).
+    """A small valid problem: ragged episodes, at least one of length one, the first terminated and the last
+    truncated (a single episode is terminated).
 
-    An episode of T steps has T + 1 rows of its own, or wanders over `states` shared rows where given.
+    An episode of T steps has T + 1 rows of its own, or visits `states` shared rows if given.
     """
     k = d if k is None else k
     lengths = [1]

@@ -1,4 +1,4 @@
-"""valuefit: how good is this policy, from logged data alone?"""
+"""valuefit: policy evaluation from logged data with linear value functions."""
 
 from __future__ import annotations
 

@@ -131,9 +131,9 @@ def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
 
 PYTHON_FUNCTIONS = {
     "np": np,
-    "fetch": lambda rows, i: None,
+    "prefetch_row": lambda rows, i: None,
     "at": at.py_func,
-    "times": lambda metric, x: metric @ x,
+    "times": lambda P, x: P @ x,
     "dot": lambda rows, i, x: rows[i] @ x,
     "dotv": lambda rows, i, j, discount, x: (rows[i] - discount * rows[j]) @ x,
 }

@@ -16,7 +16,7 @@ from valuefit.rows import compile
 
 
 def stored(log, storage):
-    """The naive log with the numbers as this storage rounds them."""
+    """The naive log with its rows rounded to the precision of this storage."""
     if storage != "float32":
         return log
     Phi, Psi = (rows.astype(np.float32).astype(np.float64) for rows in (log.Phi, log.Psi))
@@ -24,7 +24,7 @@ def stored(log, storage):
 
 
 def thinned(log, share=0.5, seed=9):
-    """The same log with about this share of zeros in its rows, for CSR storage."""
+    """The same log with about this fraction of zeros in its rows, for CSR storage."""
     zeros = np.random.default_rng(seed).random(log.Psi.shape) < share
     zeros[:, 0] = False
     d = log.Phi.shape[1]
@@ -210,8 +210,9 @@ def test_moments_are_the_same_for_distinct_and_repeated_rows(storage, trace):
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("states", [None, 4])
 def test_moments_in_small_blocks_equal_the_naive_ones(storage, trace, states, monkeypatch):
-    monkeypatch.setattr("valuefit.linalg.moments.BLOCK_BYTES", 600)  # blocks of a few steps each
-    monkeypatch.setattr("valuefit.rows.storage.BLOCK_BYTES", 600)
+    for constant in ("linalg.moments.PRODUCT_BYTES", "linalg.moments.STEP_BLOCK_BYTES", "rows.storage.TEMPORARY_BYTES"):
+        monkeypatch.setattr(f"valuefit.{constant}", 600)  # blocks of a few steps each
+    monkeypatch.setattr("valuefit.linalg.moments.MIN_PRODUCT_ROWS", 2)
     problem, log = problem_and_log(storage, True, trace, 0.0, 5, False, states)
     for fast, slow in zip(problem.moments(), naive.moments(log), strict=True):
         close(fast, slow)
@@ -402,8 +403,8 @@ def trajectories():
     return Phi, now, after, rng.normal(size=40_000), np.repeat(np.arange(40), 1000)
 
 
-def compile_outside(small):
-    """Compile outside of what is measured."""
+def compile_kernels(small):
+    """Compile in advance, so that the memory of the compiler is not measured."""
     with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
         small.B(np.ones(200), np.ones(200))
         small.residual(np.ones(200))
@@ -414,8 +415,8 @@ def compile_outside(small):
 @pytest.mark.parametrize("trace", [0.0, 0.5])
 def test_batch_products_and_moments_allocate_no_array_of_n_by_d(trajectories, trace):
     Phi, now, after, reward, episode = trajectories
-    compile_outside(vf.Problem.from_rows(Phi[:50], [0, 1], [1, 2], [1.0, 1.0], 0.9, trace=trace))
-    with peak_below(12 * MB):  # columns of the problem, and blocks of 8 MB in which NaN are searched
+    compile_kernels(vf.Problem.from_rows(Phi[:50], [0, 1], [1, 2], [1.0, 1.0], 0.9, trace=trace))
+    with peak_below(12 * MB):  # arrays of length n, and blocks of 8 MB for the search for NaN
         problem = vf.Problem.from_rows(Phi, now, after, reward, 0.9, episode=episode, trace=trace)
     theta = np.ones(200)
     with peak_below(5 * MB):
@@ -440,7 +441,7 @@ def test_the_moments_of_many_steps_are_right(trajectories):
 def test_float32_rows_are_not_copied(trajectories):
     Phi, now, after, reward, episode = trajectories
     Phi = Phi.astype(np.float32)
-    compile_outside(vf.Problem.from_rows(Phi[:50], [0, 1], [1, 2], [1.0, 1.0], 0.9))
+    compile_kernels(vf.Problem.from_rows(Phi[:50], [0, 1], [1, 2], [1.0, 1.0], 0.9))
     with peak_below(12 * MB):
         problem = vf.Problem.from_rows(Phi, now, after, reward, 0.9, episode=episode)
         problem.B(np.ones(200), np.ones(200))
@@ -481,7 +482,7 @@ def test_solvers_that_need_no_matrix_run_where_the_moments_do_not_fit(wide, monk
 def test_trace_rows_that_do_not_fit_are_refused_naming_solvers_without_them(solver, storage, monkeypatch):
     log = thinned(naive.random_log(np.random.default_rng(12), n=400, d=12, trace=0.5), 0.9)
     limit_memory(monkeypatch, 8000)
-    with pytest.raises(MemoryError, match=r"400 trace rows, which would take.*'lstd' or 'pdbg' needs no such"):
+    with pytest.raises(MemoryError, match=r"400 trace rows, which would take.*'lstd' and 'pdbg' do not store them"):
         vf.solve(problem_of(log, storage), solver)
     for able in ("lstd", "pdbg"):
         assert vf.solve(problem_of(log, storage), able, max_passes=30).residual < 1

@@ -263,7 +263,7 @@ def test_features_without_one_row_for_each_observation_are_refused(shape):
 
 @pytest.mark.parametrize("shape", [(5,), (5, 0), (5, 2, 2)])
 def test_rows_that_are_not_a_matrix_are_refused(shape):
-    with pytest.raises(ValueError, match="features must be a matrix, one row an observation"):
+    with pytest.raises(ValueError, match="features must be a matrix, one row per observation"):
         rows_of(Phi=np.ones(shape))
 
 

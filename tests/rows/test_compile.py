@@ -1,4 +1,4 @@
-"""Small problems go through NumPy, large ones through compiled loops: the same numbers but for rounding."""
+"""NumPy, used for small problems, and the compiled loops for large ones agree up to rounding; numba loads lazily."""
 
 import subprocess
 import sys
@@ -17,11 +17,11 @@ from valuefit.rows.traces import keep_backward, keep_forward, recurrence, trace_
 pytestmark = pytest.mark.numerical
 
 
-def by_numpy():
+def numpy_only():
     return patch.object(compile, "MIN_COMPILED_NUMBERS", np.inf)
 
 
-def by_kernels():
+def kernels_only():
     return patch.object(compile, "MIN_COMPILED_NUMBERS", 0)
 
 
@@ -41,8 +41,8 @@ def test_products_and_moments_agree(data):
     reward, ratio, episode = rng.normal(size=n), rng.exponential(size=n), np.sort(rng.integers(0, 4, n))
     theta, w, a = rng.normal(size=d), rng.normal(size=d + dual), rng.normal(size=(2, m))
     found = []
-    for path in (by_numpy, by_kernels):
-        with path():
+    for implementation in (numpy_only, kernels_only):
+        with implementation():
             problem = vf.Problem.from_rows(
                 storage(rows), now, next, reward, 0.9, ratio, episode,
                 trace=trace, metric=metric, dual_rows=storage(np.hstack([rows, rows[:, :1] ** 2])) if dual else None,
@@ -51,16 +51,16 @@ def test_products_and_moments_agree(data):
             numbers += [problem.A, problem.b, problem.C, problem.u_squared_bound]
             numbers += [*problem.phi.dot2(theta, theta), *problem.phi.tdot2(*a), problem.phi.tdot(a[0])]
             found.append([np.array(part, np.float64) for part in numbers])
-    for numpy_s, kernel_s in zip(*found, strict=True):
-        scale = 1 + np.abs(kernel_s).max(initial=0.0)
-        np.testing.assert_allclose(numpy_s, kernel_s, rtol=1e-9, atol=1e-11 * scale)
+    for with_numpy, with_kernels in zip(*found, strict=True):
+        scale = 1 + np.abs(with_kernels).max(initial=0.0)
+        np.testing.assert_allclose(with_numpy, with_kernels, rtol=1e-9, atol=1e-11 * scale)
 
 
 @settings(max_examples=60)
-@given(n=st.integers(1, 300), trace=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1), rare=st.floats(0, 1))
-def test_the_recurrence_by_doubling_is_the_one_step_by_step(n, trace, seed, rare):
+@given(n=st.integers(1, 300), trace=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1), episode_rate=st.floats(0, 1))
+def test_the_recurrence_by_doubling_equals_the_recurrence_step_by_step(n, trace, seed, episode_rate):
     rng = np.random.default_rng(seed)
-    begins = rng.random(n) < rare
+    begins = rng.random(n) < episode_rate
     begins[0] = True
     x, ratio = rng.normal(size=n), rng.exponential(size=n)
     discount = np.where(rng.random(n) < 0.1, 0.0, 0.95)
@@ -75,11 +75,11 @@ def test_the_recurrence_by_doubling_is_the_one_step_by_step(n, trace, seed, rare
     np.testing.assert_allclose(by_rows, np.column_stack([forward, -2 * forward]), rtol=1e-12, atol=1e-14 * size)
 
 
-HEAVY = "{'numba', 'pandas', 'sklearn', 'scipy.stats', 'scipy.optimize'} & set(sys.modules)"
+IMPORTED_SLOW_LIBRARIES = "{'numba', 'pandas', 'sklearn', 'scipy.stats', 'scipy.optimize'} & set(sys.modules)"
 
 
 @pytest.mark.parametrize("options", [[], ["--trace", "0.5"], ["--features", "tiles"]])
-def test_a_small_evaluation_loads_nothing_heavy(tmp_path, options):
+def test_a_small_evaluation_imports_no_slow_library(tmp_path, options):
     log = tmp_path / "log.csv"
     rng = np.random.default_rng(0)
     lines = [f"{t // 20},{rng.normal():.4f},{rng.normal():.4f},{int(t % 20 == 19)}" for t in range(200)]
@@ -91,6 +91,6 @@ def test_a_small_evaluation_loads_nothing_heavy(tmp_path, options):
     command = f"from valuefit.cli.main import main\ntry:\n    main({arguments!r})\nexcept SystemExit as end:\n"
     command += "    assert not end.code, end.code"
     for code in (python, command):
-        script = f"import sys\n{code}\nheavy = {HEAVY}\nassert not heavy, heavy"
+        script = f"import sys\n{code}\nslow = {IMPORTED_SLOW_LIBRARIES}\nassert not slow, slow"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

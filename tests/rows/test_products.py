@@ -1,4 +1,4 @@
-"""Products that read the rows once, beside the same sums by plain loops."""
+"""Products that read the rows once equal the same sums in plain loops."""
 
 from unittest.mock import patch
 
@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from valuefit.rows import compile
-from valuefit.rows.products import FAR, schedule
+from valuefit.rows.products import CACHED_BLOCKS, schedule
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled():
-    """Small problems are left to NumPy otherwise."""
+    """Use compiled loops, which small problems do not use by default."""
     with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
         yield
 
 
 def plain_sums(problem, theta, w):
-    """A'w, A theta - b and C w, one step after another."""
+    """A'w and A theta - b + C w, step by step."""
     rows = problem.phi.matrix.astype(float)
     Atw, rest = np.zeros(problem.d), np.zeros(problem.d)
     for t in range(problem.n):
@@ -35,7 +35,7 @@ def plain_sums(problem, theta, w):
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_sweeps_are_the_plain_sums(data):
+def test_sweeps_equal_the_plain_sums(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     m, d, n = (data.draw(st.integers(1, most)) for most in (300, 5, 400))
     kind = data.draw(st.sampled_from(["trajectory", "anywhere", "backwards"]))
@@ -59,7 +59,7 @@ def test_sweeps_are_the_plain_sums(data):
 
 @pytest.mark.parametrize("row_bytes", [1000.0, 9000.0, 40000.0])
 @pytest.mark.parametrize("far", [False, True])
-def test_every_row_is_due_once_and_never_too_early(far, row_bytes):
+def test_every_row_is_added_once_and_after_its_neighbours(far, row_bytes):
     rng = np.random.default_rng(0)
     m = 1000
     now = np.arange(m - 1)
@@ -68,13 +68,13 @@ def test_every_row_is_due_once_and_never_too_early(far, row_bytes):
     assert plan.parts == {1000.0: 1, 9000.0: 2, 40000.0: 9}[row_bytes]
     assert sorted(plan.ready) == list(range(m))
     for g in range(plan.blocks):
-        first = g // plan.span * plan.span * plan.block  # row of the part
+        first = g // plan.span * plan.span * plan.block  # first row of the part
         read = min((g + 1) * plan.block, m)
         for i in plan.ready[plan.ready_starts[g] : plan.ready_starts[g + 1]]:
             steps = plan.order[plan.starts[i] : plan.starts[i + 1]]
             back = plan.back_order[plan.back_starts[i] : plan.back_starts[i + 1]]
             assert first <= min(i, *next[steps], *now[back])
             assert max(i, *next[steps], *now[back], 0) < read
-            assert read - i <= (FAR + 1) * plan.block  # or it would have left the cache
+            assert read - i <= (CACHED_BLOCKS + 1) * plan.block  # still in cache
     late = len(plan.ready) - plan.ready_starts[plan.blocks]
     assert late > 300 if far else late == 2 * (plan.parts - 1)

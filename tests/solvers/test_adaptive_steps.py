@@ -1,4 +1,4 @@
-"""Steps that adapt while running: setbacks are undone, bad starts recover, samples grow, and gaps are certified."""
+"""Adaptive steps: rejected epochs are undone, bad starts recover, sketches grow, and gaps are certified."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import naive
 import valuefit as vf
 from helpers.adaptive import ADAPTIVE, SOLVERS, controller_of, run, zeros
 from helpers.problems import KINDS, Oracle, logs, make, problem_of, sparse_of, tiled, without_dead
-from valuefit.problem import preconditioner as metric
+from valuefit.problem import preconditioner
 from valuefit.problem.diagonal_preconditioner import Balanced
 from valuefit.problem.exact import Exact
 from valuefit.problem.preconditioner import GROWTH, Metric, metric_cost, mixed_metric
-from valuefit.solvers import adaptive_steps as steering
+from valuefit.solvers import adaptive_steps
 from valuefit.solvers.adaptive_steps import (
     LEVEL_RATIO,
     MAX_LEVEL_CHANGE,
@@ -35,7 +35,8 @@ def with_controller(state: State, controller: StepController) -> State:
     return replace(state, memory=memory, steps=controller.steps)
 
 
-def stretched(state: State, factor: float) -> State:
+def with_longer_steps(state: State, factor: float) -> State:
+    """The state with its steps multiplied by `factor`."""
     controller = controller_of(state)
     return with_controller(
         state, replace(controller, base_steps=(factor * controller.base_steps[0], factor * controller.base_steps[1]))
@@ -55,7 +56,7 @@ def test_an_epoch_that_made_the_gradient_larger_is_undone(name: str, factor: flo
     problem = make("random MDP")
     start, _ = SOLVERS[name].init(problem, *zeros(problem))
     start, _ = run(name, problem, start, 3)
-    before = stretched(start, factor)
+    before = with_longer_steps(start, factor)
     after, costs = run(name, problem, before, 1)
     assert after.theta is before.theta
     assert after.w is before.w
@@ -64,24 +65,24 @@ def test_an_epoch_that_made_the_gradient_larger_is_undone(name: str, factor: flo
     assert after.steps[0] < before.steps[0]
     assert after.steps[1] < before.steps[1]
     assert after.steps == controller_of(after).steps
-    assert costs[0] >= 1  # passes that led nowhere were passes all the same
+    assert costs[0] >= 1  # the passes of a rejected epoch count
     for found, true in zip(after.gradient, problem.B(after.theta, after.w), strict=True):
         np.testing.assert_allclose(found, true, atol=1e-12)
 
 
-def test_sagas_table_is_that_of_the_restored_iterate() -> None:
+def test_the_table_of_saga_is_that_of_the_restored_iterate() -> None:
     problem = make("trace 0.8")
     state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
     state, _ = run("saga", problem, state, 2)
-    after, costs = run("saga", problem, stretched(state, 1e3), 1)
+    after, costs = run("saga", problem, with_longer_steps(state, 1e3), 1)
     fresh, info = SOLVERS["saga"].init(problem, state.theta, state.w)
     assert costs[0] == pytest.approx(1 + info.passes - controller_of(fresh).preconditioner.cost)
     for found, expected in zip(flat(after.memory.table), flat(fresh.memory.table), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_saga_goes_on_from_a_table_whose_mean_is_small_by_chance() -> None:
-    """Next to it every epoch looks like a setback, were the table not filled anew."""
+def test_saga_recovers_from_a_table_whose_mean_is_small_by_chance() -> None:
+    """Compared with it every epoch would be rejected if the table were not computed again."""
     problem = make("float32")
     state, _ = SOLVERS["saga"].init(problem, *zeros(problem))
     state, _ = run("saga", problem, state, 1)
@@ -92,7 +93,7 @@ def test_saga_goes_on_from_a_table_whose_mean_is_small_by_chance() -> None:
 
 
 def test_the_change_of_the_gradient_determines_the_level() -> None:
-    """Where gradients are P^-1 x, so that one step of 1 is exact, the Barzilai-Borwein step is 1."""
+    """If the gradient is P^-1 x, one step of size 1 is exact, and the Barzilai-Borwein step is 1."""
     problem = make("random MDP")
     controller = start_controller(problem, problem.B(*zeros(problem)))
     rng = np.random.default_rng(0)
@@ -107,7 +108,7 @@ def test_the_change_of_the_gradient_determines_the_level() -> None:
         before, after = gradient(x), gradient(((1 - sign * part) * x[0], (1 - sign * part) * x[1]))
         return replace(controller, base_steps=(base_step, base_step)).secant_level(before, after, moved, 4.0)
 
-    assert proposed(0.25) == 0  # four of them are 1 already
+    assert proposed(0.25) == 0  # four steps of 0.25 are one of 1
     assert proposed(0.25 * LEVEL_RATIO) == -1
     assert proposed(0.25 / LEVEL_RATIO) == 1
     assert proposed(0.25 / LEVEL_RATIO**9) == MAX_LEVEL_CHANGE
@@ -115,13 +116,13 @@ def test_the_change_of_the_gradient_determines_the_level() -> None:
     assert proposed(0.25 / LEVEL_RATIO, part=0.1, sign=-1.0) == 0  # the gradient grew along the step: no change
 
 
-def test_longer_steps_that_were_slower_are_taken_back() -> None:
+def test_longer_steps_that_converge_slower_are_undone() -> None:
     problem = make("random MDP")
     gradient = problem.B(*zeros(problem))
     controller = start_controller(problem, gradient)
 
     def after(controller: StepController, rate: float, level: int) -> StepController:
-        """An epoch of one pass after which the squared gradient is 10 ** -rate of that before."""
+        """The controller after an epoch of one pass that multiplies the squared gradient by 10 ** -rate."""
         scale = np.sqrt(controller.merit * 10**-rate / start_controller(problem, gradient).merit)
         end = scale * gradient[0], scale * gradient[1]
         return controller.after_epoch(problem, gradient, end, 1.0, level)[0]
@@ -130,15 +131,15 @@ def test_longer_steps_that_were_slower_are_taken_back() -> None:
     assert longer.level == 2
     assert longer.steps[0] == pytest.approx(LEVEL_RATIO**2 * controller.steps[0])
     assert longer.steps[1] == pytest.approx(LEVEL_RATIO**2 * controller.steps[1])
-    assert after(longer, 0.6, 4).level == 4  # faster: on
-    assert after(longer, 0.5, 4).level == 4  # equal but for rounding: on
+    assert after(longer, 0.6, 4).level == 4  # faster: raised
+    assert after(longer, 0.5, 4).level == 4  # equal up to rounding: raised
     slower = after(longer, 0.4, 4)
     assert slower.level == 1
-    assert after(slower, 0.3, 3).level == 3  # not longer than before: the proposal holds
+    assert after(slower, 0.3, 3).level == 3  # not longer than before: the proposal is taken
     rejected = after(longer, -1.0, 4)
     assert (rejected.level, rejected.max_level, rejected.merit) == (0, 1, longer.merit)
     assert after(rejected, 0.5, 2).level == 1  # level 2 was rejected
-    assert after(longer, -3.0, 4).level == -3  # far larger: five levels
+    assert after(longer, -3.0, 4).level == -3  # much larger gradient: five levels
 
 
 # ---- a whole run -------------------------------------------------------------------------------------------
@@ -146,20 +147,22 @@ def test_longer_steps_that_were_slower_are_taken_back() -> None:
 
 @pytest.mark.parametrize("factor", [100.0, 10.0])
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_steps_far_too_long_recover(name: str, factor: float) -> None:
+def test_solvers_recover_from_steps_that_are_far_too_long(name: str, factor: float) -> None:
     problem = make("badly scaled columns")
     state, _ = SOLVERS[name].init(problem, *zeros(problem))
-    end, _ = run(name, problem, stretched(state, factor), 120)
+    end, _ = run(name, problem, with_longer_steps(state, factor), 120)
     assert Exact(problem).gap(end.theta) < 1e-6
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_metric_a_hundred_times_too_large_recovers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solvers_recover_from_a_preconditioner_a_hundred_times_too_large(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def bad(problem: vf.Problem, count: int) -> Metric:
         good = mixed_metric(problem, count)
         return replace(good, theta=100 * good.theta, w=100 * good.w)
 
-    monkeypatch.setattr(steering, "mixed_metric", bad)
+    monkeypatch.setattr(adaptive_steps, "mixed_metric", bad)
     problem = make("discount 0.99")
     result = vf.solve(problem, name, tol=1e-6, max_passes=200)
     assert result.status == "converged"
@@ -167,15 +170,15 @@ def test_a_metric_a_hundred_times_too_large_recovers(name: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_sample_that_is_too_small_grows_and_its_cost_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+def test_a_sketch_that_is_too_small_grows_and_its_cost_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts_used: list[int] = []
 
-    def noted(problem: vf.Problem, count: int) -> Metric:
-        taken.append(count)
+    def recorded(problem: vf.Problem, count: int) -> Metric:
+        counts_used.append(count)
         return mixed_metric(problem, count)
 
-    monkeypatch.setattr(steering, "mixed_metric", noted)
-    monkeypatch.setattr(steering, "first_count", lambda problem: 6)
+    monkeypatch.setattr(adaptive_steps, "mixed_metric", recorded)
+    monkeypatch.setattr(adaptive_steps, "first_count", lambda problem: 6)
     problem = make("badly scaled columns")
     state, info = SOLVERS[name].init(problem, *zeros(problem))
     assert info.passes == 1 + metric_cost(problem, 6)
@@ -186,18 +189,18 @@ def test_a_sample_that_is_too_small_grows_and_its_cost_is_counted(name: str, mon
         count = controller_of(state).preconditioner.count
         if count != counts[-1]:
             assert count == min(problem.n, GROWTH * counts[-1])
-            assert controller_of(before).passes > 6 - 4  # not before it had its chance
+            assert controller_of(before).passes > 6 - 4  # not before enough passes with the current one
             assert info.passes >= metric_cost(problem, count) + 1
             assert controller_of(state).passes == 0
             counts.append(count)
         else:
             assert info.passes < metric_cost(problem, 6) + 5
-    assert counts == taken
+    assert counts == counts_used
     assert len(counts) > 1
     assert Exact(problem).gap(state.theta) < 1e-6
 
 
-def test_a_sample_that_does_is_kept() -> None:
+def test_a_sketch_that_converges_fast_enough_is_kept() -> None:
     problem = make("random MDP")
     controller = replace(start_controller(problem, problem.B(*zeros(problem)), count=200), passes=50.0)
     assert (
@@ -213,7 +216,7 @@ def test_a_sample_that_does_is_kept() -> None:
     assert whole._larger_sample(problem) == 0
 
 
-# ---- what is asked for is done -----------------------------------------------------------------------------
+# ---- given steps -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,10 +225,10 @@ def test_a_sample_that_does_is_kept() -> None:
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
-        raise AssertionError("a metric was asked for")
+        raise AssertionError("a preconditioner was computed")
 
-    monkeypatch.setattr(steering, "mixed_metric", never)
-    monkeypatch.setattr(metric, "_moments", never)
+    monkeypatch.setattr(adaptive_steps, "mixed_metric", never)
+    monkeypatch.setattr(preconditioner, "_moments", never)
     problem = Oracle(0).problem()
     solver = type(SOLVERS[name])(**given)
     state, _ = solver.init(problem, *zeros(problem))
@@ -235,13 +238,13 @@ def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypa
         state, _ = solver.epoch(problem, state, rng)
         assert state.steps == first
     assert vf.solve(problem, solver, max_passes=20).status in ("budget", "converged")
-    with pytest.raises(AssertionError, match="a metric was asked for"):
+    with pytest.raises(AssertionError, match="a preconditioner was computed"):
         vf.solve(problem, name)
 
 
 @pytest.mark.parametrize("storage", ["csr", "dense"])
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_the_theorems_steps_have_no_metric_and_sparse_rows_one_without_matrices(name: str, storage: str) -> None:
+def test_theorem_steps_use_no_preconditioner_and_sparse_rows_a_diagonal_one(name: str, storage: str) -> None:
     problem = Oracle(0).problem(storage)
     for solver in (SOLVERS[name], type(SOLVERS[name])(steps="theorem", **({"inner": 100} if name == "svrg" else {}))):
         state, _ = solver.init(problem, *zeros(problem))
@@ -251,9 +254,9 @@ def test_the_theorems_steps_have_no_metric_and_sparse_rows_one_without_matrices(
         assert all(isinstance(one.preconditioner.theta, Balanced) == (storage == "csr") for one in controllers)
 
 
-# ---- it arrives --------------------------------------------------------------------------------------------
+# ---- convergence -------------------------------------------------------------------------------------------
 
-PASSES = 150  # at most 126 were seen while choosing the settings
+PASSES = 150  # the maximum was 126 when the defaults were chosen
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -269,8 +272,10 @@ def test_defaults_reach_a_certified_gap_of_1e_6(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_first_sample_of_three_rows_a_feature_does_too(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "first_count", lambda problem: 3 * problem.k)
+def test_a_first_sketch_of_three_rows_per_feature_reaches_it_too(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaptive_steps, "first_count", lambda problem: 3 * problem.k)
     problem = make(kind)
     result = vf.solve(problem, name, tol=1e-6, max_passes=2 * PASSES)
     assert result.status == "converged", result.message
@@ -297,7 +302,7 @@ def test_no_run_ends_above_its_start(log: naive.Log, storage: str, name: str, se
     assert naive.objective(log, result.theta) <= start + 1e-9 * max(1.0, start)
 
 
-def test_pdbg_steps_in_balanced_coordinates_where_rows_are_sparse_or_matrices_have_no_room(
+def test_pdbg_uses_the_diagonal_preconditioner_if_rows_are_sparse_or_matrices_do_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiles, dense = tiled(), make("badly scaled columns")

@@ -1,4 +1,4 @@
-"""GTD2 and TDC with steps of their own: constant steps and averaged iterates."""
+"""GTD2 and TDC with automatic steps: constant steps and averaged iterates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWINS = {"gtd2": naive.gtd2, "tdc": naive.tdc}
     [(name, case) for name in NAMES for case in CASES if name == "gtd2" or not case.more],
     ids=lambda value: getattr(value, "label", value),
 )
-def test_the_answer_is_the_mean_of_iterates_weighted_by_epoch(name: str, case: Case) -> None:
+def test_the_result_is_the_mean_of_iterates_weighted_by_epoch(name: str, case: Case) -> None:
     log = case.log()
     problem, start = problem_of(log, case.storage), start_of(log)
     draws = [np.random.default_rng(seed).integers(0, problem.n, problem.n) for seed in range(3)]
@@ -41,16 +41,16 @@ def test_the_answer_is_the_mean_of_iterates_weighted_by_epoch(name: str, case: C
         state, info = solver.epoch(problem, state, preset)
         assert info.passes == 1
         path = trajectory[(epoch - 1) * problem.n : epoch * problem.n]
-        counted = path[interval - 1 :: interval]
+        averaged = path[interval - 1 :: interval]
         weights += epoch
         for part in (0, 1):
-            total[part] += epoch * np.mean([iterate[part] for iterate in counted], axis=0)
+            total[part] += epoch * np.mean([iterate[part] for iterate in averaged], axis=0)
         assert apart((state.theta, state.w), (total[0] / weights, total[1] / weights)) <= TOLERANCE[case.storage]
         assert apart((state.memory.theta, state.memory.w), path[-1]) <= TOLERANCE[case.storage]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_mean_is_nearer_than_the_last_iterate(name: str) -> None:
+def test_the_mean_has_a_smaller_gap_than_the_last_iterate(name: str) -> None:
     problem = make("random MDP")
     exact, solver = Exact(problem), vf.solvers.find(name)
     state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
@@ -76,7 +76,7 @@ def test_automatic_steps_never_end_as_diverged(log: naive.Log, storage: str, nam
     "given", [{"step_theta": 0.01, "step_w": 0.02}, {"step_theta": 0.01}, {"decay": 5.0}, {"decay": math.inf}], ids=str
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_with_given_steps_or_decay_the_answer_is_the_last_iterate(name: str, given: dict) -> None:
+def test_with_given_steps_or_decay_the_result_is_the_last_iterate(name: str, given: dict) -> None:
     problem, solver = make("random MDP"), type(vf.solvers.find(name))(**given)
     state, _ = solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
     state, _ = solver.epoch(problem, state, np.random.default_rng(0))

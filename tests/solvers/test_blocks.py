@@ -1,4 +1,4 @@
-"""Single-row steps in blocks of a shuffled copy: the order of the draws, and every update against the naive twins."""
+"""`block=`, single-row steps in blocks of a shuffled copy: the order of the draws, and updates equal to the twins."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from valuefit.solvers import saga, svrg
 from valuefit.solvers.blocks import Blocks, first_dots, saga_fused, shuffled, svrg_fused
 
 BOTH = {"svrg": S.SVRG, "saga": S.SAGA}
-# float32 rows, psi = phi, no traces: products are taken in single precision there
-SINGLE = 1e-5
+# The fused kernels sum products of float32 rows in single precision.
+SINGLE_PRECISION = 1e-5
 LARGE_STEPS = {"step_theta": STEP_THETA, "step_w": STEP_W}
 
 
@@ -28,20 +28,20 @@ def blocks_of(state: object) -> Blocks:
 
 def tolerance(blocks: Blocks) -> float:
     single = blocks.fused and blocks.rows.phi.dtype == np.float32
-    return SINGLE if single else 1e-9
+    return SINGLE_PRECISION if single else 1e-9
 
 
-def places_of(rng: np.random.Generator, n: int, size: int, count: int) -> list[int]:
-    """The places of an epoch in plain loops: runs of `size` from random places on, round and round."""
-    places: list[int] = []
+def positions_of(rng: np.random.Generator, n: int, size: int, count: int) -> list[int]:
+    """The positions drawn in an epoch, in plain loops: runs of `size` from random starts, modulo n."""
+    positions: list[int] = []
     for start in rng.integers(0, n, -(-count // size)):
         for i in range(size):
-            places.append((int(start) + i) % n)
-    return places[:count]
+            positions.append((int(start) + i) % n)
+    return positions[:count]
 
 
-def ends(name: str, problem: vf.Problem, start: tuple, lengths: list[int], block: int, seed: int = 5) -> tuple:
-    """The iterates at the end of each epoch, the draws that led there, and the copy."""
+def run_epochs(name: str, problem: vf.Problem, start: tuple, lengths: list[int], block: int, seed: int = 5) -> tuple:
+    """The iterates at the end of each epoch, the steps drawn in each epoch, and the shuffled copy."""
     solver = BOTH[name](**LARGE_STEPS, inner=lengths[0], block=block)
     state, _ = solver.init(problem, *start)
     blocks, rng, same = blocks_of(state), np.random.default_rng(seed), np.random.default_rng(seed)
@@ -49,15 +49,15 @@ def ends(name: str, problem: vf.Problem, start: tuple, lengths: list[int], block
     for length in lengths:
         state, _ = solver.epoch(problem, state, rng)
         found.append((state.theta, state.w))
-        draws.append(blocks.order[places_of(same, problem.n, min(block, problem.n), length)])
+        draws.append(blocks.order[positions_of(same, problem.n, min(block, problem.n), length)])
     return found, draws, blocks
 
 
 # ---- the order ---------------------------------------------------------------------------------------------
 
 
-class Every:
-    """Stands in for the random generator and draws every start once."""
+class EveryStart:
+    """A random generator that draws every start once."""
 
     def integers(self, low: int, high: int, size: int) -> np.ndarray:
         assert (low, high - low) == (0, size)
@@ -65,22 +65,22 @@ class Every:
 
 
 @pytest.mark.parametrize(("n", "size"), [(16, 16), (17, 5), (33, 32), (33, 16), (1, 1), (20, 3)])
-def test_every_step_has_the_same_chance_at_every_draw(n: int, size: int) -> None:
-    """Of the n starts, which are equally likely, one leads to each step, at whatever place of a block."""
+def test_every_step_has_the_same_probability_at_every_draw(n: int, size: int) -> None:
+    """For each position in a block, exactly one of the n equally likely starts draws a given step."""
     blocks = shuffled(problem_of(naive.random_log(np.random.default_rng(2), n)), size)
-    runs = blocks.order[blocks.draw(Every(), n * size)].reshape(n, size)
+    runs = blocks.order[blocks.draw(EveryStart(), n * size)].reshape(n, size)
     for place in range(size):
         assert sorted(runs[:, place]) == list(range(n))
 
 
-def test_real_draws_visit_all_steps_alike_the_last_ones_too() -> None:
+def test_random_draws_visit_all_steps_equally_often() -> None:
     n, size = 37, 16
     blocks = shuffled(problem_of(naive.random_log(np.random.default_rng(2), n)), size)
     places = blocks.draw(np.random.default_rng(0), 20_000 * size + 3)
     assert len(places) == 20_000 * size + 3
     counts = np.bincount(places, minlength=n)
     expected = len(places) / n
-    # visits come in blocks, but each place is in a block at most once: their number is binomial
+    # a position is in a block at most once, so its count is binomial
     assert (np.abs(counts - expected) < 4 * np.sqrt(expected)).all()
 
 
@@ -97,16 +97,16 @@ def test_the_copy_holds_every_step_once_in_another_order(case: Case) -> None:
         if given is None:
             np.testing.assert_array_equal(copied, of_step)
             continue
-        mine, theirs = {"phi": (blocks.rows.phi, rows[0]), "u": (blocks.rows.u, rows[2])}[given]
+        copy, original = {"phi": (blocks.rows.phi, rows[0]), "u": (blocks.rows.u, rows[2])}[given]
         width = problem.d if given == "phi" else problem.k
-        np.testing.assert_array_equal(dense(mine, width)[copied], dense(theirs, width)[of_step])
+        np.testing.assert_array_equal(dense(copy, width)[copied], dense(original, width)[of_step])
     np.testing.assert_array_equal(
         dense(blocks.rows.psi, problem.k)[blocks.place.now], dense(rows[1], problem.k)[problem.now[blocks.order]]
     )
 
 
 def dense(rows: object, width: int) -> np.ndarray:
-    """Rows as kernels take them, as a plain matrix."""
+    """Kernel rows as a dense matrix."""
     if isinstance(rows, np.ndarray):
         assert not rows[:, width:].any()
         return rows[:, :width]
@@ -126,21 +126,21 @@ def test_every_update_equals_that_of_the_twin(name: str, case: Case) -> None:
     log = case.log()
     problem, start = problem_of(log, case.storage), start_of(log)
     for block, lengths in [(3, lengths) for lengths in schedules(problem.n)] + [(16, [70, 70]), (1000, [50] * 2)]:
-        found, draws, blocks = ends(name, problem, start, lengths, block)
+        found, draws, blocks = run_epochs(name, problem, start, lengths, block)
         expected = METHODS[name].twin(log, start, draws)
         for epoch in range(len(lengths)):
             assert apart(found[epoch], expected[epoch]) <= tolerance(blocks), (block, lengths, epoch)
-        assert apart(expected[-1][:1], start[:1]) > 1e-3, "the twin stood still, so this compares nothing"
+        assert apart(expected[-1][:1], start[:1]) > 1e-3, "the twin did not move, so the comparison is empty"
     assert blocks.fused == (not case.trace and not case.more and case.storage != "csr")
 
 
-@pytest.mark.parametrize("ends_there", [True, False])
+@pytest.mark.parametrize("terminated", [True, False])
 @pytest.mark.parametrize("name", BOTH)
-def test_a_log_of_a_single_step_equals_the_twin(name: str, ends_there: bool) -> None:
+def test_a_log_of_a_single_step_equals_the_twin(name: str, terminated: bool) -> None:
     Phi = np.array([[1.0, 0.5, -1.0], [1.0, -2.0, 0.3]])
-    one = [np.array(part) for part in ([0], [-1 if ends_there else 1], [2.0], [0.0 if ends_there else 0.9], [1.5], [7])]
+    one = [np.array(part) for part in ([0], [-1 if terminated else 1], [2.0], [0.0 if terminated else 0.9], [1.5], [7])]
     log = naive.Log(Phi, Phi, *one)
-    found, draws, _ = ends(name, problem_of(log), start_of(log), [40, 40], 4)
+    found, draws, _ = run_epochs(name, problem_of(log), start_of(log), [40, 40], 4)
     for epoch, expected in enumerate(METHODS[name].twin(log, start_of(log), draws)):
         assert apart(found[epoch], expected) <= 1e-10
 
@@ -151,14 +151,14 @@ def test_a_log_of_a_single_step_equals_the_twin(name: str, ends_there: bool) -> 
 def test_a_large_ridge_equals_the_twin(name: str, ridge: float, identity: bool, storage: str) -> None:
     log = Case(storage, ratio=True, ridge=ridge, identity=identity).log()
     problem, start = problem_of(log, storage), start_of(log)
-    found, draws, blocks = ends(name, problem, start, [400, 400], 16)
+    found, draws, blocks = run_epochs(name, problem, start, [400, 400], 16)
     for epoch, expected in enumerate(METHODS[name].twin(log, start, draws)):
         assert apart(found[epoch], expected) <= tolerance(blocks)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 @pytest.mark.parametrize("name", BOTH)
-def test_numbers_that_single_precision_has_no_room_for_are_summed_in_double(name: str, scale: float) -> None:
+def test_numbers_out_of_range_for_single_precision_are_summed_in_double(name: str, scale: float) -> None:
     log = Case("float32", ratio=True).log()
     rows = (scale * log.Phi).astype(np.float32)
     log = log._replace(Phi=rows.astype(float), Psi=rows.astype(float))
@@ -167,7 +167,7 @@ def test_numbers_that_single_precision_has_no_room_for_are_summed_in_double(name
     state, _ = solver.init(problem, np.zeros(3), np.zeros(3))
     blocks = blocks_of(state)
     assert not blocks.fused
-    draws = [blocks.order[places_of(np.random.default_rng(5), problem.n, 4, 50)]]
+    draws = [blocks.order[positions_of(np.random.default_rng(5), problem.n, 4, 50)]]
     state, _ = solver.epoch(problem, state, np.random.default_rng(5))
     twin = {"svrg": naive.svrg, "saga": naive.saga}[name]
     expected = twin(log, np.zeros(3), np.zeros(3), draws, *state.steps)[-1]
@@ -176,13 +176,13 @@ def test_numbers_that_single_precision_has_no_room_for_are_summed_in_double(name
     assert np.abs(found[0]).max() > 1e-3
 
 
-# ---- the whole ---------------------------------------------------------------------------------------------
+# ---- whole runs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["random MDP", "float32"])
 @pytest.mark.parametrize("name", BOTH)
 def test_it_converges_and_the_same_seed_gives_the_same_bits(name: str, kind: str) -> None:
-    """Single precision rounds movements, not iterates, so digits beyond its seventh are found."""
+    """Single precision rounds changes of the iterates, not the iterates, so gaps below its precision are reached."""
     problem = make(kind)
     first, again, other = (
         vf.solve(problem, BOTH[name](block=8), tol=1e-12, max_passes=600, seed=seed) for seed in (1, 1, 2)
@@ -207,7 +207,7 @@ def test_the_copy_is_counted_and_shared_by_all_epochs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_what_cannot_be_is_refused_with_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_blocks_and_copies_that_do_not_fit_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in (0, -1, 2.5):
         with pytest.raises(ValueError, match=rf"^block is {block}; it must be at least 1"):
             BOTH[name](block=block)
@@ -216,51 +216,52 @@ def test_what_cannot_be_is_refused_with_a_sentence(name: str, monkeypatch: pytes
     for kind in ("trace 0.8", "dual features", "float32"):
         problem = make(kind)
         solver = BOTH[name](**LARGE_STEPS, block=8)
-        problem.u  # noqa: B018, its own memory is asked for elsewhere
+        problem.u  # noqa: B018, its own memory is checked elsewhere
         stored = 2 * 600 * problem.d * problem.phi.dtype.itemsize
         monkeypatch.setattr("valuefit.memory.memory_limit", lambda stored=stored: stored - 1)
         with pytest.raises(MemoryError, match=r"^A shuffled copy of the rows of 600 steps .* Leave block at 1"):
             solver.init(problem, np.zeros(problem.d), np.zeros(problem.k))
 
 
-# ---- faults that were planted: the comparison above must see every one -------------------------------------
+# ---- injected faults: the comparison above must detect each of them -----------------------------------------
 
 SHARED_FAULTS = {
-    "ridge not in the stretch's beginning": ("+ ridge * theta[c])", ")"),
-    "no shrinking within a stretch": ("shrink_theta * by_theta[c]", "by_theta[c]"),
-    "no shrinking of w": ("shrink_w * by_w[c]", "by_w[c]"),
+    "ridge left out at the start of a chunk": ("+ ridge * theta[c])", ")"),
+    "no shrinkage of theta within a chunk": ("shrink_theta * by_theta[c]", "by_theta[c]"),
+    "no shrinkage of w within a chunk": ("shrink_w * by_w[c]", "by_w[c]"),
     "w left out where C = I": ("(w[c] if identity else 0.0)", "0.0"),
-    "sums not emptied": ("by_theta[c] = 0.0", "pass"),
-    "stretch's beginning left out of products": ("(from_theta[c] + moved)", "moved"),
-    "discount of the step before": ("gamma_after * next_after[c]", "gamma * next_after[c]"),
+    "sums not reset": ("by_theta[c] = 0.0", "pass"),
+    "start of the chunk left out of products": ("(from_theta[c] + moved)", "moved"),
+    "discount of the previous step": ("gamma_after * next_after[c]", "gamma * next_after[c]"),
     "ratio of w left out": ("u_factor[i] * ", ""),
-    "product of the same step again": ("places[min(j + 1,", "places[min(j,"),
-    "last stretch dropped": ("start < places.shape[0]", "start + STRETCH <= places.shape[0]"),
+    "product of the same step repeated": ("places[min(j + 1,", "places[min(j,"),
+    "last chunk dropped": ("start < places.shape[0]", "start + STRETCH <= places.shape[0]"),
 }
 FAULTS = {
-    "svrg": SHARED_FAULTS | {"C in place of I": ("(0.0 if identity else psi_w)", "psi_w")},
+    "svrg": SHARED_FAULTS | {"C instead of I": ("(0.0 if identity else psi_w)", "psi_w")},
     "saga": SHARED_FAULTS
     | {
-        "C in place of I": ("(0.0 if identity else change_psi)", "change_psi"),
-        "table not written": ("table[i, 0], table[i, 1] = v_theta, psi_w", "pass"),
-        "table's mean not updated": ("B_theta[c] += mean_theta[c] / step_theta", "pass"),
-        "mean stays as it was within a stretch": ("mean_w[c] += b_mean * now[c]", "pass"),
-        "mean not emptied": ("mean_theta[c] = 0.0", "pass"),
+        "C instead of I": ("(0.0 if identity else change_psi)", "change_psi"),
+        "table not updated": ("table[i, 0], table[i, 1] = v_theta, psi_w", "pass"),
+        "mean of the table not updated": ("B_theta[c] += mean_theta[c] / step_theta", "pass"),
+        "mean constant within a chunk": ("mean_w[c] += b_mean * now[c]", "pass"),
+        "mean not reset": ("mean_theta[c] = 0.0", "pass"),
     },
 }
 
 
 def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
-    """The kernel's own source with one thing changed, run in plain Python, which needs no compilation."""
+    """The kernel in plain Python, without compilation, with the text `right` of its source replaced by `wrong`."""
     compiled = {"svrg": svrg_fused, "saga": saga_fused}[name]
     source = inspect.getsource(compiled.py_func).replace("@compiled\n", "")
     assert right in source
-    space = {"np": np, "STRETCH": 7, "fetch": lambda rows, i: None, "first_dots": first_dots.py_func}
-    exec(source.replace(right, wrong) if right else source, space)
-    return space[compiled.py_func.__name__]
+    namespace = {"np": np, "STRETCH": 7, "prefetch_row": lambda rows, i: None, "first_dots": first_dots.py_func}
+    exec(source.replace(right, wrong) if right else source, namespace)
+    return namespace[compiled.py_func.__name__]
 
 
-def worst(name: str, monkeypatch: pytest.MonkeyPatch, kernel: object) -> float:
+def largest_difference(name: str, monkeypatch: pytest.MonkeyPatch, kernel: object) -> float:
+    """The largest difference between kernel and twin, with C and with C = I."""
     module, kind = {"svrg": (svrg, "svrg_fused"), "saga": (saga, "saga_fused")}[name]
     monkeypatch.setattr(module, kind, kernel)
     differences = []
@@ -268,17 +269,17 @@ def worst(name: str, monkeypatch: pytest.MonkeyPatch, kernel: object) -> float:
         log = Case(ratio=True, ridge=0.5, identity=identity).log()
         problem, start = problem_of(log), start_of(log)
         with np.errstate(over="ignore", invalid="ignore"):
-            found, draws, _ = ends(name, problem, start, [17, 17], 4)
+            found, draws, _ = run_epochs(name, problem, start, [17, 17], 4)
         pairs = zip(found, METHODS[name].twin(log, start, draws), strict=True)
-        differences += [apart(mine, twins) for mine, twins in pairs]
+        differences += [apart(fast, twin) for fast, twin in pairs]
     return max(differences)
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_the_kernel_in_plain_python_has_no_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert worst(name, monkeypatch, kernel_with(name)) <= 1e-10
+def test_the_kernel_in_plain_python_equals_the_twin(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert largest_difference(name, monkeypatch, kernel_with(name)) <= 1e-10
 
 
 @pytest.mark.parametrize(("name", "fault"), [(name, fault) for name in FAULTS for fault in FAULTS[name]])
-def test_a_planted_fault_is_seen(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not worst(name, monkeypatch, kernel_with(name, *FAULTS[name][fault])) <= 1e-6
+def test_an_injected_fault_is_detected(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not largest_difference(name, monkeypatch, kernel_with(name, *FAULTS[name][fault])) <= 1e-6

@@ -16,10 +16,10 @@ SETTINGS = {"plain": {}, "ratio": {"ratio": True}, "more dual features": {"k": 6
 
 @pytest.mark.parametrize("storage", ["dense", "csr", "float32"])
 @pytest.mark.parametrize("kind", SETTINGS)
-@pytest.mark.parametrize("small", [0, moments.SMALL], ids=["out of cache", "in cache"])
+@pytest.mark.parametrize("small", [0, moments.CACHED_MATRIX_BYTES], ids=["out of cache", "in cache"])
 def test_moments_equal_the_naive_ones(monkeypatch, storage, kind, small):
-    monkeypatch.setattr(moments, "SMALL", small)
-    monkeypatch.setattr(moments, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(moments, "CACHED_MATRIX_BYTES", small)
+    monkeypatch.setattr(moments, "TEMPORARY_BYTES", 500)
     log = naive.random_log(np.random.default_rng(1), n=60, d=4, **SETTINGS[kind])
     tolerance = 1e-5 if storage == "float32" else 1e-12
     for found, expected in zip(problem_of(log, storage).moments(), naive.moments(log), strict=True):
@@ -76,7 +76,7 @@ def test_imprecise_float32_products_are_repeated_in_float64_and_the_message_says
     assert np.linalg.cond(problem.A) > 1e8
     result = vf.solve(problem, LSTD(gram="float32"), tol=1e-10)
     assert result.status == "converged"
-    assert "not precise enough; they were done again in float64" in result.message
+    assert "not precise enough; they were computed again in float64" in result.message
     assert Exact(problem).gap(result.theta) <= 1e-10
 
 

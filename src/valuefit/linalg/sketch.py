@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.rows.kernels import axpy, axpy_step, axpyv, compiled, fetch
+from valuefit.rows.kernels import axpy, axpy_step, axpyv, compiled, prefetch_row
 from valuefit.threads import PARTS, share_out
 from valuefit.typing import Array
 
@@ -122,7 +122,7 @@ def _add_rows(rows: Any, index: Any, weight: Any, sketch: CountSketch, group: in
         for j in range(begin, end):
             i = _row(sketch, j)
             if j + PREFETCH_ROWS < sketch.total:
-                fetch(rows, index[_row(sketch, j + PREFETCH_ROWS)])
+                prefetch_row(rows, index[_row(sketch, j + PREFETCH_ROWS)])
             place = first - start + _place(sketch, g, sums, j - begin)
             axpy(rows, index[i], _sign(sketch, j) * weight[i], out[place])
 
@@ -138,7 +138,7 @@ def _add_steps(
         for j in range(begin, end):
             t = _row(sketch, j)
             if j + PREFETCH_ROWS < sketch.total:
-                fetch(phi, next[_row(sketch, j + PREFETCH_ROWS)])  # where the step after it starts, most often
+                prefetch_row(phi, next[_row(sketch, j + PREFETCH_ROWS)])  # where the step after it starts, most often
             place = first - start + _place(sketch, g, sums, j - begin)
             signed = _sign(sketch, j) * weight
             if shared:

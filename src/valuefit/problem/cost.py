@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from valuefit.linalg.moments import SMALL
+from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import GEMM_FLOPS, SPARSE_FLOPS, seconds
 
 
@@ -91,5 +91,5 @@ class Cost:
 
     def _sparse_outer_products(self, products: float) -> float:
         """Cost of n sparse outer products, which run far below the rate of dense products, above all out of cache."""
-        slowdown = 44.0 if 8 * self.k * self.d <= SMALL else 220.0
+        slowdown = 44.0 if 8 * self.k * self.d <= CACHED_MATRIX_BYTES else 220.0
         return self.flops(slowdown * products * self.n * self.row**2)

@@ -1,4 +1,4 @@
-"""The empirical MSPBE of a log as a saddle point, over feature rows that are stored once."""
+"""The empirical MSPBE of a log as a saddle-point problem over feature rows, each stored once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from valuefit.rows.storage import Rows, require_range
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
-C_CUTOFF = 1e-13  # eigenvalues of C below this part of the largest count as zero
-# What a problem may ask of a solver beyond the plain on-policy case, in the words of tables and sentences.
+C_CUTOFF = 1e-13  # eigenvalues of C below this fraction of the largest are treated as zero
+# Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric")
 
 
@@ -40,13 +40,13 @@ class Problem:
     """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2.
 
     With `v_t = phi_t - discount_t phi'_t` and `u_t = ratio_t (psi_t + trace * discount_{t-1} u_{t-1})`,
-    started afresh at every episode: `A = mean u v'`, `b = mean r u`, `C = mean psi psi'`.
-    `psi` is `phi` (MSPBE) unless `dual_features` gives the dual columns of its own; `metric="identity"`
-    puts C = I (NEU). C^-1 means the pseudo-inverse. A feature that is zero in every row a step started
-    from has no data: its weight is 0, and `dead` lists it. Nothing here makes an array of n x d.
+    u_{t-1} = 0 at the start of an episode: `A = mean u v'`, `b = mean r u`, `C = mean psi psi'`.
+    `psi` is `phi` (MSPBE) unless `dual_features` is given; `metric="identity"` sets C = I (NEU). C^-1 means the
+    pseudo-inverse. A feature that is zero in every `now` row has no data: its weight is 0, and `dead` lists it.
+    No array of n x d is allocated, except the trace rows `u`.
 
     log: the transitions. features: callable or scikit-learn transformer, applied once to the distinct
-    observations; None takes the observations themselves (one-hot columns for states by index).
+    observations; None: the observations themselves (one-hot columns for integer states).
     discount: in [0, 1]. trace: lambda, in [0, 1]. ridge: at least 0.
     """
 
@@ -62,7 +62,7 @@ class Problem:
         metric: str = "C",
     ) -> None:
         if np.ndim(discount) != 0:
-            raise ValueError("discount must be one number; discounts of their own for each step go into from_rows.")
+            raise ValueError("discount must be one number. Use Problem.from_rows for a discount per step.")
         _between("discount", discount, 0, 1)
         if discount == 1 and not log.terminated.any():
             raise ValueError(
@@ -101,10 +101,10 @@ class Problem:
         dual_rows: Any = None,
         metric: str = "C",
     ) -> Problem:
-        """A problem from feature rows `Phi (m, d)` and, for each step, indices into them.
+        """A problem from feature rows `Phi (m, d)` and the row indices `now` and `next` of each step.
 
-        `next[t] = -1` or `discount[t] = 0`: the episode terminated there. `discount`, `ratio` (1 if None)
-        and `episode` (one episode if None) have an entry a step; a scalar discount stands for all steps.
+        `next[t] = -1` or `discount[t] = 0`: the episode terminated at step t. `discount`, `ratio` (1 if None)
+        and `episode` (one episode if None) have one entry per step; a scalar discount applies to all steps.
         `dual_rows (m, k)`: rows of the dual features, k >= d.
         """
         rows = Rows(Phi)
@@ -171,21 +171,21 @@ class Problem:
         if psi is not None and psi.shape[0] != phi.shape[0]:
             raise ValueError(
                 f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
-                "Both need one row an observation."
+                "Both need one row per observation."
             )
         if psi is not None and psi.shape[1] < phi.shape[1]:
             raise ValueError(
                 f"There are {psi.shape[1]} dual features for {phi.shape[1]} features; at least as many are needed."
             )
-        from_here = np.zeros(phi.shape[0], bool)
-        from_here[now] = True
-        dead = ~phi.used_columns(from_here)
+        is_now_row = np.zeros(phi.shape[0], bool)
+        is_now_row[now] = True
+        dead = ~phi.used_columns(is_now_row)
         phi = phi.without(dead)
         self.phi, self.psi = phi, phi if psi is None else psi
         self.dead: Array = np.flatnonzero(dead)
         self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
         self.now = np.ascontiguousarray(now, np.int64)
-        # A terminated step bootstraps with weight 0; pointing it at its own row spares the kernels a branch.
+        # A terminated step has discount 0, so its next row is arbitrary: its own row needs no branch in the kernels.
         self.next = np.ascontiguousarray(np.where(next < 0, now, next), np.int64)
         self.discount, self.reward, self.ratio = discount, reward, ratio
         self.begins, self.trace, self.ridge = begins, float(trace), float(ridge)
@@ -197,7 +197,7 @@ class Problem:
 
     @cached_property
     def traits(self) -> frozenset[str]:
-        """What a solver must be able to do for this problem, in the words of the capability table."""
+        """The TRAITS of this problem, which a solver must support."""
         present = (
             bool((self.ratio != 1).any()),
             self.trace > 0,
@@ -207,12 +207,12 @@ class Problem:
             self.k != self.d,
             self.identity,
         )
-        return frozenset(name for name, here in zip(TRAITS, present, strict=True) if here)
+        return frozenset(name for name, has in zip(TRAITS, present, strict=True) if has)
 
     # ---- full-batch products: one pass each -------------------------------------------------------------
 
     def _batch(self, theta: Array | None, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
-        """Phi' a and Psi' c of `batch_weights`; None stands for a zero vector and spares its product."""
+        """A' w and A theta - mean r u, plus C w unless C = I; None is a zero vector, whose product is skipped."""
         shared = self.psi is self.phi
         if shared and theta is not None and not (self.trace or self.phi.sparse) and self.large:
             return self._sweep(theta, w, reward)
@@ -241,7 +241,7 @@ class Problem:
         return a, np.bincount(self.now, self.backward(td), len(q))
 
     def forward(self, x: Array) -> Array:
-        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w of every step from psi_t'w."""
+        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w for x_t = psi_t'w."""
         return forward(x, self.discount, self.ratio, self.begins, self.trace, large=self.large)
 
     def backward(self, x: Array) -> Array:
@@ -250,11 +250,11 @@ class Problem:
 
     @property
     def large(self) -> bool:
-        """Whether passes over this log take compiled loops."""
+        """Whether passes over this log use compiled loops."""
         return worth_compiling(self.n * self.phi.stored / self.phi.shape[0])
 
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
-        """The same over dense rows where no trace ties a step to those before it, reading the rows once."""
+        """`_batch` for dense rows without traces, reading the rows once."""
         log = self.next, self.discount, self.ratio, reward
         rows = self.phi.matrix
         if w is None and self._chained:
@@ -266,7 +266,7 @@ class Problem:
 
     @cached_property
     def _chained(self) -> bool:
-        """Whether most steps begin at the row that the last one led to, and rows hardly repeat."""
+        """Whether most steps have now[t] = next[t - 1] and few rows repeat."""
         follows = np.count_nonzero(self.now[1:] == self.next[:-1])
         return bool(2 * follows >= self.n and self.n <= 2 * self.phi.shape[0])
 
@@ -306,7 +306,7 @@ class Problem:
 
     @cached_property
     def visits(self) -> Array:
-        """How many steps start from each row."""
+        """The number of steps with each row as `now`."""
         return np.bincount(self.now, minlength=self.phi.shape[0]).astype(np.float64)
 
     @cached_property
@@ -316,7 +316,7 @@ class Problem:
     # ---- moments ----------------------------------------------------------------------------------------
 
     def moments(self) -> Moments:
-        """A, b and C as dense arrays, at the cost of n d^2 operations, or fewer where rows repeat."""
+        """A, b and C as dense arrays, in O(n d^2) operations, or fewer if rows repeat."""
         return Moments(self.A, self.b, self.C)
 
     @cached_property
@@ -346,14 +346,14 @@ class Problem:
 
     @cached_property
     def second_moment(self) -> Array:
-        """mean psi psi', whatever the metric."""
+        """mean psi psi', also if C is the identity."""
         return second_moment(self.psi, self.visits) / self.n
 
     # ---- the objective, through the pseudo-inverse of C ---------------------------------------------------
 
     @cached_property
     def C_spectrum(self) -> tuple[Array, Array]:
-        """The eigenvalues of C that count as nonzero, ascending, and their eigenvectors as columns."""
+        """The eigenvalues of C above the cutoff, ascending, and their eigenvectors as columns."""
         if self.identity:
             return np.ones(self.k), np.eye(self.k)
         values, vectors = linalg.eigh(self.C, check_finite=False)
@@ -368,8 +368,8 @@ class Problem:
 
     def objective(self, theta: Array) -> float:
         """F(theta)."""
-        off = self.C_root.T @ self.residual(theta)
-        return 0.5 * float(off @ off) + 0.5 * self.ridge * float(theta @ theta)
+        whitened = self.C_root.T @ self.residual(theta)
+        return 0.5 * float(whitened @ whitened) + 0.5 * self.ridge * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
         """The gradient of F: ridge theta - A' C^+ (b - A theta)."""
@@ -378,7 +378,7 @@ class Problem:
 
     @cached_property
     def cost(self) -> Cost:
-        """What work is worth in passes over this log."""
+        """The cost model: costs of operations in passes over this log."""
         return Cost(
             n=self.n,
             d=self.d,
@@ -394,10 +394,10 @@ class Problem:
         )
 
     def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:
-        """The problem with weight/2 |theta - y|^2 added, and where its zero lies.
+        """The problem with weight/2 |theta - y|^2 added, in delta = theta - shift, and the shift.
 
-        In delta = theta - shift with shift = weight y / (ridge + weight), it is a problem over the same rows, with
-        ridge + weight for a ridge and r_t - v_t' shift for rewards, but for a constant. Half a pass.
+        With shift = weight y / (ridge + weight) it is, up to a constant, a problem over the same rows with ridge
+        ridge + weight and rewards r_t - v_t' shift. Costs half a pass.
         """
         shift = weight / (self.ridge + weight) * y
         p = self.phi.dot(shift)
@@ -408,17 +408,17 @@ class Problem:
         other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
         return other, shift
 
-    # ---- rows, for solvers that step through them -------------------------------------------------------
+    # ---- rows of single steps, for stochastic solvers ---------------------------------------------------
 
     @cached_property
     def u(self) -> Rows:
-        """The rows that u_t is read from: those of psi (times ratio_t) without traces, else one a step."""
+        """The rows of u: the rows of psi (to be multiplied by ratio_t) without traces, else one row per step."""
         if not self.trace:
             return self.psi
         if self.psi.sparse:
             _, indices, indptr = self.psi.kernel
             sizes = trace_row_sizes(indices, indptr, self.now, self.begins, self.k)
-            if 3 * sizes.sum() < 2 * self.n * self.k:  # an entry of CSR takes 12 bytes, a dense one 8
+            if 3 * sizes.sum() < 2 * self.n * self.k:  # a CSR entry takes 12 bytes, a dense entry 8
                 starts = np.concatenate([[0], np.cumsum(sizes)])
                 self._require_trace_memory(2 * int(starts[-1]))
                 values, columns = trace_rows_sparse(
@@ -436,17 +436,17 @@ class Problem:
     def _require_trace_memory(self, count: int) -> None:
         require_memory(
             count,
-            f"Stepping through single rows with traces keeps {self.n} trace rows, which",
-            "Use a batch solver: 'lstd' or 'pdbg' needs no such table.",
+            f"A stochastic solver with traces stores {self.n} trace rows, which",
+            "Use a batch solver: 'lstd' and 'pdbg' do not store them.",
         )
 
     @property
     def row_sets(self) -> RowSets:
-        """The rows, for kernels."""
+        """The rows of phi, psi and u as kernel arguments."""
         return RowSets(self.phi.kernel, self.psi.kernel, self.u.kernel)
 
     def steps(self, t: Array) -> Draws:
-        """These steps, in this order."""
+        """The data of these steps, in this order."""
         if self.trace:
             return Draws(self.now[t], self.next[t], self.discount[t], t, np.ones(len(t)))
         now = self.now[t]
@@ -461,7 +461,7 @@ class Problem:
 
     @cached_property
     def u_squared_bound(self) -> Array:
-        """An upper bound of |u_t|^2 that needs no trace rows."""
+        """An upper bound of |u_t|^2, computed without trace rows."""
         norms = np.sqrt(self.psi.squared_norms()[self.now])
         return self.forward(norms) ** 2
 

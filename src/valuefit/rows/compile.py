@@ -14,8 +14,8 @@ from typing import Any
 # Full fastmath would delete the isfinite checks that detect divergence.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
-# Stored numbers that a pass must read for compiled loops to be used: below, importing numba and loading kernels takes
-# longer than NumPy takes for the passes. A round number, not tuned; benchmarks/startup.py shows what it saves.
+# Minimum numbers read per pass for which compiled loops are used: below, importing numba and loading kernels takes
+# longer than the passes take in NumPy. A round number, not tuned; benchmarks/startup.py measures the time it saves.
 MIN_COMPILED_NUMBERS = 1_000_000
 
 _declared: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = []
@@ -23,12 +23,12 @@ _registered: set[int] = set()
 
 
 def worth_compiling(numbers: float) -> bool:
-    """Whether a pass that reads this many numbers takes compiled loops; smaller ones are left to NumPy and SciPy."""
+    """Whether a pass that reads this many numbers uses compiled loops; smaller ones use NumPy and SciPy."""
     return numbers >= MIN_COMPILED_NUMBERS
 
 
 class Kernel:
-    """A function that numba compiles when it is first called, cached on disk where a cache can be written."""
+    """A function that numba compiles on its first call, cached on disk if the cache directory is writable."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
@@ -39,7 +39,7 @@ class Kernel:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """numba's own object; kernels that call this one see it as that."""
+        """The numba dispatcher; other kernels that call this one are linked to it."""
         from numba import njit
 
         _register()
@@ -55,16 +55,16 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_storage(declared: Callable[..., Any], dense: Callable[..., Any], sparse: Callable[..., Any]) -> None:
-    """Make `declared` mean `dense` for 2-d arrays and `sparse` for tuples (CSR) inside kernels."""
+    """Inside kernels, implement `declared` by `dense` for 2-d arrays and by `sparse` for tuples (CSR)."""
     _declared.append((declared, dense, sparse))
 
 
 def prefetch(array: Any, i: int, j: int) -> Any:
-    """Request the cache line that holds array[i, j], into the outer caches: the innermost is full."""
+    """Prefetch the cache line of array[i, j] into the outer caches; the first-level cache is in use by the kernel."""
 
 
 def _register() -> None:
-    """Tell numba about kernels and row operations; modules imported later add more."""
+    """Register kernels and row operations with numba; called again because modules imported later declare more."""
     from numba import types
     from numba.extending import overload, typeof_impl
 
@@ -72,15 +72,15 @@ def _register() -> None:
         _registered.add(0)
         typeof_impl.register(Kernel)(lambda kernel, context: types.Dispatcher(kernel.dispatcher))
         _register_prefetch()
-    for place, (declared, dense, sparse) in enumerate(_declared, 1):
-        if place in _registered:
+    for number, (declared, dense, sparse) in enumerate(_declared, 1):
+        if number in _registered:
             continue
-        _registered.add(place)
+        _registered.add(number)
 
         def choose(rows: Any, *_: Any, dense: Any = dense, sparse: Any = sparse) -> Any:
             return dense if isinstance(rows, types.Array) else sparse
 
-        # numba binds arguments by name, so the chooser has the signature of what it chooses between
+        # numba binds arguments by name, so `choose` needs the signature of the implementations
         choose.__signature__ = inspect.signature(dense)  # type: ignore[attr-defined]
         overload(declared, jit_options={"fastmath": FASTMATH})(choose)
 
@@ -93,12 +93,12 @@ def _register_prefetch() -> None:
     from numba.np import arrayobj
 
     @intrinsic
-    def request(typing_context, array, i, j):  # type: ignore[no-untyped-def]
+    def prefetch_line(typing_context, array, i, j):  # type: ignore[no-untyped-def]
         def build(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             kind = signature.args[0]
-            place = arrayobj.make_array(kind)(context, builder, arguments[0])
+            structure = arrayobj.make_array(kind)(context, builder, arguments[0])
             indices = [context.cast(builder, arguments[1 + k], signature.args[1 + k], types.intp) for k in (0, 1)]
-            pointer = cgutils.get_item_pointer(context, builder, kind, place, indices, wraparound=False)
+            pointer = cgutils.get_item_pointer(context, builder, kind, structure, indices, wraparound=False)
             byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
             instruction = builder.module.declare_intrinsic(
                 "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, word, word, word])
@@ -108,4 +108,4 @@ def _register_prefetch() -> None:
 
         return types.void(array, i, j), build
 
-    overload(prefetch)(lambda array, i, j: lambda array, i, j: request(array, i, j))  # type: ignore[call-arg]
+    overload(prefetch)(lambda array, i, j: lambda array, i, j: prefetch_line(array, i, j))  # type: ignore[call-arg]

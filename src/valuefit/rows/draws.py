@@ -1,4 +1,4 @@
-"""The steps that a stochastic method draws, in the form that kernels take."""
+"""The steps drawn by a stochastic method, as arguments of kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from valuefit.typing import Array
 
 
 class RowSets(NamedTuple):
-    """The rows of phi, psi and u in the form that kernels take."""
+    """The rows of phi, psi and u as arguments of kernels (`Rows.kernel`)."""
 
     phi: Any
     psi: Any
@@ -17,7 +17,7 @@ class RowSets(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """Steps in the order of use. Gathered in advance: a kernel would wait for memory at each look-up."""
+    """Data of the drawn steps in the order of use, gathered in advance because random access in a kernel is slow."""
 
     now: Array
     next: Array
@@ -28,5 +28,5 @@ class Draws(NamedTuple):
 
 @compiled
 def at(draws: Any, j: int) -> Any:
-    """now, next, discount, row of u and its factor, of the j-th draw."""
+    """now, next, discount, row of u and factor of u of the j-th draw."""
     return draws.now[j], draws.next[j], draws.discount[j], draws.u_row[j], draws.u_factor[j]

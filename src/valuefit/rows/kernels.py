@@ -1,7 +1,7 @@
-"""Loops that numba compiles, shared by every storage and solver: one row at a time, and one log at a time.
+"""Compiled loops shared by all storages and solvers: operations on one row, and products with all rows.
 
-A set of rows reaches a kernel either as a 2-d array (dense) or as a tuple `(data, indices, indptr)` (CSR).
-`dot`, `axpy` and their fused forms pick the loop by that type while compiling, so each solver has one kernel.
+A kernel takes rows either as a 2-d array (dense) or as a tuple `(data, indices, indptr)` (CSR). The type selects the
+implementation of `dot`, `axpy` and their fused forms at compile time, so each solver has one kernel.
 Rows may be float32; iterates and sums are always float64.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from valuefit.rows.compile import by_storage, compiled, prefetch
 
-# ---- one row: declared here, chosen by storage below -------------------------------------------------------
+# ---- one row: declarations; the implementations by storage follow ------------------------------------------
 
 
 def dot(rows: Any, i: int, x: Any) -> Any:
@@ -56,12 +56,15 @@ def axpy_step(rows: Any, i: int, j: int, discount: float, a: float, x: Any, b: f
     """x += a * row_i and y += b * v with v = row_i - discount * row_j."""
 
 
-def fetch(rows: Any, i: int) -> Any:
-    """Ask for row i to be brought into cache."""
+def prefetch_row(rows: Any, i: int) -> Any:
+    """Prefetch row i into the cache."""
 
 
-def times(metric: Any, x: Any) -> Any:
-    """metric x, for a matrix, or a diagonal with two sides or none, `(scale, sides, core)`."""
+def times(P: Any, x: Any) -> Any:
+    """P x for a preconditioner P: a matrix, or diag(scale) + sides core sides' as `(scale, sides, core)`.
+
+    `sides` has two columns or none.
+    """
 
 
 def _dense_dot(rows, i, x):
@@ -218,12 +221,12 @@ def _sparse_axpy_step(rows, i, j, discount, a, x, b, y):
         axpy(rows, j, -discount * b, y)
 
 
-def _dense_times(metric, x):
-    return np.dot(metric, x)
+def _dense_times(P, x):
+    return np.dot(P, x)
 
 
-def _balanced_times(metric, x):
-    scale, sides, core = metric
+def _diagonal_times(P, x):
+    scale, sides, core = P
     out = scale * x
     if sides.shape[1] == 0:
         return out
@@ -231,20 +234,20 @@ def _balanced_times(metric, x):
     for c in range(x.shape[0]):
         first += sides[c, 0] * x[c]
         second += sides[c, 1] * x[c]
-    along = core[0, 0] * first + core[0, 1] * second
-    across = core[1, 0] * first + core[1, 1] * second
+    a = core[0, 0] * first + core[0, 1] * second
+    b = core[1, 0] * first + core[1, 1] * second
     for c in range(x.shape[0]):
-        out[c] += along * sides[c, 0] + across * sides[c, 1]
+        out[c] += a * sides[c, 0] + b * sides[c, 1]
     return out
 
 
-def _dense_fetch(rows, i):
+def _dense_prefetch_row(rows, i):
     for c in range(0, rows.shape[1], 64 // rows.itemsize):
         prefetch(rows, i, c)
 
 
-def _sparse_fetch(rows, i):
-    pass  # a sparse row is a line or two; asking costs as much as waiting
+def _sparse_prefetch_row(rows, i):
+    pass  # a sparse row is one or two cache lines, so prefetching it costs as much as a cache miss
 
 
 by_storage(dot, _dense_dot, _sparse_dot)
@@ -257,13 +260,13 @@ by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
 by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
 by_storage(axpy2v, _dense_axpy2v, _sparse_axpy2v)
 by_storage(axpy_step, _dense_axpy_step, _sparse_axpy_step)
-by_storage(fetch, _dense_fetch, _sparse_fetch)
-by_storage(times, _dense_times, _balanced_times)
+by_storage(prefetch_row, _dense_prefetch_row, _sparse_prefetch_row)
+by_storage(times, _dense_times, _diagonal_times)
 
 
 @compiled
-def settle(y, G, scale, along):
-    """y := scale * y + along * G, which ends the sparing of work that SVRG and SAGA do by keeping x in that form."""
+def materialise(y, G, scale, along):
+    """y = scale * y + along * G: materialise the lazily scaled iterate of SVRG and SAGA."""
     for c in range(y.shape[0]):
         y[c] = scale * y[c] + along * G[c]
 
@@ -273,6 +276,7 @@ def settle(y, G, scale, along):
 
 @compiled
 def rows_dot(rows, x, p):
+    """p = rows x."""
     for i in range(p.shape[0]):
         p[i] = dot(rows, i, x)
     return p
@@ -280,6 +284,7 @@ def rows_dot(rows, x, p):
 
 @compiled
 def rows_dot2(rows, x, y, p, q):
+    """p = rows x and q = rows y."""
     for i in range(p.shape[0]):
         p[i], q[i] = dot2(rows, i, x, y)
     return p, q
@@ -287,6 +292,7 @@ def rows_dot2(rows, x, y, p, q):
 
 @compiled
 def rows_tdot(rows, a, x):
+    """x += rows' a."""
     for i in range(a.shape[0]):
         if a[i] != 0.0:
             axpy(rows, i, a[i], x)
@@ -295,6 +301,7 @@ def rows_tdot(rows, a, x):
 
 @compiled
 def rows_tdot2(rows, a, c, x, y):
+    """x += rows' a and y += rows' c."""
     for i in range(a.shape[0]):
         if a[i] != 0.0 or c[i] != 0.0:
             axpy2(rows, i, a[i], x, c[i], y)
@@ -302,8 +309,8 @@ def rows_tdot2(rows, a, c, x, y):
 
 
 @compiled
-def mixed_rows(rows, starts, indices, weights, out):
-    """out_i = sum of weight_e * row of index_e, for e from starts_i to starts_{i+1}."""
+def combine_rows(rows, starts, indices, weights, out):
+    """out_i = sum of weights[e] * rows[indices[e]] over starts[i] <= e < starts[i + 1]."""
     for i in range(out.shape[0]):
         first = starts[i]
         set_row(rows, indices[first], weights[first], out[i])
@@ -313,7 +320,7 @@ def mixed_rows(rows, starts, indices, weights, out):
 
 @compiled
 def cross_sparse(psi, phi, rows, starts, indices, weights, out):
-    """out += weight_e * psi row_i' * phi index_e, for e from starts_i to starts_{i+1}, entry by entry."""
+    """out += sum over i and starts[i] <= e < starts[i + 1] of weights[e] * outer(psi[rows[i]], phi[indices[e]])."""
     left, left_columns, left_starts = psi
     right, right_columns, right_starts = phi
     for i in range(rows.shape[0]):

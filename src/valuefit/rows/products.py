@@ -1,4 +1,4 @@
-"""Full-batch products that read every row once: what a row is multiplied by is known while it is still in cache."""
+"""Full-batch products that read dense rows once: each row is used for Phi x and for Phi' a while it is in cache."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from valuefit.rows.kernels import axpy, axpy2, compiled, dot, dot2
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
 
-BLOCK_BYTES = 96 << 10  # of rows that are read, and multiplied again while they are in the nearer caches
-FAR = 2  # blocks within which a row is still there
+SWEEP_BLOCK_BYTES = 96 << 10  # of a block of rows, so that a few blocks stay in the inner caches
+CACHED_BLOCKS = 2  # a row is assumed to be in cache while at most this many further blocks are read
 
 
 class Schedule(NamedTuple):
-    """Steps by the row they start from and by the row they lead to, and when each row's weight is known.
+    """Steps sorted by their `now` row (starts, order) and by their `next` row (back_starts, back_order), and groups.
 
-    A row's weight in A theta needs the values of the rows that its steps lead to. After block g of rows, those of
-    `ready` from ready_starts[g] on are due: rows in sight whose neighbours have been read by then. Parts of `span`
-    blocks each are swept on their own, maybe at the same time; rows that wait for one far away or in another part
-    come in the last groups, one for each part, and are read a second time. Parts follow from the rows alone, so
-    sums do not depend on how many threads there are.
+    The weight of a row in A theta needs the values of its neighbours, the rows that its steps lead to or come from.
+    Group g = ready[ready_starts[g]:ready_starts[g + 1]] holds the rows that are added after block g has been read:
+    they are still in cache, and all their neighbours have been read. Parts of `span` blocks are independent of each
+    other and can run on different threads. Rows with a neighbour in another part or far away are in the last groups,
+    one per part, and are read a second time. Parts depend on the rows alone, so sums do not depend on the threads.
     """
 
     starts: Array
@@ -41,21 +41,21 @@ class Schedule(NamedTuple):
 
 
 def schedule(now: Array, next: Array, rows: int, row_bytes: float) -> Schedule:
-    """The schedule of a log over this many rows."""
-    block = int(np.clip(BLOCK_BYTES / max(row_bytes, 1.0), 8, 64))
+    """The schedule of a log with this many rows of `row_bytes` bytes each."""
+    block = int(np.clip(SWEEP_BLOCK_BYTES / max(row_bytes, 1.0), 8, 64))
     starts, order = _sorted(now, rows)
     back_starts, back_order = _sorted(next, rows)
     blocks = -(-rows // block)
     span = max(-(-blocks // parts_of(rows * row_bytes)), 1)
     group = np.empty(rows, np.int64)
-    _due(now, next, block, blocks, span, group)
+    _assign_groups(now, next, block, blocks, span, group)
     ready_starts, ready = _sorted(group, blocks + -(-blocks // span))
     return Schedule(starts, order, back_starts, back_order, ready, ready_starts, block, blocks, span)
 
 
 @compiled
 def _sorted(keys, count):
-    """Places of each key in ascending order: those of key i are order[starts[i]:starts[i + 1]]."""
+    """Counting sort: the positions of key i, ascending, are order[starts[i]:starts[i + 1]]."""
     starts = np.zeros(count + 1, np.int64)
     for key in keys:
         starts[key + 1] += 1
@@ -70,22 +70,22 @@ def _sorted(keys, count):
 
 
 @compiled
-def _due(now, next, block, blocks, span, group):
-    """The block after which each row is due; blocks + part where a neighbour is too far away for that."""
+def _assign_groups(now, next, block, blocks, span, group):
+    """group[i]: the block after which row i is added, or blocks + part if a neighbour is too far away."""
     for i in range(group.shape[0]):
         group[i] = i
     for t in range(now.shape[0]):
         group[now[t]] = max(group[now[t]], next[t])
         group[next[t]] = max(group[next[t]], now[t])
-    together = block * span
+    part_rows = block * span
     for i in range(group.shape[0]):
-        part = i // together
-        late = group[i] - i > FAR * block or group[i] >= (part + 1) * together
+        part = i // part_rows
+        late = group[i] - i > CACHED_BLOCKS * block or group[i] >= (part + 1) * part_rows
         group[i] = blocks + part if late else group[i] // block
-    for t in range(now.shape[0]):  # a neighbour before this row is known too, unless another part reads it
+    for t in range(now.shape[0]):  # an earlier neighbour has been read too, unless it is in another part
         last = max(now[t], next[t])
-        part = last // together
-        if min(now[t], next[t]) < part * together:
+        part = last // part_rows
+        if min(now[t], next[t]) < part * part_rows:
             group[last] = blocks + part
 
 
@@ -105,7 +105,7 @@ def sweep(
 def step_sweep(
     rows: Array, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array
 ) -> Array:
-    """`sweep` without a schedule, step after step: for trajectories, where a step begins at the row the last led to."""
+    """`sweep` in the order of the steps, without a schedule: for trajectories, where mostly next[t] = now[t + 1]."""
     parts = parts_of(rows.nbytes)
     ends = np.linspace(0, len(now), parts + 1).astype(np.int64)
     out = np.zeros((parts, rows.shape[1]))
@@ -118,7 +118,10 @@ def sweep_both(
     rows: Array, plan: Schedule, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array,
     w: Array, *, identity: bool
 ) -> tuple[Array, Array]:  # fmt: skip
-    """sum_t v_t (u_t' w) and sum_t u_t (v_t' theta - r_t) + row row' w, reading the rows once."""
+    """sum_t v_t (u_t' w) and sum_t u_t (v_t' theta - r_t) + phi_t phi_t' w, reading the rows once.
+
+    identity: leave out phi_t phi_t' w.
+    """
     p, q = np.empty(len(rows)), np.empty(len(rows))
     out = np.zeros((2, plan.parts, rows.shape[1]))
     _in_parts(
@@ -132,7 +135,7 @@ def sweep_both(
 
 
 def _in_parts(plan: Schedule, work: Callable[[int, int, int], Any]) -> None:
-    """All parts, each in its groups; when every row has been read, what waited for that."""
+    """Call work(part, first group, end of groups) for all parts, then for the last groups when all rows are read."""
     parts, blocks, span = plan.parts, plan.blocks, plan.span
     share_out(lambda part: work(part, part * span, min((part + 1) * span, blocks)), parts)
     if plan.ready_starts[blocks] < len(plan.ready):
@@ -141,7 +144,7 @@ def _in_parts(plan: Schedule, work: Callable[[int, int, int], Any]) -> None:
 
 @compiled
 def _step_sweep(rows, start, stop, now, next, discount, ratio, reward, theta, out):
-    """Steps start to stop - 1: out += sum_t u_t (v_t' theta - r_t)."""
+    """out += sum of u_t (v_t' theta - r_t) over start <= t < stop."""
     known, value = -1, 0.0
     for t in range(start, stop):
         here = value if now[t] == known else dot(rows, now[t], theta)
@@ -151,7 +154,7 @@ def _step_sweep(rows, start, stop, now, next, discount, ratio, reward, theta, ou
 
 @compiled
 def _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out):
-    """Groups first to last - 1: out += sum_t u_t (v_t' theta - r_t) over the rows that are due in them."""
+    """out += sum of u_t (v_t' theta - r_t) over the rows of groups first to last - 1."""
     m = p.shape[0]
     for g in range(first, last):
         for i in range(g * plan.block, min((g + 1) * plan.block, m)):
@@ -170,7 +173,7 @@ def _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out
 def _sweep_both(
     rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, of_theta, of_w
 ):  # fmt: skip
-    """Groups first to last - 1: both sums over the rows that are due in them."""
+    """Both sums of `sweep_both` over the rows of groups first to last - 1."""
     m = p.shape[0]
     for g in range(first, last):
         for i in range(g * plan.block, min((g + 1) * plan.block, m)):

@@ -1,4 +1,4 @@
-"""Feature rows: all that the rest needs of a storage is `@`, its transpose, and one row at a time."""
+"""Feature rows, dense or CSR, behind one interface: Phi x, Phi' a, and the rows as kernel arguments."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, ro
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
 
-LARGEST = 1e70  # features and rewards that reach beyond this, or nowhere its inverse, are refused
-SHORT = 256  # bytes of a row up to which four are added up together: two to four times faster, but slower beyond 400
-BLOCK_BYTES = 8 << 20  # of a temporary: large enough for BLAS, small enough to stay in cache
+# The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of four stay in float64.
+MAX_MAGNITUDE = 1e70
+SHORT_ROW_BYTES = 256  # up to it, summing four rows at a time is two to four times faster; above 400 bytes it is slower
+TEMPORARY_BYTES = 8 << 20  # of temporary arrays: large enough for BLAS, small enough to stay in cache
 
 
 def require_range(name: str, peak: float) -> None:
-    """Refuse numbers whose products would be infinite or zero, for a gap computed from such is a lie."""
-    if peak > LARGEST or 0 < peak < 1 / LARGEST:
-        raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of numbers. Rescale them.")
+    """Raise ValueError if products of such numbers would overflow or underflow, which would make the gap wrong."""
+    if peak > MAX_MAGNITUDE or 0 < peak < 1 / MAX_MAGNITUDE:
+        raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of float64. Rescale them.")
 
 
 class Rows:
-    """Feature rows (m, d), dense float64 or float32, or CSR; products come out in float64.
+    """Feature rows (m, d), dense or CSR, in float64 or float32; products are float64.
 
-    float32 rows are widened as they are read, so the answer is that of the stored numbers to the last digit.
+    float32 rows are converted as they are read, so products of the stored numbers have float64 precision.
     """
 
     def __init__(self, matrix: Any, name: str = "features") -> None:
         if sparse.issparse(matrix):
             matrix = sparse.csr_array(matrix)
             if not matrix.has_canonical_format:
-                matrix = matrix.copy()  # the caller's own stays as it was
+                matrix = matrix.copy()  # so that the caller's matrix is not changed
                 matrix.sum_duplicates()
             values = matrix.data
         else:
@@ -44,7 +45,7 @@ class Rows:
         if values.dtype.hasobject or values.dtype.kind not in "biuf":
             raise ValueError(f"{name} have dtype {values.dtype}, which is not numeric. Convert them to floats.")
         if matrix.ndim != 2 or matrix.shape[1] == 0:
-            raise ValueError(f"{name} must be a matrix, one row an observation; the shape is {matrix.shape}.")
+            raise ValueError(f"{name} must be a matrix, one row per observation; the shape is {matrix.shape}.")
         dtype = np.float32 if values.dtype == np.float32 else np.float64
         self.sparse = sparse.issparse(matrix)
         if self.sparse:
@@ -60,11 +61,11 @@ class Rows:
         self._check_range(name)
 
     def _check_range(self, name: str) -> None:
-        # |largest|^2 <= sum of squares <= count * |largest|^2: read once, most rows are known to be in range
+        # peak^2 <= sum of squares <= count * peak^2, so one pass is enough for most matrices
         values = self.matrix.data if self.sparse else self.matrix.reshape(-1)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             squares = float(np.einsum("i,i->", values, values))
-        if values.size / LARGEST**2 <= squares <= LARGEST**2:
+        if values.size / MAX_MAGNITUDE**2 <= squares <= MAX_MAGNITUDE**2:
             return
         peak = 0.0
         for start, block in self.blocks():
@@ -78,15 +79,15 @@ class Rows:
                 else:
                     where = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
                 raise ValueError(
-                    f"{name} are NaN or infinite in row {where}. Look at the observation of that row and the "
-                    "transformer that made it."
+                    f"{name} are NaN or infinite in row {where}. Check the observation of that row and the "
+                    "feature transformer."
                 )
         require_range(name, peak)
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         """(first row, block of rows) in storage order; blocks fit in cache."""
         m, d = self.shape
-        size = max(1, BLOCK_BYTES // (8 * d)) if not self.sparse else m
+        size = max(1, TEMPORARY_BYTES // (8 * d)) if not self.sparse else m
         for start in range(0, m, max(size, 1)):
             yield start, self.matrix[start : start + size]
 
@@ -132,14 +133,14 @@ class Rows:
 
     @cached_property
     def _parts(self) -> list[slice]:
-        """Neighbouring rows that one thread reads; so few parts that sums of them are short beside the rows."""
+        """Consecutive rows for each task; few parts, so that adding partial sums is cheap next to reading the rows."""
         m, width = self.shape
         most = min(parts_of(self.stored * (self.dtype.itemsize + 4 * self.sparse)), max(1, self.stored // (4 * width)))
         ends = np.linspace(0, m, most + 1).astype(np.int64)
         return [slice(int(start), int(end)) for start, end in pairwise(ends)]
 
     def _in_parts(self, work: Callable[[Any, int, slice], Any]) -> None:
-        """work(rows in the form kernels take, number of the part, which rows), part by part."""
+        """Call work(rows as kernel argument, number of the part, slice of the rows) for every part, on all threads."""
 
         def one(part: int) -> None:
             here = self._parts[part]
@@ -161,7 +162,7 @@ class Rows:
         return out
 
     def _squares(self) -> Any:
-        """Squared entries of sparse rows, in float64, where those of float32 could overflow."""
+        """Squared entries of sparse rows, in float64 because squares of float32 can overflow."""
         values = self.matrix.data.astype(np.float64) ** 2
         return sparse.csr_array((values, self.matrix.indices, self.matrix.indptr), shape=self.shape)
 
@@ -182,15 +183,15 @@ class Rows:
             used[chosen.indices[chosen.data != 0]] = True
             return used
         used = np.zeros(self.shape[1], bool)
-        start, size = 0, 64  # few rows show nearly always that all columns are used
+        start, size = 0, 64  # a few rows usually suffice to find all columns used
         while start < self.shape[0] and not used.all():
             block = self.matrix[start : start + size]
             used |= (block[rows[start : start + size]] != 0).any(axis=0)
-            start, size = start + size, min(2 * size, max(64, BLOCK_BYTES // (8 * self.shape[1])))
+            start, size = start + size, min(2 * size, max(64, TEMPORARY_BYTES // (8 * self.shape[1])))
         return used
 
     def without(self, columns: Array) -> Rows:
-        """A copy with these columns (a mask) zero; itself when they are zero already."""
+        """A copy with these columns (a mask) set to zero; self if they are zero already."""
         if not columns.any() or not (self.used_columns(np.ones(self.shape[0], bool)) & columns).any():
             return self
         if self.sparse:
@@ -200,12 +201,12 @@ class Rows:
 
     @property
     def short(self) -> bool:
-        """Whether rows are dense and so short that adding them up one by one would take longer than reading them."""
-        return not self.sparse and self.shape[1] * self.dtype.itemsize <= SHORT
+        """Whether rows are dense and so short that summing them one by one takes longer than reading them."""
+        return not self.sparse and self.shape[1] * self.dtype.itemsize <= SHORT_ROW_BYTES
 
     @property
     def kernel(self) -> Any:
-        """The form in which numba kernels take rows."""
+        """The rows as argument of kernels: a 2-d array, or (data, indices, indptr)."""
         if self.sparse:
             return self.matrix.data, self.matrix.indices, self.matrix.indptr
         return self.matrix

@@ -1,6 +1,6 @@
-"""Eligibility traces of a whole log: their recurrences run over scalars where they can, never over rows.
+"""Eligibility traces of a log; products with them are recurrences over scalars, without trace rows.
 
-u_t = ratio_t (psi_t + trace * discount_{t-1} * u_{t-1}), started afresh at every episode.
+u_t = ratio_t (psi_t + trace * discount_{t-1} * u_{t-1}), with u_{t-1} = 0 at the first step of an episode.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from valuefit.typing import Array
 def recurrence(x: Array, keep: Array) -> Array:
     """y_t = x_t + keep_t * y_{t-1} in NumPy, for numbers or rows x_t; keep is 0 where an episode begins.
 
-    By doubling: after round k every y_t holds its last 2^k terms. It ends with the longest episode, or when the
-    products of `keep` vanish.
+    Recursive doubling: after round k, y_t is the sum of its last 2^k terms. It stops after the longest episode, or
+    when all products of `keep` are 0.
     """
     y, keep = x.astype(np.float64), keep.copy()
     if y.ndim > 1:
@@ -29,7 +29,7 @@ def recurrence(x: Array, keep: Array) -> Array:
 
 
 def keep_forward(discount: Array, ratio: Array, begins: Array, trace: float) -> Array:
-    """ratio_t * trace * discount_{t-1}, the part of u_{t-1} that is left in u_t."""
+    """The factor of u_{t-1} in u_t: ratio_t * trace * discount_{t-1}, and 0 at the first step of an episode."""
     keep = ratio * trace
     keep[1:] *= discount[:-1]
     keep[begins] = 0.0
@@ -37,7 +37,7 @@ def keep_forward(discount: Array, ratio: Array, begins: Array, trace: float) -> 
 
 
 def keep_backward(discount: Array, ratio: Array, begins: Array, trace: float) -> Array:
-    """ratio_t * trace * discount_t, the part of z_{t+1} that is left in z_t; 0 at the last step of an episode."""
+    """The factor of z_{t+1} in z_t: ratio_t * trace * discount_t, and 0 at the last step of an episode."""
     keep = ratio * trace * discount
     keep[:-1][begins[1:]] = 0.0
     keep[-1:] = 0.0
@@ -45,7 +45,7 @@ def keep_backward(discount: Array, ratio: Array, begins: Array, trace: float) ->
 
 
 def forward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float, *, large: bool) -> Array:
-    """`trace_forward`, compiled where the problem is large, else by NumPy."""
+    """`trace_forward`, compiled if the problem is large, else in NumPy."""
     if not trace:
         return ratio * x
     if large:
@@ -54,7 +54,7 @@ def forward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float
 
 
 def backward(x: Array, discount: Array, ratio: Array, begins: Array, trace: float, *, large: bool) -> Array:
-    """`trace_backward`, compiled where the problem is large, else by NumPy."""
+    """`trace_backward`, compiled if the problem is large, else in NumPy."""
     if not trace:
         return ratio * x
     if large:
@@ -79,9 +79,8 @@ def trace_backward(x, discount, ratio, begins, trace):
 def batch_weights(now, next, discount, ratio, begins, trace, reward, p, q):
     """Row weights a, c of one full-batch product, given p = Phi theta and q = Psi w.
 
-    Phi' a = sum_t v_t (u_t' w) and Psi' c = sum_t u_t (v_t' theta - r_t): the first by running
-    u_t' w = ratio_t (psi_t' w + trace * discount_{t-1} * u_{t-1}' w) forwards, the second by running
-    the same recurrence backwards.
+    Phi' a = sum_t v_t (u_t' w) by the forward recurrence of u_t' w, and Psi' c = sum_t u_t (v_t' theta - r_t) by the
+    backward recurrence of `trace_backward`.
     """
     a = np.zeros_like(p)
     c = np.zeros_like(q)
@@ -112,7 +111,7 @@ def trace_forward(x, discount, ratio, begins, trace):
 
 @compiled
 def trace_block(rows, now, discount, ratio, begins, trace, start, stop, u, out):
-    """Rows u_t for start <= t < stop into `out`; `u` carries the trace from one block to the next."""
+    """Write the rows u_t for start <= t < stop to `out`; `u` holds the trace between blocks."""
     for t in range(start, stop):
         factor = 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
         for c in range(u.shape[0]):
@@ -123,18 +122,18 @@ def trace_block(rows, now, discount, ratio, begins, trace, start, stop, u, out):
 
 @compiled
 def trace_row_sizes(indices, indptr, now, begins, width):
-    """How many columns each u_t can touch: all that its episode has touched so far."""
+    """Number of stored entries of each u_t: the columns with entries in its episode so far."""
     sizes = np.empty(now.shape[0], np.int64)
     seen = np.full(width, -1, np.int64)
-    run = -1
+    episode = -1
     count = 0
     for t in range(now.shape[0]):
         if begins[t]:
-            run += 1
+            episode += 1
             count = 0
         for e in range(indptr[now[t]], indptr[now[t] + 1]):
-            if seen[indices[e]] != run:
-                seen[indices[e]] = run
+            if seen[indices[e]] != episode:
+                seen[indices[e]] = episode
                 count += 1
         sizes[t] = count
     return sizes
@@ -142,7 +141,7 @@ def trace_row_sizes(indices, indptr, now, begins, width):
 
 @compiled
 def trace_rows_sparse(rows, now, discount, ratio, begins, trace, width, indptr):
-    """The rows u_t in CSR, in the places that `trace_row_sizes` counted."""
+    """Values and column indices of the rows u_t in CSR, with `indptr` from `trace_row_sizes`."""
     data, columns, starts = rows
     values = np.empty(indptr[-1])
     indices = np.empty(indptr[-1], np.int32)

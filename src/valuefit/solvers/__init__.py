@@ -1,4 +1,4 @@
-"""The solvers, one file each. `registry` finds new files for the CLI, the tests, the benchmark and the docs."""
+"""The solvers, one module each. `registry` finds new modules for the CLI, the tests, the benchmark and the docs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from valuefit.solvers.solver import Solver
 
 @cache
 def registry() -> dict[str, type[Solver]]:
-    """Short name -> class, for every solver in this folder, sorted by `order`."""
+    """Short name -> class, for every solver in this package, sorted by `order`."""
     found: dict[str, type[Solver]] = {}
-    for module in _files():
+    for module in _modules():
         found |= {kind.name: kind for kind in _solvers_in(module)}
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
 @cache
-def _files() -> tuple[str, ...]:
+def _modules() -> tuple[str, ...]:
     return tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def _solvers_in(module: str) -> list[type[Solver]]:
-    """The solvers that a file of this folder defines; families of solvers have no name."""
-    home = importlib.import_module(f"{__name__}.{module}")
-    members = [member for member in vars(home).values() if isinstance(member, type) and issubclass(member, Solver)]
-    return [member for member in members if member.__module__ == home.__name__ and "name" in vars(member)]
+    """The solver classes defined in a module of this package; abstract base classes have no `name`."""
+    imported = importlib.import_module(f"{__name__}.{module}")
+    members = [member for member in vars(imported).values() if isinstance(member, type) and issubclass(member, Solver)]
+    return [member for member in members if member.__module__ == imported.__name__ and "name" in vars(member)]
 
 
 def names() -> list[str]:
@@ -39,14 +39,14 @@ def names() -> list[str]:
 
 
 def find(solver: str | Solver | type[Solver]) -> Solver:
-    """The solver of this name or class with its default settings, or the one given."""
+    """The solver with this name or class, with default settings; a solver instance is returned as it is."""
     if isinstance(solver, Solver):
         return solver
     if isinstance(solver, type) and issubclass(solver, Solver):
         return solver()
-    place = str(solver).replace("-", "_")
-    if place in _files():  # its own file alone is imported
-        for kind in _solvers_in(place):
+    module = str(solver).replace("-", "_")
+    if module in _modules():  # only this module is imported, not all solvers
+        for kind in _solvers_in(module):
             if kind.name == solver:
                 return kind()
     if str(solver) in registry():
@@ -62,7 +62,7 @@ def supports(solver: Solver | type[Solver], problem: Problem) -> bool:
 
 
 def refuse(solver: Solver, problem: Problem) -> None:
-    """Raise ValueError if the solver does not support a trait of this problem, naming those that do."""
+    """Raise ValueError if the solver does not support a trait of this problem; the message lists solvers that do."""
     for trait in sorted(problem.traits):
         if trait in solver.refusals:
             able = [name for name, kind in registry().items() if supports(kind, problem)]

@@ -161,7 +161,7 @@ def adaptive_cost(problem: Problem, gap: float, *, full_passes: float, update_pa
     as long as three full ones.
     """
     n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
-    fixed = problem.cost.fixed_seconds
+    fixed = problem.cost.fixed_seconds + seconds("fixed")
     if problem.phi.sparse:
         return Estimate(fixed + 20 * work * (full_passes + 3 * update_passes) * pass_seconds, 8.0 * 4 * (k + d))
     update = 2 * problem.phi.dtype.itemsize * d * seconds("svrg_byte") + seconds("svrg_update")

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.draws import Draws, RowSets
-from valuefit.rows.kernels import compiled, fetch
+from valuefit.rows.kernels import compiled, prefetch_row
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
@@ -113,7 +113,7 @@ def _sums_fit(problem: Problem) -> bool:
 def copied_rows(rows: Any, index: Any, out: Any) -> Any:
     """Copy these dense rows into the first columns of `out`."""
     for i in range(index.shape[0]):
-        fetch(rows, index[min(i + 4, index.shape[0] - 1)])
+        prefetch_row(rows, index[min(i + 4, index.shape[0] - 1)])
         for c in range(rows.shape[1]):
             out[i, c] = rows[index[i], c]
     return out
@@ -159,8 +159,8 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
         v_theta, psi_w = first_dots(rows[2 * i], rows[2 * i + 1], number(discount[i]), from_theta, from_w)
         for j in range(start, stop):
             ahead = places[min(j + 5, places.shape[0] - 1)]
-            fetch(rows, 2 * ahead)
-            fetch(rows, 2 * ahead + 1)
+            prefetch_row(rows, 2 * ahead)
+            prefetch_row(rows, 2 * ahead + 1)
             i = places[j]
             now, next, gamma = rows[2 * i], rows[2 * i + 1], number(discount[i])
             a = number(step_theta * u_factor[i] * psi_w)
@@ -209,8 +209,8 @@ def saga_fused(rows, places, discount, u_factor, scratch, table, mean, iterate, 
         v_theta, psi_w = first_dots(rows[2 * i], rows[2 * i + 1], number(discount[i]), from_theta, from_w)
         for j in range(start, stop):
             ahead = places[min(j + 5, places.shape[0] - 1)]
-            fetch(rows, 2 * ahead)
-            fetch(rows, 2 * ahead + 1)
+            prefetch_row(rows, 2 * ahead)
+            prefetch_row(rows, 2 * ahead + 1)
             i = places[j]
             now, next, gamma = rows[2 * i], rows[2 * i + 1], number(discount[i])
             change_v, change_psi = v_theta - table[i, 0], psi_w - table[i, 1]

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from valuefit.linalg.moments import SMALL
+from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import seconds
 from valuefit.memory import memory_limit
 from valuefit.problem.equations import Equations, equations_at
@@ -56,7 +56,7 @@ class Krylov(Solver):
         n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
         if problem.phi.sparse:
             # C is a sparse matrix unless it fits in cache; triangular solves or sweeps cost about another pass
-            row, in_cache = problem.phi.stored / problem.phi.shape[0], 8 * k * d <= SMALL
+            row, in_cache = problem.phi.stored / problem.phi.shape[0], 8 * k * d <= CACHED_MATRIX_BYTES
             forming = seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
             iterations = 48 * work * (seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
             entries = min(float(k) * k, n * row**2)
@@ -69,7 +69,7 @@ class Krylov(Solver):
             iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3.5)  # 3 at 0.95
         setup = 1.6 * pass_seconds + seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
         setup += seconds("factor_flop") * (k**3 / 3 + (problem.cost.solve_flops if cross else 0.0))
-        iteration = pass_seconds + seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
+        iteration = seconds("iteration") + pass_seconds + seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
         memory = 8.0 * (3 * k * (k + d) + rows * (k + d if cross else k))
         return Estimate(problem.cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 

@@ -1,4 +1,4 @@
-"""LSTD: the moments, then one factorisation."""
+"""LSTD: compute the moments, then solve by one factorisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.linalg.moments import SMALL, count_product
+from valuefit.linalg.moments import CACHED_MATRIX_BYTES, count_product
 from valuefit.machine import seconds
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.problem import Problem
@@ -18,22 +18,22 @@ from valuefit.solvers.solver import Estimate, Info, Solver, State
 from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
-ONE_THREAD_FEATURES = 400  # up to which BLAS stays on one thread; not tuned
-TRUST = 1e-11  # reciprocal condition number below which a factorisation is not relied on
+ONE_THREAD_FEATURES = 400  # up to this many features BLAS uses one thread; not tuned
+MIN_FACTOR_RECIPROCAL_CONDITION = 1e-11  # the factorisation of a worse conditioned matrix is not used
 
 
 @dataclass(frozen=True)
 class LSTD(Solver):
     """Least-squares TD: form A, b, C and solve exactly.
 
-    A theta = b by LU where A is square and ridge is 0; else (A'C^-1A + ridge I) theta = A'C^-1 b by two Cholesky
-    factorisations; one step of refinement each. Where these are nearly singular, eigenvalues of C and an SVD give
-    the minimiser of smallest norm, and the message tells the rank. O(n d^2 + d^3); rows that repeat are counted
-    first. Prefer it up to a few hundred dense features, or whenever distinct rows are few.
+    A theta = b by LU if A is square and ridge is 0; else (A'C^-1A + ridge I) theta = A'C^-1 b by two Cholesky
+    factorisations; both with one step of iterative refinement. If a matrix is nearly singular, an eigendecomposition
+    of C and an SVD give the minimiser of smallest norm, and the message reports the rank. O(n d^2 + d^3), or less if
+    rows repeat. Prefer it for up to a few hundred dense features, or if there are few distinct rows.
 
-    gram: precision in which the rows are multiplied. "float32" takes half the time, and A theta = b is then refined
-    with true residuals until no digit is gained; where that fails the product is done again in "float64", and the
-    message says so. It is for ridge 0 and as many dual features as features.
+    gram: precision of the product that gives A. "float32" takes half the time; A theta = b is then solved by iterative
+    refinement with float64 residuals. If that does not converge, the product is computed again in "float64", and the
+    message reports it. Needs ridge 0 and as many dual features as features.
 
     Bradtke and Barto 1996; Boyan 2002.
     """
@@ -54,7 +54,7 @@ class LSTD(Solver):
         if problem.phi.sparse:
             # columns are usually dependent (those of a tiling sum to one), which takes eigenvalues and an SVD
             row = problem.phi.stored / problem.phi.shape[0]
-            moments = seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= SMALL else 1.0)
+            moments = seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= CACHED_MATRIX_BYTES else 1.0)
             if problem.trace:
                 moments += seconds("gram_flop") * 2 * n * k * d
             return Estimate(
@@ -68,11 +68,11 @@ class LSTD(Solver):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:
             raise ValueError(
-                'gram="float32" is refined by A theta = b, which is not the minimiser with a ridge or more dual '
-                'features. Use gram="float64".'
+                'gram="float32" refines the solution of A theta = b, which is not the minimiser with a ridge or more '
+                'dual features. Use gram="float64".'
             )
         if self.gram == "float64":
-            problem.A  # noqa: B018  forms b too, which the loop needs first; the epoch counts both
+            problem.A  # noqa: B018  computes b too, which the loop needs first; the epoch counts the passes of both
         return State(theta, w), Info(0.0)
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
@@ -83,11 +83,11 @@ class LSTD(Solver):
         work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
         if self.gram == "float32" and not problem.trace and not problem.phi.sparse:
-            state_or_none, info = _refined(problem)
-            if state_or_none is not None:
-                return state_or_none, info._replace(passes=info.passes + work)
+            refined, info = _refined(problem)
+            if refined is not None:
+                return refined, info._replace(passes=info.passes + work)
             spent = info.passes
-            note = "Products in float32 were not precise enough; they were done again in float64."
+            note = "Products in float32 were not precise enough; they were computed again in float64."
         square = not problem.traits & {"ridge", "more dual features"}
         factors = _fixed_point(problem, problem.A) if square else None
         spent += problem.cost.A + work
@@ -96,8 +96,8 @@ class LSTD(Solver):
             spent += (0.0 if problem.identity else problem.cost.C) + 3 * work
         if factors is None:
             spent += problem.cost.flops(10 * problem.k**3 + 20 * problem.d**2 * problem.k)
-            answer, info = _of_smallest_norm(problem)
-            return answer, info._replace(passes=spent, note=f"{note} {info.note}".strip())
+            state, info = _minimum_norm(problem)
+            return state, info._replace(passes=spent, note=f"{note} {info.note}".strip())
         correct, dual = factors
         theta = correct(problem.b, np.zeros(problem.d))
         theta = theta + correct(problem.b - problem.A @ theta, theta)
@@ -112,9 +112,10 @@ class LSTD(Solver):
 
 
 def _refined(problem: Problem) -> tuple[State | None, Info]:
-    """A theta = b with A from float32 products: corrections by true residuals while each is far smaller than the last.
+    """Solve A theta = b by iterative refinement: A from float32 products, residuals in float64.
 
-    None where they do not shrink by ten: the condition number leaves nothing of single precision.
+    It stops when a correction is not at least 10 times smaller than the last. The state is None if the corrections
+    are still large then: A is too ill-conditioned for single precision.
     """
     rows = problem.psi, problem.phi, problem.now, problem.next, problem.discount, problem.ratio
     factors = _fixed_point(problem, count_product(*rows, problem.reward, dtype=np.float32)[0] / problem.n)
@@ -139,13 +140,14 @@ def _refined(problem: Problem) -> tuple[State | None, Info]:
     return State(theta, np.zeros(problem.k), gradient=gradient), Info(passes + 0.5, gap, 0.0, finished=True)
 
 
-def _of_smallest_norm(problem: Problem) -> tuple[State, Info]:
+def _minimum_norm(problem: Problem) -> tuple[State, Info]:
+    """The minimiser of smallest norm, by an eigendecomposition of C and an SVD."""
     exact = Exact(problem)
     note = ""
     if exact.rank < problem.d:
         note = (
             f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm. "
-            "Features whose scales differ by more than a million look dependent: rescale such."
+            "Features whose scales differ by more than a factor of a million look dependent: rescale them."
         )
     theta, w = exact.theta, exact.w
     gradient = problem.ridge * theta - problem.A.T @ w, problem.A @ theta - problem.b + problem.C @ w
@@ -153,14 +155,14 @@ def _of_smallest_norm(problem: Problem) -> tuple[State, Info]:
     return State(theta, w, gradient=gradient), Info(0.0, gap, objective, finished=True, note=note)
 
 
-# What a factorisation offers: (b - A theta, theta) -> correction of theta, and b - A theta -> w.
+# Two functions: (b - A theta, theta) -> correction of theta, and b - A theta -> w.
 Factors = tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]
 
 
 def _fixed_point(problem: Problem, A: Array) -> Factors | None:
-    """LU of A, or None where A is nearly singular. At A theta = b the dual weights are zero."""
+    """Solutions by LU of A, or None if A is nearly singular. The dual weights are zero, because A theta = b."""
     lu, pivots, info = linalg.lapack.dgetrf(A)
-    if info != 0 or linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] < TRUST:
+    if info != 0 or linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] < MIN_FACTOR_RECIPROCAL_CONDITION:
         return None
     return (
         lambda residual, theta: linalg.lu_solve((lu, pivots), residual, check_finite=False),
@@ -169,7 +171,7 @@ def _fixed_point(problem: Problem, A: Array) -> Factors | None:
 
 
 def _normal_equations(problem: Problem) -> Factors | None:
-    """Cholesky of C and of H = A'C^-1A + ridge I, or None where either is nearly singular."""
+    """Solutions by Cholesky factors of C and H = A'C^-1A + ridge I, or None if one of them is nearly singular."""
     L = _cholesky(problem.C)
     if L is None:
         return None
@@ -189,7 +191,11 @@ def _normal_equations(problem: Problem) -> Factors | None:
 
 
 def _cholesky(S: Array) -> Array | None:
+    """The lower Cholesky factor of S, or None if S is nearly singular."""
     factor, info = linalg.lapack.dpotrf(S, lower=True, clean=True)
-    if info != 0 or linalg.lapack.dpocon(factor, np.abs(S).sum(axis=0).max(), uplo="L")[0] < TRUST:
+    if (
+        info != 0
+        or linalg.lapack.dpocon(factor, np.abs(S).sum(axis=0).max(), uplo="L")[0] < MIN_FACTOR_RECIPROCAL_CONDITION
+    ):
         return None
     return np.asarray(factor)

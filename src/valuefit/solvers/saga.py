@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
-from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
+from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
 from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
@@ -172,9 +172,9 @@ def single_rows(rows, order, draws, traced, table, mean, iterate, step):
     scale_theta, along_theta, scale_w, along_w = 1.0, 0.0, 1.0, 0.0
     for j in range(count):
         ahead = min(j + 4, count - 1)
-        fetch(phi, draws.now[ahead])
-        fetch(phi, draws.next[ahead])
-        fetch(table, order[ahead])
+        prefetch_row(phi, draws.now[ahead])
+        prefetch_row(phi, draws.next[ahead])
+        prefetch_row(table, order[ahead])
         t = order[j]
         now, next, discount, u_row, u_factor = at(draws, j)
         y_dot, B_dot = dot2v(phi, now, next, discount, theta, B_theta)
@@ -197,10 +197,10 @@ def single_rows(rows, order, draws, traced, table, mean, iterate, step):
         scale_w *= shrink_w
         along_w = shrink_w * along_w - step.w
         if abs(scale_theta) < 1e-100:
-            settle(theta, B_theta, scale_theta, along_theta)
+            materialise(theta, B_theta, scale_theta, along_theta)
             scale_theta, along_theta = 1.0, 0.0
         if abs(scale_w) < 1e-100:
-            settle(w, B_w, scale_w, along_w)
+            materialise(w, B_w, scale_w, along_w)
             scale_w, along_w = 1.0, 0.0
         by_theta = -(along_theta / n + step.theta) / scale_theta
         by_w = -(along_w / n + step.w) / scale_w
@@ -210,8 +210,8 @@ def single_rows(rows, order, draws, traced, table, mean, iterate, step):
             change_psi = 0.0
         change = u_factor * change_v + change_psi
         axpy2(u, u_row, change * by_w, w, change / n, B_w)
-    settle(theta, B_theta, scale_theta, along_theta)
-    settle(w, B_w, scale_w, along_w)
+    materialise(theta, B_theta, scale_theta, along_theta)
+    materialise(w, B_w, scale_w, along_w)
 
 
 @compiled
@@ -235,9 +235,9 @@ def batches(rows, order, draws, weight, traced, table, mean, preconditioner, ite
         c_w[:] = 0.0
         for j in range(start, stop):
             ahead = min(j + 4, total - 1)
-            fetch(phi, draws.now[ahead])
-            fetch(phi, draws.next[ahead])
-            fetch(table, order[ahead])
+            prefetch_row(phi, draws.now[ahead])
+            prefetch_row(phi, draws.next[ahead])
+            prefetch_row(table, order[ahead])
             t = order[j]
             now, next, discount, u_row, u_factor = at(draws, j)
             v_theta = dotv(phi, now, next, discount, theta)

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
-from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, fetch, settle, times
+from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
 from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
@@ -130,8 +130,8 @@ def single_rows(rows, draws, traced, gradient, deviation, step):
     shrink_w = 1.0 - step.w if step.identity else 1.0
     scale_theta, along_theta, scale_w, along_w = 1.0, 0.0, 1.0, 0.0
     for j in range(count):
-        fetch(phi, draws.now[min(j + 4, count - 1)])
-        fetch(phi, draws.next[min(j + 4, count - 1)])
+        prefetch_row(phi, draws.now[min(j + 4, count - 1)])
+        prefetch_row(phi, draws.next[min(j + 4, count - 1)])
         now, next, discount, u_row, u_factor = at(draws, j)
         y_dot, G_dot = dot2v(phi, now, next, discount, theta, G_theta)
         v_theta = scale_theta * y_dot + along_theta * G_dot
@@ -147,18 +147,18 @@ def single_rows(rows, draws, traced, gradient, deviation, step):
         scale_w *= shrink_w
         along_w = shrink_w * along_w - step.w
         if abs(scale_theta) < 1e-100:
-            settle(theta, G_theta, scale_theta, along_theta)
+            materialise(theta, G_theta, scale_theta, along_theta)
             scale_theta, along_theta = 1.0, 0.0
         if abs(scale_w) < 1e-100:
-            settle(w, G_w, scale_w, along_w)
+            materialise(w, G_w, scale_w, along_w)
             scale_w, along_w = 1.0, 0.0
         axpyv(phi, now, next, discount, step.theta * u_w / scale_theta, theta)
         if traced:
             axpy(psi, now, -step.w * psi_w / scale_w, w)
             psi_w = 0.0
         axpy(u, u_row, -step.w * (v_theta * u_factor + psi_w) / scale_w, w)
-    settle(theta, G_theta, scale_theta, along_theta)
-    settle(w, G_w, scale_w, along_w)
+    materialise(theta, G_theta, scale_theta, along_theta)
+    materialise(w, G_w, scale_w, along_w)
 
 
 @compiled
@@ -175,8 +175,8 @@ def batches(rows, draws, weight, traced, gradient, preconditioner, deviation, ba
         g_theta[:] = 0.0
         g_w[:] = 0.0
         for j in range(start, stop):
-            fetch(phi, draws.now[min(j + 4, total - 1)])
-            fetch(phi, draws.next[min(j + 4, total - 1)])
+            prefetch_row(phi, draws.now[min(j + 4, total - 1)])
+            prefetch_row(phi, draws.next[min(j + 4, total - 1)])
             now, next, discount, u_row, u_factor = at(draws, j)
             v_theta = dotv(phi, now, next, discount, theta)
             u_w = dot(u, u_row, w)
