@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import valuefit as vf
-from valuefit.problem.diagonal_preconditioner import Balanced
+from valuefit.problem.diagonal_preconditioner import DiagonalPlusRankTwo
 from valuefit.solvers.adaptive_steps import StepController
 from valuefit.solvers.solver import State
 
@@ -34,6 +34,6 @@ def run(name: str, problem: vf.Problem, state: State, epochs: int) -> tuple[Stat
     return state, costs
 
 
-def matrix_of(balanced: Balanced) -> np.ndarray:
+def matrix_of(balanced: DiagonalPlusRankTwo) -> np.ndarray:
     """The preconditioner as a dense matrix."""
     return np.diag(balanced.scale) + balanced.sides @ balanced.core @ balanced.sides.T

@@ -9,7 +9,7 @@ import numpy as np
 import naive
 from helpers.problems import problem_of
 from helpers.twins import Case, apart, start_of
-from valuefit.problem.preconditioner import mixed_metric
+from valuefit.problem.stochastic_preconditioner import sketched_preconditioner
 from valuefit.rows.draws import at
 from valuefit.solvers import saga, svrg
 from valuefit.solvers.solver import StepSizes
@@ -41,10 +41,10 @@ class Setting:
         # 2 n + 2 is no multiple of 3, so the last batch of three rows is shorter
         self.draws = np.random.default_rng(5).integers(0, n, 2 * n + 2)
         self.draws[1] = self.draws[0]  # the same row twice in one batch
-        metric = mixed_metric(self.problem, count or n)
-        self.weight = np.ones(n) if plain else metric.weight
-        self.theta = np.eye(self.problem.d) if plain else metric.theta
-        self.w = np.eye(self.problem.k) if plain else metric.w
+        chosen = sketched_preconditioner(self.problem, count or n)
+        self.weight = np.ones(n) if plain else chosen.weight
+        self.theta = np.eye(self.problem.d) if plain else chosen.theta
+        self.w = np.eye(self.problem.k) if plain else chosen.w
 
     def twin(self, name: str, batch: int) -> list[tuple[np.ndarray, ...]]:
         """The iterates of the naive twin after each batch."""

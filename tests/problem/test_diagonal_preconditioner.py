@@ -16,9 +16,9 @@ import valuefit as vf
 from helpers.adaptive import SOLVERS, controller_of, matrix_of, run, zeros
 from helpers.batches import CASES, STEPS, Setting, axpy, axpy2, axpy2v, axpyv, kernel_with
 from helpers.problems import KINDS, logs, make, problem_of, sparse_of, tiled, without_dead
-from valuefit.problem.diagonal_preconditioner import balance, balanced_sizes
+from valuefit.problem.diagonal_preconditioner import balance, squared_row_norms
 from valuefit.problem.exact import Exact
-from valuefit.problem.preconditioner import balanced_metric, metric_cost
+from valuefit.problem.stochastic_preconditioner import scaling_preconditioner, sketch_passes
 from valuefit.rows import kernels
 from valuefit.solvers.adaptive_steps import start_controller
 from valuefit.solvers.solver import row_steps
@@ -70,7 +70,7 @@ def test_the_matrices_are_symmetric_and_positive_and_know_the_rows_lengths(log: 
         assert np.linalg.eigvalsh(P).min() >= -1e-9 * size
         assert P.shape == (columns.shape[1],) * 2
     theta, w = (matrix_of(balanced) for balanced in found)
-    sizes = balanced_sizes(problem, *found)
+    sizes = squared_row_norms(problem, *found)
     for t, (u, v, psi, _) in enumerate(naive.steps(without_dead(log))):
         for size, row, P in zip(sizes, (psi, u, v), (w, w, theta), strict=True):
             unit = float(np.abs(row) @ np.abs(P) @ np.abs(row))
@@ -106,9 +106,9 @@ class Balancing(Setting):
     def __init__(self, case: str) -> None:
         super().__init__(CASES[case])
         self.problem = problem_of(self.log, "csr")
-        metric = balanced_metric(self.problem)
-        assert metric.theta.sides.shape[1] == 2
-        self.weight, self.theta, self.w = metric.weight, metric.theta, metric.w
+        chosen = scaling_preconditioner(self.problem)
+        assert chosen.theta.sides.shape[1] == 2
+        self.weight, self.theta, self.w = chosen.weight, chosen.theta, chosen.w
 
     def twin(self, name: str, batch: int) -> list[tuple[np.ndarray, ...]]:
         naive_batches = {"svrg": naive.svrg_batches, "saga": naive.saga_batches}[name]
@@ -125,11 +125,11 @@ def test_every_update_equals_that_of_the_twin(name: str, case: str, batch: int) 
 
 def _times(right: str = "", wrong: str = "") -> object:
     """The product with the metric, in plain Python, with one thing changed."""
-    source = inspect.getsource(kernels._balanced_times)
+    source = inspect.getsource(kernels._diagonal_times)
     assert right in source
     space: dict = {}
     exec(source.replace(right, wrong), space)
-    return space["_balanced_times"]
+    return space["_diagonal_times"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_planted_fault_in_the_metric_is_seen(name: str, right: str, wrong: str
 
 def test_where_balance_is_slow_and_matrices_are_affordable_they_follow_and_are_paid_for() -> None:
     problem = sparse_of(make("nearly collinear bumps"))
-    cost = metric_cost(problem, problem.n)
+    cost = sketch_passes(problem, problem.n)
     state, _ = SOLVERS["svrg"].init(problem, *zeros(problem))
     controller = replace(controller_of(state), passes=cost + 6, first_merit=controller_of(state).merit)
     new, _, paid = controller.after_epoch(problem, state.gradient, state.gradient, 1.0, 0)
@@ -181,7 +181,7 @@ def test_products_with_the_metric_are_counted_on_sparse_rows() -> None:
 def test_dense_rows_whose_matrices_find_no_room_are_balanced_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("random MDP")
     assert start_controller(problem, problem.B(*zeros(problem))).preconditioner.count > 0
-    monkeypatch.setattr("valuefit.problem.preconditioner.fits", lambda count: False)
+    monkeypatch.setattr("valuefit.problem.stochastic_preconditioner.fits", lambda count: False)
     assert start_controller(problem, problem.B(*zeros(problem))).preconditioner.count == 0
     result = vf.solve(problem, "svrg", tol=1e-6, max_passes=300)
     assert result.status == "converged", result.message

@@ -100,7 +100,7 @@ def test_rounding_is_measured(size):
 @pytest.mark.parametrize("spread", [2.0, 0.5])
 def test_the_gap_is_what_krylov_says(monkeypatch, spread):
     monkeypatch.setattr(module, "plan", lambda problem, growth=1.0: (int(growth * 4 * problem.k), False))
-    monkeypatch.setattr("valuefit.problem.saddle_preconditioner.plan", module.plan)
+    monkeypatch.setattr("valuefit.problem.preconditioner.plan", module.plan)
     problem = cosines(3000, 40, spread=spread)
     result = vf.solve(problem, "krylov", tol=1e-8)
     assert result.status == "converged"

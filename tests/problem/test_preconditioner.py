@@ -1,292 +1,136 @@
-"""The preconditioner for stochastic steps: its matrices, sampling weights and steps, finite for any log."""
-
-from __future__ import annotations
+"""Preconditioners of the saddle point: each is the inverse that it says, and the choice follows memory and passes."""
 
 import numpy as np
 import pytest
-import scipy.stats as stats
+import scipy.sparse as sparse
 
-import naive
-import valuefit as vf
-from helpers.problems import problem_of
-from helpers.twins import Case, start_of
-from valuefit.linalg.cholesky import jittered_cholesky
+from helpers.problems import chain, cosines, small
 from valuefit.problem import preconditioner as module
+from valuefit.problem.factor import DenseFactor
 from valuefit.problem.preconditioner import (
-    FIRST_SKETCH_PASSES,
-    MIN_ROWS,
-    Metric,
-    first_count,
-    metric_cost,
-    metric_fits,
-    mixed_metric,
+    Diagonal,
+    GaussSeidelSweeps,
+    SparseCholesky,
+    energy_below,
+    precondition,
+    sparse_moment,
+    sparse_preconditioner,
 )
-
-KINDS = {
-    "on-policy": {},
-    "ratios": {"ratio": True},
-    "traces": {"trace": 0.7},
-    "ridge": {"ridge": 0.3},
-    "identity": {"identity": True},
-    "dual features": {"k": 6},
-    "all": {"ratio": True, "trace": 0.7, "ridge": 0.3, "k": 6},
-}
+from valuefit.problem.stochastic_preconditioner import scaling_preconditioner, sketched_preconditioner
 
 
-def log_of(kind: str, n: int = 200, d: int = 4) -> naive.Log:
-    return naive.random_log(np.random.default_rng(2), n=n, d=d, **KINDS[kind])
-
-
-def wanted(log: naive.Log) -> tuple[np.ndarray, np.ndarray]:
-    """(A'C^-1A + ridge I)^-1 and C^-1."""
-    A, _, C = naive.moments(log)
-    inverse = np.linalg.inv(C)
-    return np.linalg.inv(A.T @ inverse @ A + log.ridge * np.eye(A.shape[1])), inverse
-
-
-def off(found: np.ndarray, exact: np.ndarray) -> float:
-    """How far the eigenvalues of found exact^-1 are from 1."""
-    return float(np.abs(np.linalg.eigvals(found @ np.linalg.inv(exact)) - 1).max())
-
-
-def walk(rows: np.ndarray, reward: np.ndarray | None = None, **settings: object) -> vf.Problem:
-    n = len(rows) - 1
-    reward = np.random.default_rng(1).normal(size=n) if reward is None else reward
-    return vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), reward, 0.9, **settings)
-
-
-@pytest.mark.parametrize("count", [200, 10_000])
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_steps_give_the_inverse_matrices(kind: str, count: int) -> None:
-    log = log_of(kind)
-    metric = mixed_metric(problem_of(log), count)
-    theta, w = wanted(log)
-    np.testing.assert_allclose(metric.theta, theta, rtol=1e-7, atol=1e-8 * np.abs(theta).max())
-    np.testing.assert_allclose(metric.w, w, rtol=1e-7, atol=1e-8 * np.abs(w).max())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_estimates_approach_them_as_more_steps_are_sampled(kind: str) -> None:
-    log = log_of(kind, n=4000)
-    problem, exact = problem_of(log), wanted(log)
-    few, many = ([mixed_metric(problem, count + i) for i in range(5)] for count in (60, 2000))
-    for index, name in enumerate(("theta", "w")):
-        before, after = (
-            float(np.mean([off(getattr(metric, name), exact[index]) for metric in metrics])) for metrics in (few, many)
-        )
-        if name == "w" and log.identity:
-            assert before < 1e-8  # C is known
-            assert after < 1e-8
-        else:
-            assert after < 0.4 * before
-            assert after < 0.35
-
-
-def test_matrices_are_symmetric_and_positive_and_the_merit_is_the_squared_gradient_in_them() -> None:
-    problem = problem_of(log_of("all"))
-    metric = mixed_metric(problem, 40)
-    for matrix in (metric.theta, metric.w):
-        np.testing.assert_array_equal(matrix, matrix.T)
-        assert np.linalg.eigvalsh(matrix)[0] > 0
-    g, h = np.arange(1.0, 5.0), np.arange(1.0, 7.0)
-    assert metric.merit((g, h)) == pytest.approx(g @ metric.theta @ g + h @ metric.w @ h)
-    assert metric.merit((np.full(4, np.nan), h)) == np.inf
-    with np.errstate(over="ignore", invalid="ignore"):
-        assert metric.merit((np.full(4, 1e200), h)) == np.inf
-
-
-def test_the_merit_of_exact_matrices_bounds_what_f_has_left_to_lose() -> None:
-    """With w = C^-1 (b - A theta) and ridge 0 it is twice F(theta) - F*."""
-    log = log_of("ratios")
-    problem = problem_of(log)
-    metric = mixed_metric(problem, problem.n)
-    A, b, C = naive.moments(log)
-    theta = np.ones(problem.d)
-    gap = naive.objective(log, theta) - naive.objective(log, naive.minimiser(log)[0])
-    assert metric.merit(problem.B(theta, np.linalg.solve(C, b - A @ theta))) == pytest.approx(2 * gap, rel=1e-6)
-
-
-# ---- drawing rows ------------------------------------------------------------------------------------------
-
-
-def uneven(kind: str, n: int = 60) -> tuple[naive.Log, vf.Problem, Metric]:
-    log = log_of(kind, n=n)
-    log = log._replace(Phi=log.Phi * np.random.default_rng(0).lognormal(0, 1, (len(log.Phi), 1)))
-    log = log._replace(Psi=np.hstack([log.Phi, log.Psi[:, 4:]]))
-    problem = problem_of(log)
-    return log, problem, mixed_metric(problem, problem.n)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_drawn_as_their_weights_say(kind: str) -> None:
-    _, problem, metric = uneven(kind)
-    chance = 1 / (problem.n * metric.weight)
-    assert chance.sum() == pytest.approx(1, rel=1e-12)
-    assert (chance * metric.weight).sum() == pytest.approx(1, rel=1e-12)
-    assert metric.weight.max() <= 2  # half of the draws are uniform
-    assert chance.max() > 3 * chance.min()
-    draws = metric.draw(np.random.default_rng(3), 50_000)
-    seen = np.bincount(draws, minlength=problem.n)
-    assert stats.chisquare(seen, 50_000 * chance).pvalue > 1e-3
-    assert stats.chisquare(seen).pvalue < 1e-12  # uniform they are not, so the test can fail
-    assert metric.weight[draws].mean() == pytest.approx(1, abs=0.02)
-    assert np.abs(seen - 50_000 * chance).max() < 2  # none is drawn more or less often than its due
-    assert stats.spearmanr(draws[1:], draws[:-1]).pvalue > 1e-3  # but in no order
-
-
-@pytest.mark.parametrize("kind", ["on-policy", "all"])
-def test_weighted_gradients_of_drawn_rows_have_the_full_gradient_as_their_mean(kind: str) -> None:
-    log, problem, metric = uneven(kind)
-    theta, w = start_of(log)
-    rows = np.array([np.concatenate(naive.B_t(log, step, theta, w)) for step in naive.steps(log)])
-    full = np.concatenate(problem.B(theta, w))
-    weighted = metric.weight[:, None] * rows
-    chance = 1 / (problem.n * metric.weight)
-    np.testing.assert_allclose(chance @ weighted, full, rtol=1e-9, atol=1e-12)
-    draws = metric.draw(np.random.default_rng(4), 200_000)
-    error = weighted[draws].std(axis=0) / np.sqrt(len(draws))
-    assert (np.abs(weighted[draws].mean(axis=0) - full) < 5 * error).all()
-    assert (np.abs(rows[draws].mean(axis=0) - full) > 5 * error).any()  # without weights it is another
-
-
-@pytest.mark.parametrize("place", [0.0, 1 - 2**-53])
-def test_the_ends_of_the_range_are_rows_too(place: float) -> None:
-    class Fixed:
-        def random(self, count: int) -> np.ndarray:
-            return np.full(count, place)
-
-        def permutation(self, steps: np.ndarray) -> np.ndarray:
-            return steps
-
-    _, problem, metric = uneven("on-policy")
-    assert metric.draw(Fixed(), 1).tolist() == [0 if place == 0 else problem.n - 1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_sizes_of_rows_are_right_to_a_third(kind: str) -> None:
-    log = log_of(kind)
-    problem = problem_of(log)
-    metric = mixed_metric(problem, problem.n)
-    L, R = np.linalg.cholesky(metric.w).T, np.linalg.cholesky(metric.theta).T
-    found = np.mean([module._sizes(problem, L, R, np.random.default_rng(seed)) for seed in range(40)], axis=0)
-    one = module._sizes(problem, L, R, np.random.default_rng(0))
-    exact = np.array([
-        [psi @ metric.w @ psi, u @ metric.w @ u, v @ metric.theta @ v] for u, v, psi, _ in naive.steps(log)
-    ]).T  # fmt: skip
-    for mean, single, true in zip(found, one, exact, strict=True):
-        assert np.allclose(mean, true, rtol=0.35)
-        ratio = single[true > 0] / true[true > 0]
-        assert ((ratio > 0.15) & (ratio < 3)).all()
-
-
-# ---- whatever the log --------------------------------------------------------------------------------------
-
-
-def rows_of(kind: str) -> np.ndarray:
+def tiles(**settings):
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(41, 4))
-    return {
-        "equal columns": np.hstack([rows, rows[:, :2]]),
-        "a sum of others": np.hstack([rows, rows.sum(axis=1, keepdims=True)]),
-        "one step": rows[:2],
-        "more features than steps": rng.normal(size=(9, 20)),
-        "all zero": np.zeros((41, 3)),
-        "one column zero": rows * [1.0, 0.0, 1.0, 1.0],
-        "scales from 1e-6 to 1e6": rows * 10.0 ** np.array([-6, -2, 2, 6]),
-        "scales of rows": rows * 10.0 ** rng.uniform(-6, 6, (41, 1)),
-        "tiny": 1e-60 * rows,
-        "huge": 1e60 * rows,
-        "constant": np.ones((41, 2)),
-    }[kind]
+    rows = sparse.random_array((801, 30), density=0.15, rng=rng, format="csr")
+    return chain(rows, rng.standard_normal(800), **settings)
 
 
-EXTREME = ["equal columns", "a sum of others", "one step", "more features than steps", "all zero", "one column zero",
-           "scales from 1e-6 to 1e6", "scales of rows", "tiny", "huge", "constant"]  # fmt: skip
+def images(function, size):
+    return np.column_stack([function(column) for column in np.eye(size)])
 
 
-@pytest.mark.parametrize("settings", [{}, {"trace": 0.9}, {"ridge": 0.1}, {"metric": "identity"}], ids=str)
-@pytest.mark.parametrize("kind", EXTREME)
-def test_every_log_has_finite_matrices_weights_and_steps(kind: str, settings: dict) -> None:
-    problem = walk(rows_of(kind), **settings)
-    for count in (1, 5, problem.n):
-        metric = mixed_metric(problem, count)
-        for array in (metric.theta, metric.w, metric.weight, np.array(metric.steps)):
-            assert np.isfinite(array).all(), count
-        for matrix in (metric.theta, metric.w):
-            assert (np.diag(matrix) > 0).all()
-        assert (metric.weight > 0).all()
-        assert min(metric.steps) > 0
-        assert np.mean(1 / metric.weight) == pytest.approx(1)
+def saddle_inverse(found, k, d):
+    """The matrix of `saddle`."""
+    return images(lambda x: np.concatenate(found.saddle(x[:d], x[d:], found.dual(x[d:]))), d + k)
 
 
-def test_a_sample_is_the_same_in_any_unit() -> None:
-    """From one end of the range that is allowed to the other."""
-    rows = np.random.default_rng(0).lognormal(0, 2, (41, 2))
-    one = mixed_metric(walk(rows), 9)
-    for unit in (2.0**-220, 2.0**220):
-        other = mixed_metric(walk(unit * rows), 9)
-        np.testing.assert_allclose(other.weight, one.weight, rtol=1e-9)
-        np.testing.assert_allclose(other.theta * unit**2, one.theta, rtol=1e-9)
+def saddle_matrix(A, C, ridge):
+    return np.block([[ridge * np.eye(A.shape[1]), -A.T], [A, C]])
 
 
-def test_rewards_play_no_part() -> None:
-    rows = rows_of("scales of rows")
-    for count in (7, 40):
-        one, other = (mixed_metric(walk(rows, reward), count) for reward in (None, np.zeros(40)))
-        np.testing.assert_array_equal(one.theta, other.theta)
-        np.testing.assert_array_equal(one.weight, other.weight)
+def sparse_one(problem, kind):
+    moment = sparse_moment(problem, limit=np.inf)
+    assert moment is not None
+    return sparse_preconditioner(
+        problem, moment if kind == "factor" else moment._replace(plan=None), ridge=problem.ridge
+    )
 
 
-@pytest.mark.parametrize("count", [5, 30, 200])
-def test_the_same_problem_and_count_give_the_same_bits(count: int) -> None:
-    one, other = (mixed_metric(problem_of(log_of("all")), count) for _ in range(2))
-    for name in ("theta", "w", "weight"):
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
-    assert one.steps == other.steps
-    assert one.cost == other.cost
+@pytest.mark.parametrize("settings", [{"ridge": 0.1}, {"k": 6}, {"k": 6, "ridge": 0.1}, {"identity": True, "k": 6}])
+def test_the_dense_factor_of_all_rows_inverts_the_saddle_point(settings):
+    problem = small(0, **settings)
+    found = precondition(problem)
+    assert isinstance(found, DenseFactor)
+    A, _, C = problem.moments()
+    K = saddle_matrix(A, C, problem.ridge)
+    np.testing.assert_allclose(saddle_inverse(found, problem.k, problem.d) @ K, np.eye(len(K)), atol=1e-8)
+    H = A.T @ np.linalg.solve(C, A) + problem.ridge * np.eye(problem.d)
+    np.testing.assert_allclose(images(found.primal, problem.d) @ H, np.eye(problem.d), atol=1e-8)
+    np.testing.assert_allclose(images(found.dual, problem.k) @ C, np.eye(problem.k), atol=1e-8)
 
 
-def test_the_scale_of_a_feature_is_taken_out() -> None:
-    """Columns in other units: the matrices follow, weights and steps stay."""
-    rows = np.random.default_rng(0).normal(size=(101, 4))
-    scale = np.array([1e-3, 1.0, 1e3, 7.0])
-    one, other = mixed_metric(walk(rows), 100), mixed_metric(walk(rows * scale), 100)
-    np.testing.assert_allclose(other.theta * np.outer(scale, scale), one.theta, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(other.w * np.outer(scale, scale), one.w, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(other.weight, one.weight, rtol=1e-5)
-    np.testing.assert_allclose(other.steps, one.steps, rtol=1e-5)
+@pytest.mark.parametrize("identity", [False, True])
+def test_at_ridge_0_it_inverts_A(identity):
+    problem = small(0, identity=identity)
+    found = precondition(problem)
+    r = np.arange(1.0, 5.0)
+    np.testing.assert_allclose(problem.A @ found.fixed_point(r, found.dual(r)), r, rtol=1e-8)
+    np.testing.assert_allclose(problem.C @ found.dual(r), r, rtol=1e-8)
 
 
-def test_products_that_overflow_are_refused_with_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"range of numbers.*Rescale"):
-        jittered_cholesky(np.full((2, 2), np.inf))
+def test_sparse_factors_have_C_in_place_of_A():
+    problem = tiles(ridge=0.01)
+    found = sparse_one(problem, "factor")
+    assert isinstance(found, SparseCholesky)
+    assert found.excess == found.likely == 1.0
+    C = problem.C
+    K = saddle_matrix(C, C, 0.01)
+    np.testing.assert_allclose(saddle_inverse(found, 30, 30) @ K, np.eye(60), atol=1e-8)
+    np.testing.assert_allclose(images(found.matrix.__matmul__, 30), C, atol=1e-12)
+    r = C @ np.ones(30)
+    np.testing.assert_allclose(found.fixed_point(r, found.dual(r)), np.ones(30), atol=1e-8)
 
 
-# ---- what it costs -----------------------------------------------------------------------------------------
+def test_sweeps_have_C_in_place_of_A():
+    problem = tiles(ridge=0.01)
+    found = sparse_one(problem, "sweeps")
+    assert isinstance(found, GaussSeidelSweeps)
+    dual = images(found.dual, 30)
+    np.testing.assert_allclose(dual, dual.T, atol=1e-9)
+    assert np.linalg.eigvals(dual @ problem.C).real.max() <= 1 + 1e-9  # C~ >= C
+    C = problem.C
+    x = np.random.default_rng(0).standard_normal(60)
+    g, r = np.split(saddle_matrix(C, C, 0.01) @ x, 2)
+    theta, w = found.saddle(g, r, found.dual(r))
+    np.testing.assert_allclose(np.concatenate([theta, w]), x, atol=1e-4)
 
 
-def test_the_first_sample_costs_a_few_passes_or_is_everything() -> None:
-    cheap = walk(np.random.default_rng(0).normal(size=(2001, 5)))
-    assert first_count(cheap) == cheap.n
-    costly = walk(np.random.default_rng(0).normal(size=(2001, 200)))
-    count = first_count(costly)
-    assert MIN_ROWS * costly.k <= count < costly.n
-    each = costly.cost.flops(2 * costly.k * costly.d + costly.k**2)
-    assert count * each <= FIRST_SKETCH_PASSES or count == MIN_ROWS * costly.k
+@pytest.mark.parametrize("settings", [{}, {"ridge": 0.1}, {"metric": "identity", "ridge": 0.1}])
+def test_diagonals_are_those_of_the_moments(settings):
+    problem = tiles(**settings)
+    found = module.diagonal_preconditioner(problem)
+    size = np.diag(problem.second_moment)
+    C = np.eye(30) if problem.identity else np.diag(size)
+    K = saddle_matrix(np.diag(size), C, problem.ridge)
+    np.testing.assert_allclose(saddle_inverse(found, 30, 30) @ K, np.eye(60), atol=1e-9)
+    assert found.excess == (1.0 if problem.identity else np.inf)
 
 
-@pytest.mark.parametrize("settings", [{}, {"metric": "identity"}], ids=str)
-def test_a_larger_sample_costs_more(settings: dict) -> None:
-    problem = walk(np.random.default_rng(0).normal(size=(2001, 60)), **settings)
-    costs = [metric_cost(problem, count) for count in (10, 100, 1000, 1999)]
-    assert (np.diff(costs) > 0).all()
-    assert mixed_metric(problem, 100).cost == costs[1]
-    assert metric_cost(problem, problem.n) == metric_cost(problem, 10 * problem.n) > problem.cost.moments
+def test_the_choice_follows_passes_and_memory(monkeypatch):
+    problem = tiles(ridge=0.01)
+    assert isinstance(precondition(problem), DenseFactor)
+    monkeypatch.setattr(module, "MAX_DENSE_PASSES", 0.0)
+    assert isinstance(precondition(problem), SparseCholesky)
+    assert isinstance(precondition(problem, with_A=False), SparseCholesky)
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
+    assert isinstance(precondition(problem), GaussSeidelSweeps)
+    assert isinstance(precondition(problem, limit=0.5), Diagonal)
+    assert isinstance(precondition(cosines(300, 10), limit=0.5), Diagonal)
+    identity = precondition(small(0, identity=True), with_A=False)
+    assert (identity.excess, identity.passes) == (1.0, 0.0)
 
 
-def test_matrices_that_exceed_memory_or_have_too_few_steps_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Case().log()
-    assert metric_fits(problem_of(log))
-    assert not metric_fits(walk(np.random.default_rng(0).normal(size=(40, 20))))
-    monkeypatch.setattr("valuefit.memory.memory_limit", lambda: 64 * 36 - 1)
-    assert not metric_fits(problem_of(log))
+@pytest.mark.parametrize("make", [lambda problem: sketched_preconditioner(problem, 200), scaling_preconditioner])
+def test_the_preconditioner_of_stochastic_steps_is_one_of_them(make):
+    problem = cosines(800, 10)
+    found = make(problem)
+    r = np.arange(10.0)
+    np.testing.assert_array_equal(found.dual(r), found.w @ r)
+    np.testing.assert_array_equal(found.primal(r), found.theta @ r)
+    assert found.merit((r, r)) == r @ found.primal(r) + r @ found.dual(r)
+    energy, _ = energy_below(problem, found, problem.b)
+    assert 0 < energy <= problem.b @ np.linalg.solve(problem.C, problem.b)
+    assert (found.for_certificate is found) == np.isfinite(found.excess) == bool(found.count)
+    if found.for_certificate is found:
+        slack = found.excess * problem.C - np.linalg.inv(found.w)
+        assert np.linalg.eigvalsh(slack)[0] >= -1e-9 * np.abs(problem.C).max()

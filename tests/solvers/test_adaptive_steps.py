@@ -14,10 +14,15 @@ import naive
 import valuefit as vf
 from helpers.adaptive import ADAPTIVE, SOLVERS, controller_of, run, zeros
 from helpers.problems import KINDS, Oracle, logs, make, problem_of, sparse_of, tiled, without_dead
-from valuefit.problem import preconditioner
-from valuefit.problem.diagonal_preconditioner import Balanced
+from valuefit.problem import stochastic_preconditioner
+from valuefit.problem.diagonal_preconditioner import DiagonalPlusRankTwo
 from valuefit.problem.exact import Exact
-from valuefit.problem.preconditioner import GROWTH, Metric, metric_cost, mixed_metric
+from valuefit.problem.stochastic_preconditioner import (
+    GROWTH,
+    StochasticPreconditioner,
+    sketch_passes,
+    sketched_preconditioner,
+)
 from valuefit.solvers import adaptive_steps
 from valuefit.solvers.adaptive_steps import (
     LEVEL_RATIO,
@@ -158,11 +163,11 @@ def test_solvers_recover_from_steps_that_are_far_too_long(name: str, factor: flo
 def test_solvers_recover_from_a_preconditioner_a_hundred_times_too_large(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bad(problem: vf.Problem, count: int) -> Metric:
-        good = mixed_metric(problem, count)
+    def bad(problem: vf.Problem, count: int) -> StochasticPreconditioner:
+        good = sketched_preconditioner(problem, count)
         return replace(good, theta=100 * good.theta, w=100 * good.w)
 
-    monkeypatch.setattr(adaptive_steps, "mixed_metric", bad)
+    monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", bad)
     problem = make("discount 0.99")
     result = vf.solve(problem, name, tol=1e-6, max_passes=200)
     assert result.status == "converged"
@@ -173,15 +178,15 @@ def test_solvers_recover_from_a_preconditioner_a_hundred_times_too_large(
 def test_a_sketch_that_is_too_small_grows_and_its_cost_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counts_used: list[int] = []
 
-    def recorded(problem: vf.Problem, count: int) -> Metric:
+    def recorded(problem: vf.Problem, count: int) -> StochasticPreconditioner:
         counts_used.append(count)
-        return mixed_metric(problem, count)
+        return sketched_preconditioner(problem, count)
 
-    monkeypatch.setattr(adaptive_steps, "mixed_metric", recorded)
-    monkeypatch.setattr(adaptive_steps, "first_count", lambda problem: 6)
+    monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", recorded)
+    monkeypatch.setattr(adaptive_steps, "first_sketch_size", lambda problem: 6)
     problem = make("badly scaled columns")
     state, info = SOLVERS[name].init(problem, *zeros(problem))
-    assert info.passes == 1 + metric_cost(problem, 6)
+    assert info.passes == 1 + sketch_passes(problem, 6)
     rng, counts = np.random.default_rng(0), [6]
     for _ in range(150):
         before = state
@@ -190,11 +195,11 @@ def test_a_sketch_that_is_too_small_grows_and_its_cost_is_counted(name: str, mon
         if count != counts[-1]:
             assert count == min(problem.n, GROWTH * counts[-1])
             assert controller_of(before).passes > 6 - 4  # not before enough passes with the current one
-            assert info.passes >= metric_cost(problem, count) + 1
+            assert info.passes >= sketch_passes(problem, count) + 1
             assert controller_of(state).passes == 0
             counts.append(count)
         else:
-            assert info.passes < metric_cost(problem, 6) + 5
+            assert info.passes < sketch_passes(problem, 6) + 5
     assert counts == counts_used
     assert len(counts) > 1
     assert Exact(problem).gap(state.theta) < 1e-6
@@ -227,8 +232,8 @@ def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypa
     def never(*arguments: object) -> None:
         raise AssertionError("a preconditioner was computed")
 
-    monkeypatch.setattr(adaptive_steps, "mixed_metric", never)
-    monkeypatch.setattr(preconditioner, "_moments", never)
+    monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", never)
+    monkeypatch.setattr(stochastic_preconditioner, "_moments", never)
     problem = Oracle(0).problem()
     solver = type(SOLVERS[name])(**given)
     state, _ = solver.init(problem, *zeros(problem))
@@ -251,7 +256,9 @@ def test_theorem_steps_use_no_preconditioner_and_sparse_rows_a_diagonal_one(name
         parts = state.memory if isinstance(state.memory, tuple) else (state.memory,)
         controllers = [part for part in parts if isinstance(part, StepController)]
         assert bool(controllers) == (solver is SOLVERS[name])
-        assert all(isinstance(one.preconditioner.theta, Balanced) == (storage == "csr") for one in controllers)
+        assert all(
+            isinstance(one.preconditioner.theta, DiagonalPlusRankTwo) == (storage == "csr") for one in controllers
+        )
 
 
 # ---- convergence -------------------------------------------------------------------------------------------
@@ -275,7 +282,7 @@ def test_defaults_reach_a_certified_gap_of_1e_6(name: str, kind: str) -> None:
 def test_a_first_sketch_of_three_rows_per_feature_reaches_it_too(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adaptive_steps, "first_count", lambda problem: 3 * problem.k)
+    monkeypatch.setattr(adaptive_steps, "first_sketch_size", lambda problem: 3 * problem.k)
     problem = make(kind)
     result = vf.solve(problem, name, tol=1e-6, max_passes=2 * PASSES)
     assert result.status == "converged", result.message
@@ -306,11 +313,11 @@ def test_pdbg_uses_the_diagonal_preconditioner_if_rows_are_sparse_or_matrices_do
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiles, dense = tiled(), make("badly scaled columns")
-    monkeypatch.setattr("valuefit.problem.preconditioner.fits", lambda count: False)
+    monkeypatch.setattr("valuefit.problem.stochastic_preconditioner.fits", lambda count: False)
     for problem, better in ((tiles, 0.5), (dense, 1e-2), (sparse_of(dense), 1e-2)):
         exact, solver = Exact(problem), vf.solvers.PDBG()
         state, _ = solver.init(problem, *zeros(problem))
-        assert isinstance(state.memory.preconditioner.theta, Balanced)
+        assert isinstance(state.memory.preconditioner.theta, DiagonalPlusRankTwo)
         assert state.steps[1] == 1 / state.memory.preconditioner.spread
         raw = vf.solve(problem, vf.solvers.PDBG(*solver.auto_steps(problem)), tol=0, max_passes=100)
         own = vf.solve(problem, solver, tol=0, max_passes=100)

@@ -9,8 +9,8 @@ import scipy.linalg as linalg
 
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
+from valuefit.problem.preconditioner import Preconditioner, precondition
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_preconditioner import Preconditioner, precondition
 from valuefit.typing import Array
 
 PROBE_STEPS = 8  # conjugate-gradient steps on a random vector that estimate the accuracy of a diagonal preconditioner
@@ -45,10 +45,10 @@ class Certificate:
         self._moments_known = False  # whether the solver has formed and counted them
         self._offered: Preconditioner | None = None
 
-    def offer(self, *, moments: bool, whitening: Preconditioner | None) -> None:
+    def offer(self, *, moments: bool, preconditioner: Preconditioner | None) -> None:
         """Use the moments or the preconditioner of C that a solver has made and counted."""
         self._moments_known = self._moments_known or moments
-        self._offered = whitening or self._offered
+        self._offered = preconditioner or self._offered
 
     @property
     def exact_cost(self) -> float:

@@ -129,7 +129,7 @@ def _run(
             gradient = history.gradient(after, info)
             if guard.accepts(after, gradient):
                 state = after
-                test.certificate.offer(moments=info.moments, whitening=info.whitening)
+                test.certificate.offer(moments=info.moments, preconditioner=info.preconditioner)
                 if gradient is not None:
                     history.record(state.theta, gradient)
                 if test.passed(state, info, started=epochs > 0):

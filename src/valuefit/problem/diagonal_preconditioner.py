@@ -22,7 +22,7 @@ MIN_SECOND_MOMENT = 1e-24  # part of the largest second moment that a smaller on
 CONSTANT = 1e-9  # standard deviation over norm below which a column or a sum of columns is constant
 
 
-class Balanced(NamedTuple):
+class DiagonalPlusRankTwo(NamedTuple):
     """P = diag(scale) + sides core sides', symmetric and positive."""
 
     scale: Array
@@ -34,7 +34,7 @@ class Balanced(NamedTuple):
         return self.scale * x + self.sides @ (self.core @ (self.sides.T @ x))
 
 
-def balance(problem: Problem) -> tuple[Balanced, Balanced]:
+def balance(problem: Problem) -> tuple[DiagonalPlusRankTwo, DiagonalPlusRankTwo]:
     """P for theta and for w.
 
     w is scaled by the second moments of the centred psi, theta by those of the centred v, which bound the diagonal of
@@ -70,7 +70,9 @@ def balance(problem: Problem) -> tuple[Balanced, Balanced]:
     return _packed(scale, a, mean, weight), of_w
 
 
-def balanced_sizes(problem: Problem, theta: Balanced, w: Balanced) -> tuple[Array, Array, Array]:
+def squared_row_norms(
+    problem: Problem, theta: DiagonalPlusRankTwo, w: DiagonalPlusRankTwo
+) -> tuple[Array, Array, Array]:
     """|psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning."""
     of_psi = _sizes(problem.psi.matrix, problem.psi.matrix @ w.sides, w)[problem.now]
     if problem.trace:
@@ -111,13 +113,13 @@ def _inverse(spread: Array, square: Array, ridge: float) -> Array:
     return found
 
 
-def _packed(scale: Array, a: Array | None, mean: Array, weight: float) -> Balanced:
+def _packed(scale: Array, a: Array | None, mean: Array, weight: float) -> DiagonalPlusRankTwo:
     """(I - a m') diag(scale) (I - m a') + weight a a', as a diagonal and a rank-two term."""
     if a is None:
-        return Balanced(scale, np.zeros((len(scale), 0)), np.zeros((0, 0)))
+        return DiagonalPlusRankTwo(scale, np.zeros((len(scale), 0)), np.zeros((0, 0)))
     scaled = scale * mean
     core = np.array([[float(mean @ scaled) + weight, -1.0], [-1.0, 0.0]])
-    return Balanced(scale, np.column_stack([a, scaled]), core)
+    return DiagonalPlusRankTwo(scale, np.column_stack([a, scaled]), core)
 
 
 def _v_pieces(problem: Problem) -> Iterator[tuple[Array, Any]]:
@@ -135,7 +137,7 @@ def _squares(V: Any) -> Any:
     return V.astype(np.float64).power(2) if sparse.issparse(V) else np.asarray(V, np.float64) ** 2
 
 
-def _sizes(matrix: Any, products: Array, of: Balanced) -> Array:
+def _sizes(matrix: Any, products: Array, of: DiagonalPlusRankTwo) -> Array:
     """row'P row for every row, given the products of the rows with the sides."""
     diagonal = np.asarray(_squares(matrix) @ of.scale).ravel()
     return np.maximum(diagonal + np.einsum("ij,jk,ik->i", products, of.core, products), 0.0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from valuefit.problem.factor import is_fixed_point
+from valuefit.problem.preconditioner import SaddlePreconditioner, energy_below
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_preconditioner import SaddlePreconditioner, energy_below
 from valuefit.typing import Array, Gradient
 
 

@@ -1,233 +1,292 @@
-"""Preconditioners for stochastic steps: approximate inverses from sketched rows, with sampling weights and steps."""
+"""Preconditioners of the saddle point: approximate inverses of C and of [[ridge I, -A'], [A, C]]."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-import scipy.linalg as linalg
+import scipy.sparse as sparse
 
-from valuefit.linalg.cholesky import OUT_OF_RANGE, jittered_cholesky
-from valuefit.memory import fits
-from valuefit.problem.diagonal_preconditioner import COST, Balanced, balance, balanced_sizes
-from valuefit.problem.factor import likely_excess
+from valuefit.linalg import sparse_cholesky
+from valuefit.linalg.gauss_seidel import GaussSeidel, symmetric_gauss_seidel
+from valuefit.linalg.moments import sparse_second_moment
+from valuefit.linalg.sparse_cholesky import SparseFactor
+from valuefit.memory import memory_limit
+from valuefit.problem.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_preconditioner import Preconditioner, SparseC
-from valuefit.problem.sketched_moments import sketched_moments
-from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
-FIRST_SKETCH_PASSES = 5.0  # maximum cost of the first sketch
-MIN_ROWS = 6  # sketched rows for each feature, whatever they cost
-GROWTH = 4  # factor of the sketched rows where convergence is slow
-PROJECTIONS = 16  # random directions by which the norms of preconditioned rows are estimated, to a third
-SHIFT = 1e-10  # multiple of its diagonal that is added to C, so that a factor exists
+MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
+MAX_SPARSE_PASSES = 300.0  # passes for a sparse factor of C
+INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
+MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
-@dataclass(frozen=True, eq=False)
-class Metric:
-    """A `Preconditioner` for stochastic steps: symmetric positive matrices that multiply gradients.
+class SparseC(NamedTuple):
+    """C (k, k) as a sparse matrix between the dual features `kept`, those with data; zero elsewhere."""
 
-    theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sketched rows (all steps: from the moments). The
-    preconditioned saddle point is as well conditioned as the sketch allows, whatever the means, scales and
-    correlations of the features. With `count` 0 the matrices are `Balanced`: a diagonal and a rank-two term.
-    `draw` samples steps half uniformly and half by their norm; multiplying by `weight` removes the bias.
+    inside: Any
+    kept: Array
+    size: int
+
+    def __matmul__(self, x: Array) -> Array:
+        return self.on_kept(lambda part: self.inside @ part, x)
+
+    def on_kept(self, function: Callable[[Array], Array], x: Array) -> Array:
+        """A function of the features kept, zero elsewhere."""
+        out = np.zeros(self.size)
+        out[self.kept] = function(x[self.kept])
+        return out
+
+
+class Preconditioner(Protocol):
+    """Approximate inverses, symmetric and positive, with C~ near C and H~ near A'C^-1A + ridge I.
+
+    excess: C~ <= excess * C for certain, hence r' C^+ r <= excess * r' C~^+ r for r in the range of C; infinite where
+    nothing is known. likely: the same, very likely. clear: whether the rank of C is beyond doubt. matrix: C
+    itself, where it was formed as a sparse matrix.
     """
 
-    theta: Array | Balanced
-    w: Array | Balanced
-    count: int
-    cost: float  # passes to make it
-    weight: Array
-    steps: tuple[float, float]  # step sizes for single rows; times the number of rows for a batch
-    spread: float = 1.0  # bound of the largest preconditioned second moment
-    fewest: int = 1  # rows in a batch, so that products with the matrices do not cost more than the rows
-    excess: float = np.inf  # w^-1 <= excess * C for certain
-    likely: float = np.inf  # and very likely
-    each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
-
-    clear: ClassVar[bool] = True
-    matrix: ClassVar[SparseC | None] = None
-
     @property
-    def whitening(self) -> Preconditioner | None:
-        """This preconditioner of C for a certificate, where its accuracy is known."""
-        return self if np.isfinite(self.excess) else None
+    def excess(self) -> float: ...
+    @property
+    def likely(self) -> float: ...
+    @property
+    def clear(self) -> bool: ...
+    @property
+    def matrix(self) -> SparseC | None: ...
 
     def dual(self, r: Array) -> Array:
-        """C~^-1 r."""
-        return self.w @ r
+        """C~^+ r."""
 
     def primal(self, g: Array) -> Array:
         """H~^-1 g."""
-        return self.theta @ g
+
+
+class SaddlePreconditioner(Preconditioner, Protocol):
+    """One that also solves the sketched equations. A method need not be linear, for flexible iterations.
+
+    passes: cost to make it. apply_passes: cost to use it in one iteration. patience: factor of the iterations over
+    which progress is judged, larger for a preconditioner that takes many.
+    """
+
+    patience: ClassVar[int]
 
     @property
-    def exact(self) -> bool:
-        """Whether it was made from the moments of all steps."""
-        return self.count >= len(self.weight)
+    def passes(self) -> float: ...
+    @property
+    def apply_passes(self) -> float: ...
 
-    @cached_property
-    def _cumulative(self) -> Array:
-        return np.cumsum(1 / self.weight)
+    def fixed_point(self, r: Array, dual: Array) -> Array:
+        """theta ~ A^-1 r, given dual = C~^+ r."""
 
-    def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Steps with probability 1 / (n weight), stratified: one from each of `count` equal parts, in random order.
-
-        Stratification leaves few steps undrawn, whose entries in the table of SAGA would become old.
-        """
-        place = (np.arange(count) + rng.random(count)) / count * self._cumulative[-1]
-        steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
-        return rng.permutation(steps)
-
-    def merit(self, gradient: tuple[Array, Array]) -> float:
-        """The squared preconditioned gradient g' theta g + h' w h: about 2 (F - F*), and the same of the dual."""
-        of_theta, of_w = gradient
-        value = float(of_theta @ self.primal(of_theta)) + float(of_w @ self.dual(of_w))
-        return value if np.isfinite(value) else np.inf
+    def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
+        """theta ~ H^-1 (g + A' C^+ r) and w ~ C^+ (r - A theta), given dual = C~^+ r."""
 
 
-def metric_cost(problem: Problem, count: int) -> float:
-    """Passes to make the preconditioner from this many sketched rows."""
-    k, d = problem.k, problem.d
-    if count >= problem.n:
-        moments = problem.cost.moments
-    else:
-        moments = count / problem.n + problem.cost.flops(count * (2 * k * d + (0 if problem.identity else k**2)))
-    factors = problem.cost.flops(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
-    projections = k * min(PROJECTIONS, k) + d * min(PROJECTIONS, d)
-    return moments + factors + 1 + problem.cost.flops(2 * problem.phi.shape[0] * projections)
+@dataclass(frozen=True)
+class SparseCholesky:
+    """Sparse factors of C and of C + ridge I, which is A'C^+A + ridge I with C in place of A."""
+
+    factor: SparseFactor
+    shifted: SparseFactor
+    matrix: SparseC
+    passes: float
+    apply_passes: float
+
+    patience: ClassVar[int] = 1
+
+    @property
+    def clear(self) -> bool:
+        return self.factor.clear
+
+    @property
+    def excess(self) -> float:
+        return 1.0 if self.factor.clear else np.inf  # a direction may have been taken for zero that is not
+
+    likely = excess
+
+    def dual(self, r: Array) -> Array:
+        return self.matrix.on_kept(self.factor.solve, r)
+
+    def primal(self, g: Array) -> Array:
+        return self.matrix.on_kept(self.shifted.solve, g)
+
+    def fixed_point(self, r: Array, dual: Array) -> Array:
+        return dual
+
+    def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
+        """With A = C, A' C^+ r is r, and A theta is C theta."""
+        theta = self.primal(g + r)
+        return theta, dual - self.dual(self.matrix @ theta)
 
 
-def metric_fits(problem: Problem) -> bool:
-    """Whether the matrices fit into memory, and steps are many enough to estimate them."""
-    in_memory = fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
-    return in_memory and problem.n >= 2 * problem.k
+@dataclass(frozen=True)
+class GaussSeidelSweeps:
+    """Symmetric Gauss-Seidel sweeps over a sparse C, and conjugate gradients with them; C is in place of A."""
+
+    sweeps: GaussSeidel
+    shifted: GaussSeidel  # of C + ridge I
+    matrix: SparseC
+    inner: int  # steps of conjugate gradients
+    passes: float
+    apply_passes: float
+
+    excess: ClassVar[float] = np.inf
+    likely: ClassVar[float] = np.inf
+    clear: ClassVar[bool] = True
+    patience: ClassVar[int] = 5
+
+    def dual(self, r: Array) -> Array:
+        return self.matrix.on_kept(self.sweeps.solve, r)
+
+    def primal(self, g: Array) -> Array:
+        return self.matrix.on_kept(self.shifted.solve, g)
+
+    def fixed_point(self, r: Array, dual: Array) -> Array:
+        return self.matrix.on_kept(lambda part: self.sweeps.conjugate_gradients(part, self.inner), r)
+
+    def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
+        """With A = C, A' C^+ r is r, and A theta is C theta."""
+        theta = self.matrix.on_kept(lambda part: self.shifted.conjugate_gradients(part, self.inner), g + r)
+        return theta, self.fixed_point(r - self.matrix @ theta, dual)
 
 
-def first_count(problem: Problem) -> int:
-    """The first number of sketched rows: FIRST_SKETCH_PASSES worth, or all steps where the moments cost no more."""
-    if problem.cost.moments <= FIRST_SKETCH_PASSES:
-        return problem.n
-    each = problem.cost.flops(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
-    return min(problem.n, max(MIN_ROWS * problem.k, int(FIRST_SKETCH_PASSES / each)))
+@dataclass(frozen=True)
+class Diagonal:
+    """Diagonals in place of C and A: C~^+ = diag(inverse_C), A~ = diag(a), or A~ = 0 where A is rectangular.
 
-
-def mixed_metric(problem: Problem, count: int) -> Metric:
-    """The preconditioner from `count` sketched rows; the same problem and count give the same bits."""
-    rng = np.random.default_rng(count)
-    A, C = _moments(problem, count, rng)
-    L, inverse_L, inverse_R = _factors(problem, A, C, count)
-    excess, likely = _excess(problem, C, L, count)
-    sizes = _sizes(problem, inverse_L, inverse_R, rng)
-    weight, steps = _draws_and_steps(problem, *sizes)
-    each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
-    return Metric(
-        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, metric_cost(problem, count), weight, steps,
-        fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
-    )  # fmt: skip
-
-
-def balanced_metric(problem: Problem, *, drawn: bool = True) -> Metric:
-    """The diagonal preconditioner with a rank-two term, in the memory and time of a few vectors and passes.
-
-    drawn: whether single rows will be drawn; otherwise rows of traces are not formed to know their norms.
+    With inverse_C = 1 it is the identity, for the metric C = I.
     """
-    theta, w = balance(problem)
-    weight, steps = np.ones(problem.n), (1.0, 1.0)
-    if drawn:
-        weight, steps = _draws_and_steps(problem, *balanced_sizes(problem, theta, w))
-    # (psi'x)^2 is at most the number of nonzeros times sum psi_c^2 x_c^2, whose mean is |x|^2 after scaling
-    stored = max(1.0, problem.phi.stored / problem.phi.shape[0])
-    width = problem.k + problem.d
-    return Metric(
-        theta, w, 0, COST, weight, steps, spread=stored, fewest=int(np.ceil(0.5 * width / stored)),
-        each=problem.cost.flops(10 * width) if problem.phi.sparse else 0.0,
-    )  # fmt: skip
+
+    inverse_C: Array
+    a: Array
+    ridge: float
+    excess: float
+    passes: float
+
+    apply_passes: ClassVar[float] = 0.0
+    clear: ClassVar[bool] = True
+    matrix: ClassVar[Any] = None
+    patience: ClassVar[int] = 5
+
+    @property
+    def likely(self) -> float:
+        return self.excess
+
+    def dual(self, r: Array) -> Array:
+        return self.inverse_C * r
+
+    def primal(self, g: Array) -> Array:
+        H = np.full(len(self.a), self.ridge)
+        if self.a.any():
+            H += self.a**2 * self.inverse_C
+        return g / np.where(H > 0, H, 1.0)
+
+    def fixed_point(self, r: Array, dual: Array) -> Array:
+        return self.primal(self.a * dual)
+
+    def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
+        if not self.a.any():
+            return self.primal(g), dual
+        theta = self.primal(g + self.a * dual)
+        return theta, dual - self.dual(self.a * theta)
 
 
-def _draws_and_steps(problem: Problem, of_psi: Array, of_u: Array, of_v: Array) -> tuple[Array, tuple[float, float]]:
-    """Weights for rows drawn half uniformly and half by their norm, and step sizes for such draws."""
-    score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
-    weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
-    dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
-    strength = np.maximum(problem.ratio**2, weight * of_u / dual)
-    primal = float((weight * of_v * strength).max())
+def precondition(
+    problem: Problem, *, limit: float = np.inf, growth: float = 1.0, with_A: bool = True
+) -> SaddlePreconditioner:
+    """The best preconditioner that fits into memory and `limit` passes.
+
+    Dense rows get a factor of sketched rows, sparse ones a dense factor of C while that is cheap, then a sparse
+    factor, then Gauss-Seidel sweeps over a sparse C; what fits nowhere else gets the diagonal.
+    growth: factor of the number of sketched rows. with_A: whether it must solve for theta, or only give `dual`.
+    """
+    if problem.identity and not with_A:
+        return Diagonal(np.ones(problem.k), np.zeros(problem.d), problem.ridge, 1.0, 0.0)
+    size, cross = plan(problem, growth=growth) if with_A else (plan_of_C(problem), False)
+    dense_limit = limit
+    if problem.psi.sparse:
+        size, cross = problem.n, with_A and not is_fixed_point(problem)
+        dense_limit = min(limit, MAX_DENSE_PASSES)
+    if affordable(problem, size=size, cross=cross, limit=dense_limit):
+        return dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
+    moment = None
+    if problem.psi is problem.phi or not with_A:
+        moment = sparse_moment(problem, limit=limit)
+    if moment is None:
+        return diagonal_preconditioner(problem)
+    return sparse_preconditioner(problem, moment, ridge=problem.ridge if with_A else 0.0)
+
+
+class SparseMoment(NamedTuple):
+    """C as a sparse matrix, and the plan of its factor, None where that would cost too much; passes for both."""
+
+    C: SparseC
+    plan: sparse_cholesky.Plan | None
+    passes: float
+
+
+def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
+    """C as a sparse matrix, or None where that would not fit into memory or `limit` passes.
+
+    Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
+    entries than C.
+    """
+    forming = 1 + problem.cost.C if problem.psi.sparse else np.inf
+    most = min(limit, MAX_SPARSE_PASSES + forming)
+    entries = min(float(problem.k) ** 2, problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
+    if problem.identity or forming > most or 24 * entries > memory_limit():
+        return None
+    C = sparse_second_moment(problem.psi, problem.visits / problem.n)
+    kept = np.flatnonzero(C.diagonal())
+    C = C[kept][:, kept]
+    plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.flops(1.0), numbers=memory_limit() / 16)
+    return SparseMoment(
+        SparseC(C, kept, problem.k), plan, forming + (0.0 if plan is None else problem.cost.flops(plan.flops))
+    )
+
+
+def sparse_preconditioner(
+    problem: Problem, moment: SparseMoment, *, ridge: float
+) -> SparseCholesky | GaussSeidelSweeps:
+    """The sparse factors of C and C + ridge I, or sweeps over these."""
+    matrix, plan, passes = moment
+    C, cost = matrix.inside, problem.cost
+    shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
+    if plan is not None:
+        factor = sparse_cholesky.factorise(C, plan)
+        shifted = sparse_cholesky.factorise(shift, plan) if ridge else factor
+        apply_passes = cost.reads(2 * factor.size)
+        if ridge:
+            passes += cost.flops(plan.flops)
+            apply_passes = cost.reads(6 * factor.size) + cost.sparse_product(C.nnz)
+        return SparseCholesky(factor, shifted, matrix, passes, apply_passes)
+    sweeps = symmetric_gauss_seidel(C)
+    shifted_sweeps = symmetric_gauss_seidel(shift) if ridge else sweeps
+    solves = 2 if ridge else 1
+    inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
+    apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * problem.d)
+    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes)
+
+
+def diagonal_preconditioner(problem: Problem) -> Diagonal:
+    """The diagonal of C, in one pass."""
+    diagonal = problem.psi.column_squares(problem.visits) / problem.n
+    inverse = np.divide(1.0, diagonal, out=np.zeros(problem.k), where=diagonal > 0)  # zero without data
+    a = diagonal if problem.psi is problem.phi else np.zeros(problem.d)
     if problem.identity:
-        primal = max(primal, dual)  # or steps of theta would be too long for those of w
-    return weight, (0.25 / max(primal, 1e-300), 0.25 / dual)
+        return Diagonal(np.ones(problem.k), a, problem.ridge, 1.0, 1.0)
+    return Diagonal(inverse, a, problem.ridge, np.inf, 1.0)
 
 
-def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A and C over all steps, or estimated from `count` sketched rows.
-
-    A sample of as many steps would miss rare rows; a sketch misses none, with as much error on the others.
-    """
-    if count >= problem.n:
-        return problem.A, problem.C
-    C, A = sketched_moments(problem, count, rng, cross=True, traces=True)
-    assert A is not None
-    return A, np.eye(problem.k) if problem.identity else C
-
-
-def _excess(problem: Problem, C: Array, L: Array, count: int) -> tuple[float, float]:
-    """`excess` and `likely`; infinite where columns are so nearly dependent that the shift of C decides."""
-    size, pivot = np.diag(C), np.diag(L) ** 2
-    if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
-        return np.inf, np.inf
-    share = -(-problem.n // count)
-    return 1.1 * share, 1.1 * likely_excess(problem.k, count, share)
-
-
-def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
-    """L, L^-1 and R^-1 with C ~ L L', A'C^-1A + ridge I ~ R R', plus the expected noise of the sketch."""
-    C = C.copy()
-    size = np.diag(C).copy()
-    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
-    C[np.diag_indices_from(C)] += SHIFT * size
-    L = jittered_cholesky(C)
-    inverse_L = _inverse(L)
-    M = inverse_L @ A
-    H = M.T @ M
-    H[np.diag_indices_from(H)] += problem.ridge
-    # the standard error of an entry of the sketched L^-1 A is about 1 / sqrt(count)
-    noise = problem.d / count * max(0.0, 1 - count / problem.n)
-    if problem.k == problem.d and not problem.identity:
-        H += max(0.16 * noise, 1e-12) * C
-    size = np.diag(H).copy()
-    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
-    H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
-    return L, inverse_L, _inverse(jittered_cholesky(H))
-
-
-def _inverse(L: Array) -> Array:
-    """L^-1 of a lower triangular L."""
-    inverse, info = linalg.lapack.dtrtri(L, lower=True)
-    if info != 0 or not np.isfinite(inverse).all():
-        raise ValueError(OUT_OF_RANGE)
-    return np.asarray(inverse)
-
-
-def _sizes(
-    problem: Problem, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    """|psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning, from a few random projections."""
-    of_psi = _lengths(problem.psi, inverse_L, rng)[0][problem.now]
-    of_u = _lengths(problem.u, inverse_L, rng)[0] if problem.trace else problem.ratio**2 * of_psi
-    _, P = _lengths(problem.phi, inverse_R, rng)
-    V = P[problem.now] - problem.discount[:, None] * P[problem.next]
-    return of_psi, of_u, np.einsum("ij,ij->i", V, V)
-
-
-def _lengths(rows: Rows, inverse: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """|inverse row|^2 of every row, estimated by a few random projections, and these."""
-    width = inverse.shape[1]
-    directions = inverse.T
-    if width > PROJECTIONS:
-        directions = directions @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))
-    out = np.empty((rows.shape[0], directions.shape[1]))
-    for start, block in rows.blocks():
-        out[start : start + block.shape[0]] = block @ directions
-    return np.einsum("ij,ij->i", out, out), out
+def energy_below(problem: Problem, preconditioner: Preconditioner, r: Array) -> tuple[float, float]:
+    """r' C^+ r from below, and its passes: the value itself, or (r'z)^2 / z'Cz with z = C~^+ r."""
+    z = preconditioner.dual(r)
+    energy = float(r @ z)
+    if preconditioner.excess == 1.0 or not energy > 0:
+        return max(energy, 0.0), 0.0
+    values = problem.psi.dot(z)
+    return energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5

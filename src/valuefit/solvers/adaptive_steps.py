@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from valuefit.machine import seconds
-from valuefit.problem.preconditioner import (
-    GROWTH,
-    Metric,
-    balanced_metric,
-    first_count,
-    metric_cost,
-    metric_fits,
-    mixed_metric,
-)
 from valuefit.problem.problem import Problem
+from valuefit.problem.stochastic_preconditioner import (
+    GROWTH,
+    StochasticPreconditioner,
+    first_sketch_size,
+    matrices_fit,
+    scaling_preconditioner,
+    sketch_passes,
+    sketched_preconditioner,
+)
 from valuefit.solvers.solver import Estimate, Info, State, relative_work
 from valuefit.typing import Array, Gradient
 
@@ -42,7 +42,7 @@ class StepController:
     passes as a larger sample would is ended by taking that sample.
     """
 
-    preconditioner: Metric
+    preconditioner: StochasticPreconditioner
     base_steps: tuple[float, float]  # for one row
     unit_steps: tuple[float, float] | None  # given for second moments of 1; None: those of the preconditioner
     merit: float
@@ -114,11 +114,11 @@ class StepController:
     def _larger_sample(self, problem: Problem) -> int:
         """The size of the sample to take now, or 0."""
         count = self.preconditioner.count
-        if count >= problem.n or (count == 0 and not metric_fits(problem)):
+        if count >= problem.n or (count == 0 and not matrices_fit(problem)):
             return 0
         larger = min(problem.n, GROWTH * count) or problem.n
         decades = math.log10(max(self.first_merit, TINY) / max(self.merit, TINY))
-        due = self.passes >= max(6.0, metric_cost(problem, larger))
+        due = self.passes >= max(6.0, sketch_passes(problem, larger))
         return larger if due and decades <= MIN_DECADES_PER_PASS * self.passes else 0
 
 
@@ -135,10 +135,10 @@ def start_controller(
     count None: as many as pay; the diagonal preconditioner where rows are sparse, for which matrices seldom pay, or
     where the matrices do not fit into memory.
     """
-    if count is None and (problem.phi.sparse or not metric_fits(problem)):
-        chosen = balanced_metric(problem, drawn=unit_steps is None)
+    if count is None and (problem.phi.sparse or not matrices_fit(problem)):
+        chosen = scaling_preconditioner(problem, drawn=unit_steps is None)
     else:
-        chosen = mixed_metric(problem, first_count(problem) if count is None else count)
+        chosen = sketched_preconditioner(problem, first_sketch_size(problem) if count is None else count)
     steps = chosen.steps if unit_steps is None else (unit_steps[0] / chosen.spread, unit_steps[1] / chosen.spread)
     merit = chosen.merit(gradient)
     length = int(np.clip(4 / steps[0], 1, problem.n))
@@ -151,7 +151,7 @@ def adaptive_state(
     """The state of a method with adapted steps, and what its preconditioner offers to the certificate."""
     chosen = controller.preconditioner
     state = State(theta, w, controller.steps, gradient, memory or controller)
-    return state, Info(passes, moments=chosen.exact, whitening=chosen.whitening)
+    return state, Info(passes, moments=chosen.exact, preconditioner=chosen.for_certificate)
 
 
 def adaptive_cost(problem: Problem, gap: float, *, full_passes: float, update_passes: float) -> Estimate:
@@ -165,6 +165,6 @@ def adaptive_cost(problem: Problem, gap: float, *, full_passes: float, update_pa
     if problem.phi.sparse:
         return Estimate(fixed + 20 * work * (full_passes + 3 * update_passes) * pass_seconds, 8.0 * 4 * (k + d))
     update = 2 * problem.phi.dtype.itemsize * d * seconds("svrg_byte") + seconds("svrg_update")
-    setup = seconds("gram_flop") * first_count(problem) * 3 * k * d + seconds("factor_flop") * 4 * d**3
-    matrices = 16.0 * (k + d) ** 2 if metric_fits(problem) else 8.0 * 16 * (k + d)
+    setup = seconds("gram_flop") * first_sketch_size(problem) * 3 * k * d + seconds("factor_flop") * 4 * d**3
+    matrices = 16.0 * (k + d) ** 2 if matrices_fit(problem) else 8.0 * 16 * (k + d)
     return Estimate(fixed + setup + work * (full_passes * pass_seconds + update_passes * n * update), matrices)

@@ -13,8 +13,8 @@ from valuefit.machine import seconds
 from valuefit.memory import memory_limit
 from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
+from valuefit.problem.preconditioner import precondition
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_preconditioner import precondition
 from valuefit.solvers.solver import Estimate, Info, Solver, State, relative_work
 from valuefit.typing import Array
 
@@ -158,7 +158,7 @@ def _state(memory: Memory, passes: float) -> tuple[State, Info]:
     """The iterate, with its gap where the preconditioner bounds it."""
     equations = memory.equations
     state = State(*equations.split(memory.x), gradient=equations.gradient(memory.residual), memory=memory)
-    info = Info(passes, whitening=equations.preconditioner)
+    info = Info(passes, preconditioner=equations.preconditioner)
     if not memory.trail[-1] > 0 and equations.trusted:
         return state, info._replace(gap=0.0, finished=True)
     gap, objective = equations.gap(memory.x, memory.residual, memory.dual)

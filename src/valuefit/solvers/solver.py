@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from valuefit.problem.preconditioner import Preconditioner
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_preconditioner import Preconditioner
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
@@ -34,7 +34,7 @@ class Info(NamedTuple):
     objective: float | None = None  # F(theta), if the method computes it
     finished: bool = False  # whether another epoch would change nothing
     moments: bool = False  # whether A and C were formed, and counted in `passes`
-    whitening: Preconditioner | None = None  # of C, if one was computed and counted in `passes`
+    preconditioner: Preconditioner | None = None  # of C, if one was computed and counted in `passes`
     note: str = ""  # for the message of the result
 
 
