@@ -60,7 +60,7 @@ def force_method(method, monkeypatch):
         monkeypatch.setattr(module, "MIN_RECIPROCAL_CONDITION", 2.0)
     elif method is AdjointMethod.ITERATIVE:
         monkeypatch.setattr(module, "ALWAYS_DENSE_FEATURES", 0)
-        monkeypatch.setattr(module, "MAX_DENSE_PASSES", 0)
+        monkeypatch.setattr(module, "MAX_SADDLE_PASSES", 0)
 
 
 VARIANTS = [

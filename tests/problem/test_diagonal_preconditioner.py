@@ -139,11 +139,11 @@ def _times(right: str = "", wrong: str = "") -> object:
         ("scale * x", "x.copy()", True),
         ("core[0, 1] * second", "0.0", True),
         ("core[1, 0] * first", "0.0", True),
-        ("across * sides[c, 1]", "across * sides[c, 0]", True),
+        ("b * sides[c, 1]", "b * sides[c, 0]", True),
     ],
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_a_planted_fault_in_the_metric_is_seen(name: str, right: str, wrong: str, seen: bool) -> None:
+def test_a_planted_fault_in_the_product_is_seen(name: str, right: str, wrong: str, seen: bool) -> None:
     setting = Balancing("ridge")
     kernel = kernel_with(name)
     kernel.__globals__.update(times=_times(right, wrong), axpy=axpy, axpyv=axpyv, axpy2=axpy2, axpy2v=axpy2v)

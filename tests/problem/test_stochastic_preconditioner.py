@@ -14,7 +14,7 @@ from valuefit.linalg.cholesky import jittered_cholesky
 from valuefit.problem import stochastic_preconditioner as module
 from valuefit.problem.stochastic_preconditioner import (
     FIRST_SKETCH_PASSES,
-    MIN_ROWS,
+    MIN_SKETCH_ROWS,
     StochasticPreconditioner,
     first_sketch_size,
     matrices_fit,
@@ -270,9 +270,9 @@ def test_the_first_sample_costs_a_few_passes_or_is_everything() -> None:
     assert first_sketch_size(cheap) == cheap.n
     costly = walk(np.random.default_rng(0).normal(size=(2001, 200)))
     count = first_sketch_size(costly)
-    assert MIN_ROWS * costly.k <= count < costly.n
+    assert MIN_SKETCH_ROWS * costly.k <= count < costly.n
     each = costly.cost.flops(2 * costly.k * costly.d + costly.k**2)
-    assert count * each <= FIRST_SKETCH_PASSES or count == MIN_ROWS * costly.k
+    assert count * each <= FIRST_SKETCH_PASSES or count == MIN_SKETCH_ROWS * costly.k
 
 
 @pytest.mark.parametrize("settings", [{}, {"metric": "identity"}], ids=str)

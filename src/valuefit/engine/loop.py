@@ -19,10 +19,8 @@ from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.solvers import find, refuse
 from valuefit.solvers.auto import Auto
-from valuefit.solvers.solver import Solver, State, settings
+from valuefit.solvers.solver import ROUNDING_GAP, Solver, State, settings
 from valuefit.typing import Array
-
-ROUNDING_GAP = 1e-14  # a finished method with a gap below this is exact but for rounding
 
 
 def solve(

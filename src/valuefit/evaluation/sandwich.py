@@ -35,7 +35,7 @@ from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix is always formed and factorised
-MAX_DENSE_PASSES = 200  # above that, only where forming and factorising it cost at most this many passes
+MAX_SADDLE_PASSES = 200  # above that, only where forming and factorising it cost at most this many passes
 MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned saddle matrix is not used
 DIRECT_RESIDUAL_TOL = 1e-6  # relative residual of a direct solution; above it the data do not determine c'theta
 ITERATIVE_RESIDUAL_TOL = 1e-2  # of an iterative one: standard errors were within 1% of exact ones in all comparisons
@@ -206,7 +206,7 @@ class Sandwich:
         if problem.k <= ALWAYS_DENSE_FEATURES or {"A", "C"} <= vars(problem).keys():
             return True
         cost = problem.cost.moments + problem.cost.flops(2.0 * size**3)
-        return cost <= MAX_DENSE_PASSES and 24 * size**2 <= memory_limit()
+        return cost <= MAX_SADDLE_PASSES and 24 * size**2 <= memory_limit()
 
     @cached_property
     def w(self) -> Array:

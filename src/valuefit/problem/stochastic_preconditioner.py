@@ -20,7 +20,7 @@ from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 FIRST_SKETCH_PASSES = 5.0  # maximum cost of the first sketch
-MIN_ROWS = 6  # sketched rows for each feature, whatever they cost
+MIN_SKETCH_ROWS = 6  # sketched rows for each feature, whatever they cost
 GROWTH = 4  # factor of the sketched rows where convergence is slow
 PROJECTIONS = 16  # random directions by which the norms of preconditioned rows are estimated, to a third
 SHIFT = 1e-10  # multiple of its diagonal that is added to C, so that a factor exists
@@ -112,7 +112,7 @@ def first_sketch_size(problem: Problem) -> int:
     if problem.cost.moments <= FIRST_SKETCH_PASSES:
         return problem.n
     each = problem.cost.flops(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
-    return min(problem.n, max(MIN_ROWS * problem.k, int(FIRST_SKETCH_PASSES / each)))
+    return min(problem.n, max(MIN_SKETCH_ROWS * problem.k, int(FIRST_SKETCH_PASSES / each)))
 
 
 def sketched_preconditioner(problem: Problem, count: int) -> StochasticPreconditioner:

@@ -15,14 +15,13 @@ from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import precondition
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import Estimate, Info, Solver, State, relative_work
+from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, relative_work
 from valuefit.typing import Array
 
 STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
 STALL_WINDOWS = 15  # so many of these must suffice for eight decades, or twice the passes of a direct solve
 SKETCH_GROWTH = 4.0  # factor of the sketched rows after a stall
 MAX_SKETCH_EXCESS = 4.0  # a sketch that bounds C more closely than this is not enlarged
-ROUNDING_GAP = 1e-14  # a gap that rounding leaves
 ROUNDING_RESIDUAL = 1e-24  # part of the first squared residual that rounding leaves
 
 

@@ -16,7 +16,7 @@ from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
 from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
 from valuefit.typing import Array, Gradient
 
-STEPS_PER_EPOCH = 3.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
+SAGA_STEPS_PER_EPOCH = 3.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
 MAX_GROWTH = 4.0  # of the squared mean of the table in an epoch: it lags behind the iterate, so it may grow by chance
 
 
@@ -104,7 +104,7 @@ class SAGA(Steps):
         gradient = table.gradient(problem, theta, w)
         passes = len(draws) / problem.n + controller.product_passes(len(draws), problem.d)
         moved = theta - state.theta, w - state.w
-        level = controller.secant_level(state.gradient, gradient, moved, len(draws) / STEPS_PER_EPOCH)
+        level = controller.secant_level(state.gradient, gradient, moved, len(draws) / SAGA_STEPS_PER_EPOCH)
         controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, passes, level)
         if not accepted:
             # the table's mean may have been small by chance, so that every epoch is rejected: fill the table again

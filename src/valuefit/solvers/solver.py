@@ -14,6 +14,8 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
+ROUNDING_GAP = 1e-14  # a finished method with a gap below this is exact but for rounding
+
 
 @dataclass(frozen=True)
 class State:

@@ -16,7 +16,7 @@ from valuefit.solvers.blocks import shuffled, svrg_fused
 from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
 from valuefit.typing import Array
 
-STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
+SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
 MAX_DRAWS = 1 << 21  # draws held in memory at a time
 
 
@@ -109,7 +109,7 @@ class SVRG(Steps):
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         gradient = problem.B(theta, w)
         passes = 1 + len(draws) / problem.n + controller.product_passes(len(draws), problem.d)
-        level = controller.secant_level(state.gradient, gradient, deviation, len(draws) / STEPS_PER_EPOCH)
+        level = controller.secant_level(state.gradient, gradient, deviation, len(draws) / SVRG_STEPS_PER_EPOCH)
         controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, passes, level)
         if not accepted:
             theta, w, gradient = state.theta, state.w, state.gradient
