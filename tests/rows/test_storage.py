@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 
+from valuefit.rows import compile
 from valuefit.rows.storage import SHORT_ROW_BYTES, Rows
 
 
@@ -21,3 +26,15 @@ def test_sums_of_short_and_long_rows_equal_those_of_numpy(m: int, extra: int, dt
     np.testing.assert_allclose(rows.tdot(a), wide.T @ a, rtol=1e-12, atol=1e-12)
     for found, expected in zip(rows.tdot2(a, c), (wide.T @ a, wide.T @ c), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("columns", range(7))
+def test_products_with_any_number_of_columns_equal_those_of_numpy(columns: int, storage: Any, compiled: bool) -> None:
+    rng = np.random.default_rng(columns)
+    matrix, X = rng.normal(size=(30, 5)), rng.normal(size=(5, columns))
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0 if compiled else 1 << 40):
+        found = Rows(storage(matrix)).matmul(X)
+    assert found.shape == (30, columns)
+    np.testing.assert_allclose(found, matrix @ X, rtol=1e-12, atol=1e-12)

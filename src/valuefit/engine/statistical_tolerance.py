@@ -6,7 +6,6 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 NOISE_DIRECTIONS = 3  # dimension of the random subspace in which noise is measured: four products with the rows in all
@@ -66,18 +65,18 @@ def _noise(problem: Problem, theta: Array) -> float:
     rng = np.random.default_rng(0)
     g = rng.standard_normal((problem.k, NOISE_DIRECTIONS))
     if problem.psi is problem.phi:
-        value, *psi_g = _products(problem.phi, [theta, *g.T])
+        products = problem.phi.matmul(np.column_stack([theta, g]))
+        value, psi_g = products[:, 0], products[:, 1:]
     else:
-        value, psi_g = problem.phi.dot(theta), _products(problem.psi, [*g.T])
-    projections = np.column_stack(psi_g)
+        value, psi_g = problem.phi.dot(theta), problem.psi.matmul(g)
     td = problem.reward + problem.discount * value[problem.next] - value[problem.now]
     cluster, count, _ = clusters(np.cumsum(problem.begins))
     sums = np.empty((count, NOISE_DIRECTIONS))
     for column in range(NOISE_DIRECTIONS):
-        u = problem.forward(psi_g[column][problem.now])
+        u = problem.forward(psi_g[problem.now, column])
         sums[:, column] = np.bincount(cluster, weights=u * td, minlength=count)
     S = sums.T @ sums / problem.n
-    C = g.T @ g if problem.identity else projections.T @ (problem.visits[:, None] * projections) / problem.n
+    C = g.T @ g if problem.identity else psi_g.T @ (problem.visits[:, None] * psi_g) / problem.n
     values, vectors = linalg.eigh(C)
     kept = values > 1e-10 * values[-1]
     if not kept.any():
@@ -85,11 +84,3 @@ def _noise(problem: Problem, theta: Array) -> float:
     whitening = vectors[:, kept] / np.sqrt(values[kept])
     ratios = linalg.eigvalsh(whitening.T @ S @ whitening)
     return float(max(ratios[0] if count >= MIN_CLUSTERS else ratios.mean(), 0.0))
-
-
-def _products(rows: Rows, vectors: list[Array]) -> list[Array]:
-    """Rows times each vector, two at a time, which is faster than a BLAS product with few columns."""
-    products: list[Array] = []
-    for x, y in zip(vectors[::2], vectors[1::2], strict=False):
-        products += rows.dot2(np.ascontiguousarray(x), np.ascontiguousarray(y))
-    return products + [rows.dot(np.ascontiguousarray(x)) for x in vectors[len(products) :]]

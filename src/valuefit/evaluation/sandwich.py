@@ -31,7 +31,6 @@ from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ER
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix is always formed and factorised
@@ -172,9 +171,9 @@ class Sandwich:
         problem, w = self.problem, self.w
         p, dual = problem.phi.dot(self.theta), w.any()
         delta = problem.reward - p[problem.now] + problem.discount * p[problem.next]
-        psi_g = _products(problem.psi, g_w)
+        psi_g = problem.psi.matmul(g_w)
         if dual:
-            phi_g, psi_w = _products(problem.phi, g_theta), problem.psi.dot(w)
+            phi_g, psi_w = problem.phi.matmul(g_theta), problem.psi.dot(w)
             u_w = self._u_products(psi_w)
         influences = []
         for column, q in enumerate(psi_g.T):
@@ -309,14 +308,6 @@ def _diagonal(problem: Problem, columns: int) -> Array:
     rows = problem.psi if columns == problem.k else problem.phi
     diagonal = rows.column_squares(problem.visits) / problem.n
     return np.where(diagonal > 0, diagonal, 1.0)
-
-
-def _products(rows: Rows, vectors: Array) -> Array:
-    """Rows times each column of `vectors`; the rows are read once."""
-    out = np.empty((rows.shape[0], vectors.shape[1]))
-    for start, block in rows.blocks():
-        out[start : start + block.shape[0]] = block @ vectors
-    return out
 
 
 def _operator(size: int, product: Callable[[Array], Array]) -> Any:

@@ -227,7 +227,5 @@ def _lengths(rows: Rows, inverse: Array, rng: np.random.Generator) -> tuple[Arra
     directions = inverse.T
     if width > PROJECTIONS:
         directions = directions @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))
-    out = np.empty((rows.shape[0], directions.shape[1]))
-    for start, block in rows.blocks():
-        out[start : start + block.shape[0]] = block @ directions
+    out = rows.matmul(directions)
     return np.einsum("ij,ij->i", out, out), out

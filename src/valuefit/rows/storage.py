@@ -112,6 +112,18 @@ class Rows:
         self._in_parts(lambda rows, _, here: rows_dot2(rows, x, y, p[here], q[here]))
         return p, q
 
+    def matmul(self, X: Array) -> Array:
+        """Phi X for a matrix X, (m, columns); up to four columns by twos, which is faster than a BLAS product."""
+        columns = X.shape[1]
+        if columns > 4:
+            blocks = [block @ X for _, block in self.blocks()]
+            return np.concatenate(blocks) if blocks else np.empty((0, columns))
+        pairs = [self.dot2(*map(np.ascontiguousarray, X[:, i : i + 2].T)) for i in range(0, columns - 1, 2)]
+        found = [product for pair in pairs for product in pair]
+        if columns % 2:
+            found.append(self.dot(np.ascontiguousarray(X[:, -1])))
+        return np.column_stack(found) if found else np.empty((self.shape[0], 0))
+
     def tdot(self, a: Array) -> Array:
         """Phi' a."""
         if not worth_compiling(self.stored):
