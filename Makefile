@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '
 
 .PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format bench docs clean
 help:
-	@echo "make demo       set up and evaluate a policy from the log that comes along; writes valuefit-report.html"
+	@echo "make demo       set up and evaluate a policy from the built-in log; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
 	@echo "make test-slow  run all tests"
 	@echo "make test-cpus  run the numerical tests as four other processors would compute them"

@@ -182,11 +182,11 @@ class ConvergenceTest:
         self._evaluation_passes = self.certificate.passes - spent
         self.budget.passes += self._evaluation_passes
         self._evaluated_at = self.budget.passes
-        finite = self.gap is not None and np.isfinite(self.gap)
-        squared = self.history.residual**2
-        if finite and squared:
-            self._gap_per_residual = self.gap / squared  # type: ignore[operator]
-        left = self.rule.final / max(self.gap, self.rule.final) if finite else 0.1  # type: ignore[type-var,operator]
+        squared, left = self.history.residual**2, 0.1
+        if self.gap is not None and np.isfinite(self.gap):
+            left = self.rule.final / max(self.gap, self.rule.final)
+            if squared:
+                self._gap_per_residual = self.gap / squared
         # an expensive evaluation waits for a margin, so that it does not fail
         expensive = self._evaluation_passes > 10 and self.rule.gap <= self.rule.final
         self._threshold = squared * (0.3 * left if expensive else left)

@@ -178,7 +178,7 @@ def dissect(indptr: Any, indices: Any, *, leaf: int, largest: float = np.inf) ->
     """
     n = len(indptr) - 1
     order, bounds = np.empty(n, np.int64), np.empty((n, 3), np.int64)
-    fronts = dissect_graph(indptr, indices, n, leaf, float(largest), order, bounds)
+    fronts = dissect_graph(indptr, indices, leaf, float(largest), order, bounds)
     if fronts < 0:
         return None
     bounds = bounds[:fronts][np.argsort(bounds[:fronts, 0])]
@@ -187,100 +187,123 @@ def dissect(indptr: Any, indices: Any, *, leaf: int, largest: float = np.inf) ->
 
 
 @compiled
-def dissect_graph(indptr, indices, n, leaf, largest, order, bounds):
+def dissect_graph(indptr, indices, leaf, largest, order, bounds):
     """Nested dissection: `order` of the vertices and, in `bounds`, (first, end, first of the parent) of every front.
 
     A part is searched breadth-first from a peripheral vertex; the smallest level near its middle, without vertices
     that have no neighbour in the next level, is its separator and comes last. Returns the number of fronts, or -1 as
     soon as a front has more than `largest` columns.
     """
-    label, level, queue = np.zeros(n, np.int64), np.full(n, -1, np.int64), np.empty(n, np.int64)
+    n = order.shape[0]
+    graph = indptr, indices, np.zeros(n, np.int64)  # the last: labels of the parts
+    level, queue = np.full(n, -1, np.int64), np.empty(n, np.int64)
     order[:] = np.arange(n)
     stack = [(0, n, -1)]
-    fronts = marks = 0
+    fronts = part = 0
     while len(stack):
         first, end, parent = stack.pop()
         size = end - first
         if size == 0:
             continue
-        marks += 1
+        part += 1
         for i in range(first, end):
-            label[order[i]] = marks
+            graph[2][order[i]] = part
             level[order[i]] = -1
-        whole = size <= leaf
-        if not whole:
-            root, depth = order[first], -1
-            for _ in range(3):  # towards a peripheral vertex
-                count, reached = breadth_first(indptr, indices, label, marks, root, queue, level)
-                if reached <= depth or count < size:
-                    break
-                depth, root = reached, queue[count - 1]
-                for i in range(count):
-                    level[queue[i]] = -1
-            if level[order[first]] < 0:  # cleared for another search that was not made
-                count, reached = breadth_first(indptr, indices, label, marks, root, queue, level)
-            if count < size:  # disconnected parts
-                low, high = first, end
-                for i in range(first, end):
-                    v = order[i]
-                    if level[v] < 0:
-                        high -= 1
-                        queue[size - (end - high)] = v
-                for i in range(size):
-                    order[first + i] = queue[i]
-                low = first + count
-                stack.append((first, low, parent))
-                stack.append((low, end, parent))
+        cut = -1
+        if size > leaf:
+            count, depth = peripheral_search(graph, part, order[first], size, queue, level)
+            if count < size:  # disconnected
+                set_apart(order, first, end, count, queue, level)
+                stack.append((first, first + count, parent))
+                stack.append((first + count, end, parent))
                 continue
-            sizes = np.zeros(reached + 1, np.int64)
-            for i in range(size):
-                sizes[level[queue[i]]] += 1
-            best, below, cut = np.inf, 0, -1
-            for m in range(1, reached):
-                below += sizes[m - 1]
-                smaller = min(below, size - below - sizes[m])
-                cost = sizes[m] * (1.0 if smaller >= 0.3 * size else 0.3 * size / smaller)
-                if cost < best and smaller >= 0.02 * size:  # or the recursion would be too deep
-                    best, cut = cost, m
-            whole = cut < 0
-        if whole and size > largest:
+            cut = middle_level(queue, level, size, depth)
+        if cut >= 0:
+            left, separator = divide(graph, part, cut, order, first, size, queue, level)
+        else:
+            left = separator = first
+        if end - separator > largest:
             return -1
-        if whole:
-            bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = first, end, parent
-            fronts += 1
-            continue
-        left = right = apart = 0
-        kind = np.empty(size, np.int8)
-        for i in range(size):
-            v = queue[i]
-            kind[i] = 0
-            if level[v] > cut:
-                kind[i] = 1
-            elif level[v] == cut:
-                for e in range(indptr[v], indptr[v + 1]):
-                    u = indices[e]
-                    if label[u] == marks and level[u] > cut:
-                        kind[i] = 2
-                        break
-            left += kind[i] == 0
-            right += kind[i] == 1
-        here = np.array([first, first + left, first + left + right])
-        for i in range(size):
-            order[here[kind[i]]] = queue[i]
-            here[kind[i]] += 1
-        apart = first + left + right
-        if end - apart > largest:
-            return -1
-        bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = apart, end, parent
+        bounds[fronts, 0], bounds[fronts, 1], bounds[fronts, 2] = separator, end, parent
         fronts += 1
-        stack.append((first, first + left, apart))
-        stack.append((first + left, apart, apart))
+        if cut >= 0:
+            stack.append((first, left, separator))
+            stack.append((left, separator, separator))
     return fronts
 
 
 @compiled
-def breadth_first(indptr, indices, label, mark, root, queue, level):
-    """Vertices with label `mark` that `root` reaches, by distance, into `queue`: how many, and the largest distance."""
+def peripheral_search(graph, part, root, size, queue, level):
+    """A breadth-first search of this part from a peripheral vertex: vertices reached, and the largest level."""
+    start, best = root, -1
+    for _ in range(3):
+        count, depth = breadth_first(graph, part, root, queue, level)
+        if depth <= best or count < size:
+            break
+        best, root = depth, queue[count - 1]
+        for i in range(count):
+            level[queue[i]] = -1
+    if level[start] < 0:  # cleared for another search that was not made
+        count, depth = breadth_first(graph, part, root, queue, level)
+    return count, depth
+
+
+@compiled
+def set_apart(order, first, end, count, queue, level):
+    """Order the `count` vertices that a search reached first, and then the others."""
+    high = end
+    for i in range(first, end):
+        if level[order[i]] < 0:
+            high -= 1
+            queue[high - first] = order[i]
+    for i in range(end - first):
+        order[first + i] = queue[i]
+
+
+@compiled
+def middle_level(queue, level, size, depth):
+    """The level that is the best separator, small and near the middle; -1 where none divides the part."""
+    sizes = np.zeros(depth + 1, np.int64)
+    for i in range(size):
+        sizes[level[queue[i]]] += 1
+    best, below, cut = np.inf, 0, -1
+    for m in range(1, depth):
+        below += sizes[m - 1]
+        smaller = min(below, size - below - sizes[m])
+        cost = sizes[m] * (1.0 if smaller >= 0.3 * size else 0.3 * size / smaller)
+        if cost < best and smaller >= 0.02 * size:  # or the recursion would be too deep
+            best, cut = cost, m
+    return cut
+
+
+@compiled
+def divide(graph, part, cut, order, first, size, queue, level):
+    """Order the vertices below the cut, those above, and the separator: the ends of the first two."""
+    indptr, indices, label = graph
+    kind = np.zeros(size, np.int8)
+    counts = np.zeros(3, np.int64)
+    for i in range(size):
+        v = queue[i]
+        if level[v] > cut:
+            kind[i] = 1
+        elif level[v] == cut:
+            for e in range(indptr[v], indptr[v + 1]):
+                if label[indices[e]] == part and level[indices[e]] > cut:
+                    kind[i] = 2
+                    break
+        counts[kind[i]] += 1
+    left, separator = first + counts[0], first + counts[0] + counts[1]
+    place = np.array([first, left, separator])
+    for i in range(size):
+        order[place[kind[i]]] = queue[i]
+        place[kind[i]] += 1
+    return left, separator
+
+
+@compiled
+def breadth_first(graph, part, root, queue, level):
+    """Vertices of this part that `root` reaches, by distance, into `queue`: how many, and the largest distance."""
+    indptr, indices, label = graph
     queue[0], level[root] = root, 0
     count, done = 1, 0
     while done < count:
@@ -288,7 +311,7 @@ def breadth_first(indptr, indices, label, mark, root, queue, level):
         done += 1
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]
-            if label[u] == mark and level[u] < 0:
+            if label[u] == part and level[u] < 0:
                 level[u] = level[v] + 1
                 queue[count] = u
                 count += 1

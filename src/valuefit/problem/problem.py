@@ -18,7 +18,7 @@ from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
-from valuefit.rows.products import Schedule, schedule, step_sweep, sweep, sweep_both
+from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
 from valuefit.rows.storage import Rows, require_range
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
@@ -255,13 +255,13 @@ class Problem:
 
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """`_batch` for dense rows without traces, reading the rows once."""
-        log = self.next, self.discount, self.ratio, reward
+        steps = StepColumns(self.now, self.next, self.discount, self.ratio, reward)
         rows = self.phi.matrix
         if w is None and self._chained:
-            return None, step_sweep(rows, self.now, *log, theta) / self.n
+            return None, step_sweep(rows, steps, theta) / self.n
         if w is None:
-            return None, sweep(rows, self._schedule, *log, theta) / self.n
-        both = sweep_both(rows, self._schedule, self.now, *log, theta, w, identity=self.identity)
+            return None, sweep(rows, self._schedule, steps, theta) / self.n
+        both = sweep_both(rows, self._schedule, steps, theta, w, identity=self.identity)
         return both[0] / self.n, both[1] / self.n
 
     @cached_property

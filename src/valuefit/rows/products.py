@@ -15,6 +15,16 @@ SWEEP_BLOCK_BYTES = 96 << 10  # of a block of rows, so that a few blocks stay in
 CACHED_BLOCKS = 2  # a row is assumed to be in cache while at most this many further blocks are read
 
 
+class StepColumns(NamedTuple):
+    """Rows, discounts, ratios and rewards of the steps of a log."""
+
+    now: Array
+    next: Array
+    discount: Array
+    ratio: Array
+    reward: Array
+
+
 class Schedule(NamedTuple):
     """Steps sorted by their `now` row (starts, order) and by their `next` row (back_starts, back_order), and groups.
 
@@ -89,47 +99,37 @@ def _assign_groups(now, next, block, blocks, span, group):
             group[last] = blocks + part
 
 
-def sweep(
-    rows: Array, plan: Schedule, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array
-) -> Array:
+def sweep(rows: Array, plan: Schedule, steps: StepColumns, theta: Array) -> Array:
     """sum_t u_t (v_t' theta - r_t) with u_t = ratio_t row, reading the rows once."""
     p = np.empty(len(rows))
     out = np.zeros((plan.parts, rows.shape[1]))
-    _in_parts(
-        plan,
-        lambda part, first, last: _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out[part]),
-    )
+    _in_parts(plan, lambda part, first, last: _sweep(rows, plan, first, last, steps, theta, p, out[part]))
     return out.sum(axis=0)
 
 
-def step_sweep(
-    rows: Array, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array
-) -> Array:
+def step_sweep(rows: Array, steps: StepColumns, theta: Array) -> Array:
     """`sweep` in the order of the steps, without a schedule: for trajectories, where mostly next[t] = now[t + 1]."""
     parts = parts_of(rows.nbytes)
-    ends = np.linspace(0, len(now), parts + 1).astype(np.int64)
+    ends = np.linspace(0, len(steps.now), parts + 1).astype(np.int64)
     out = np.zeros((parts, rows.shape[1]))
-    log = now, next, discount, ratio, reward
-    share_out(lambda part: _step_sweep(rows, ends[part], ends[part + 1], *log, theta, out[part]), parts)
+    share_out(lambda part: _step_sweep(rows, ends[part], ends[part + 1], steps, theta, out[part]), parts)
     return out.sum(axis=0)
 
 
 def sweep_both(
-    rows: Array, plan: Schedule, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, theta: Array,
-    w: Array, *, identity: bool
-) -> tuple[Array, Array]:  # fmt: skip
+    rows: Array, plan: Schedule, steps: StepColumns, theta: Array, w: Array, *, identity: bool
+) -> tuple[Array, Array]:
     """sum_t v_t (u_t' w) and sum_t u_t (v_t' theta - r_t) + phi_t phi_t' w, reading the rows once.
 
     identity: leave out phi_t phi_t' w.
     """
-    p, q = np.empty(len(rows)), np.empty(len(rows))
+    products = np.empty(len(rows)), np.empty(len(rows))
     out = np.zeros((2, plan.parts, rows.shape[1]))
-    _in_parts(
-        plan,
-        lambda part, first, last: _sweep_both(
-            rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, *out[:, part]
-        ),
-    )
+
+    def work(part: int, first: int, last: int) -> None:
+        _sweep_both(rows, plan, first, last, steps, identity, (theta, w), products, (out[0, part], out[1, part]))
+
+    _in_parts(plan, work)
     of_theta, of_w = out.sum(axis=1)
     return of_theta, of_w
 
@@ -143,8 +143,9 @@ def _in_parts(plan: Schedule, work: Callable[[int, int, int], Any]) -> None:
 
 
 @compiled
-def _step_sweep(rows, start, stop, now, next, discount, ratio, reward, theta, out):
+def _step_sweep(rows, start, stop, steps, theta, out):
     """out += sum of u_t (v_t' theta - r_t) over start <= t < stop."""
+    now, next, discount, ratio, reward = steps
     known, value = -1, 0.0
     for t in range(start, stop):
         here = value if now[t] == known else dot(rows, now[t], theta)
@@ -153,8 +154,9 @@ def _step_sweep(rows, start, stop, now, next, discount, ratio, reward, theta, ou
 
 
 @compiled
-def _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out):
+def _sweep(rows, plan, first, last, steps, theta, p, out):
     """out += sum of u_t (v_t' theta - r_t) over the rows of groups first to last - 1."""
+    _, next, discount, ratio, reward = steps
     m = p.shape[0]
     for g in range(first, last):
         for i in range(g * plan.block, min((g + 1) * plan.block, m)):
@@ -170,10 +172,10 @@ def _sweep(rows, plan, first, last, next, discount, ratio, reward, theta, p, out
 
 
 @compiled
-def _sweep_both(
-    rows, plan, first, last, now, next, discount, ratio, reward, identity, theta, w, p, q, of_theta, of_w
-):  # fmt: skip
-    """Both sums of `sweep_both` over the rows of groups first to last - 1."""
+def _sweep_both(rows, plan, first, last, steps, identity, iterate, products, out):
+    """Both sums of `sweep_both` over the rows of groups first to last - 1; products: of the rows with the iterate."""
+    now, next, discount, ratio, reward = steps
+    (theta, w), (p, q), (of_theta, of_w) = iterate, products, out
     m = p.shape[0]
     for g in range(first, last):
         for i in range(g * plan.block, min((g + 1) * plan.block, m)):

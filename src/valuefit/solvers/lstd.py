@@ -71,9 +71,8 @@ class LSTD(Solver):
                 'gram="float32" refines the solution of A theta = b, which is not the minimiser with a ridge or more '
                 'dual features. Use gram="float64".'
             )
-        if self.gram == "float64":
-            problem.A  # noqa: B018  computes b too, which the loop needs first; the epoch counts the passes of both
-        return State(theta, w), Info(0.0)
+        # forming A also gives b, which the loop needs before the epoch; the epoch counts the passes of both
+        return State(theta, w, memory=problem.A if self.gram == "float64" else None), Info(0.0)
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         with one_blas_thread() if problem.k <= ONE_THREAD_FEATURES else nullcontext():

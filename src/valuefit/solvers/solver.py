@@ -56,6 +56,7 @@ class StepSizes(NamedTuple):
     identity: bool
 
 
+@dataclass(frozen=True)
 class Solver(ABC):
     """Base of all solvers: subclasses are frozen dataclasses of hyper-parameters."""
 
@@ -87,7 +88,7 @@ class Solver(ABC):
 def settings(solver: Solver) -> dict[str, Any]:
     """The hyper-parameters as plain data, with "inf" for infinity, which JSON lacks."""
     values = {}
-    for field in fields(solver):  # type: ignore[arg-type]
+    for field in fields(solver):
         value = getattr(solver, field.name)
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, Solver):
