@@ -83,8 +83,20 @@ def test_with_one_thread_the_caller_runs_the_parts():
 
 def test_small_rows_stay_in_one_part():
     assert threads.parts_of(1000) == 1
-    assert threads.parts_of(8 << 20) == 2
+    assert threads.parts_of(2 * threads.PART_BYTES) == 2
     assert threads.parts_of(1 << 40) == threads.PARTS
+
+
+def test_the_parts_after_a_failed_one_are_not_begun():
+    begun = []
+
+    def work(part):
+        begun.append(part)
+        raise KeyboardInterrupt
+
+    with on_threads(2), pytest.raises(KeyboardInterrupt):
+        threads.share_out(work, 100)
+    assert len(begun) <= 2
 
 
 def test_an_exception_in_a_part_is_raised():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -14,7 +14,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-PART_BYTES = 4 << 20  # minimum bytes of rows per part; in smaller parts the cost of starting a task exceeds the gain
+PART_BYTES = 2 << 20  # minimum bytes of rows per part; in smaller parts the cost of starting a task exceeds the gain
 PARTS = 16  # maximum number of parts; a fixed number, so that results do not depend on the number of cores
 
 _limit: ContextVar[int] = ContextVar("valuefit_thread_limit", default=1 << 30)
@@ -88,10 +88,23 @@ def share_out(work: Callable[[int], None], parts: int) -> None:
             work(part)
         return
     if count not in _pools:
-        _pools.setdefault(count, ThreadPoolExecutor(count, thread_name_prefix="valuefit"))
-    pool = _pools[count]
-    for _ in pool.map(work, range(parts)):
-        pass
+        _pools.setdefault(count, ThreadPoolExecutor(count - 1, thread_name_prefix="valuefit"))
+    remaining = iter(range(parts))
+
+    def work_off() -> None:
+        for part in remaining:
+            work(part)
+
+    others = [_pools[count].submit(work_off) for _ in range(count - 1)]
+    try:
+        work_off()  # the calling thread works too, and does not wait for threads that have not started yet
+    finally:
+        for _ in remaining:  # after an error, or Ctrl-C, the rest is not begun
+            pass
+        started = [other for other in others if not other.cancel()]
+        wait(started)
+    for other in started:
+        other.result()
 
 
 def parts_of(size: float) -> int:

@@ -1,5 +1,6 @@
 """Krylov: what it minimises, what its sketch guarantees, what it costs, and what it does when it cannot."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -279,6 +280,15 @@ def test_the_direct_solve_goes_on_from_the_same_budget_and_history():
     assert result.passes >= direct.passes + setup
     assert len(result.history) > len(direct.history)
     assert (np.diff(result.history["passes"]) >= 0).all()
+
+
+def test_a_direct_solve_beyond_the_budget_is_not_begun():
+    """What krylov has is returned, with the price of going on."""
+    x = slow_process(np.random.default_rng(0), 1500, 2)
+    rows = np.exp(-((x[:, None] - x[np.random.default_rng(0).integers(0, 1500, 60)]) ** 2).sum(axis=2) / 8)
+    result = vf.solve(chain(rows, x[:-1, 0], ridge=1e-6), "krylov", tol=1e-6, max_passes=1.0)
+    assert (result.solver, result.status) == ("krylov", "budget")
+    assert re.search(r"in doubt. 'lstd' would solve it in about \d+ passes, .* s: raise max_passes", result.message)
 
 
 def test_without_memory_for_the_moments_it_goes_on(monkeypatch):

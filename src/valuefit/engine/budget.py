@@ -37,3 +37,9 @@ class Budget:
         if self.passes + next_passes > self.max_passes:
             return f"{self.passes:.1f} passes", "max_passes"
         return None
+
+    def exceeded_by(self, passes: float, seconds: float) -> str:
+        """The limit that this much more work would exceed, or an empty string."""
+        if self.max_seconds is not None and self.seconds + seconds > self.max_seconds:
+            return "max_seconds"
+        return "max_passes" if self.passes + passes > self.max_passes else ""

@@ -47,7 +47,7 @@ class History:
     ) -> None:
         self.problem, self.budget, self.true_gap, self.callback = problem, budget, true_gap, callback
         self.residual, self.current = 1.0, False
-        self._scale = float(np.linalg.norm(problem.b))
+        self._scale: float | None = None  # known once b is, which LSTD forms together with A
         self._next_gradient = 1.0  # passes at which the gradient is computed for a method that has none
         self._rows: list[tuple[float, ...]] = []
 
@@ -68,7 +68,8 @@ class History:
     def record(self, theta: Array, gradient: Gradient) -> None:
         """Append a row, and call the callback."""
         norm = float(np.linalg.norm(np.concatenate(gradient)))
-        self._scale = self._scale or norm
+        if self._scale is None:
+            self._scale = float(np.linalg.norm(self.problem.b)) or norm
         self.residual, self.current = norm / self._scale if norm else 0.0, True
         row, gap = (self.budget.passes, self.budget.seconds, self.residual), None
         if self.true_gap is not None:

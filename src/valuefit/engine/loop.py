@@ -85,6 +85,10 @@ def solve(
         if following is None or result.status not in ("diverged", "singular"):
             break
         if candidate.fallback == following.name:
+            beyond = _beyond(budget, following, problem)
+            if beyond:
+                result = replace(result, status="budget", message=f"{note}. {beyond}")
+                break
             why += f" {note or f'{candidate.name} gave up'}; this was solved directly, as by '{following.name}'."
         else:
             why += f" {candidate.name} ended as {result.status}, so the next was taken."
@@ -100,6 +104,18 @@ def _with_fallbacks(solvers: list[Solver]) -> list[Solver]:
         if solver.fallback is not None:
             chain.setdefault(solver.fallback, find(solver.fallback))
     return list(chain.values())
+
+
+def _beyond(budget: Budget, solver: Solver, problem: Problem) -> str:
+    """Why the budget does not allow this solver too; empty where it does, or where the solver states no cost."""
+    estimate = solver.cost(problem, 0.0)
+    if estimate is None:
+        return ""
+    passes = (estimate.seconds - problem.cost.fixed_seconds) / problem.cost.pass_seconds
+    limit = budget.exceeded_by(passes, estimate.seconds)
+    if not limit:
+        return ""
+    return f"'{solver.name}' would solve it in about {passes:.0f} passes, {estimate.seconds:.2g} s: raise {limit}."
 
 
 def _run(

@@ -18,7 +18,7 @@ from valuefit.typing import Array
 
 PRODUCT_BYTES = 3 << 20  # of the two blocks of rows in one matrix product, so that they stay in cache
 MIN_PRODUCT_ROWS = 512  # in one matrix product; with fewer rows, reading and writing the result dominates
-STEP_BLOCK_BYTES = 1 << 19  # of the rows v_t in one product where every thread has its own block
+STEP_BLOCK_BYTES = 1 << 20  # of the rows v_t in one product where every thread has its own block
 CACHED_MATRIX_BYTES = 32 << 20  # up to it, products of sparse rows are added entry by entry: the sum stays in cache
 
 

@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
-from valuefit.threads import parts_of, share_out
+from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
 # The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of four stay in float64.
@@ -63,8 +63,8 @@ class Rows:
     def _check_range(self, name: str) -> None:
         # peak^2 <= sum of squares <= count * peak^2, so one pass is enough for most matrices
         values = self.matrix.data if self.sparse else self.matrix.reshape(-1)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            squares = float(np.einsum("i,i->", values, values))
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"), one_blas_thread():
+            squares = float(values @ values)
         if values.size / MAX_MAGNITUDE**2 <= squares <= MAX_MAGNITUDE**2:
             return
         peak = 0.0

@@ -66,7 +66,8 @@ class Krylov(Solver):
         if size < starts:
             iterations = work * (6 + 72 * k / size if cross else 26 + 28 * math.sqrt(k / size))
             iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3.5)  # 3 at 0.95
-        setup = 1.6 * pass_seconds + seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
+        setup = 1.6 * seconds("pass_byte", threads=1) * problem.cost.row_bytes  # sketching gains little from threads
+        setup += seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
         setup += seconds("factor_flop") * (k**3 / 3 + (problem.cost.solve_flops if cross else 0.0))
         iteration = seconds("iteration") + pass_seconds + seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
         memory = 8.0 * (3 * k * (k + d) + rows * (k + d if cross else k))
