@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
+from valuefit.data.table import Table
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
 from valuefit.typing import Array
@@ -16,22 +17,23 @@ from valuefit.typing import Array
 ROWS_PER_COPY = 4096  # rows of scalar columns concatenated at a time, so that the written block stays in cache
 
 
-def build_log(matched: ColumnMap, read: Callable[[str], Array], where: str) -> Transitions:
+def build_log(source: Table) -> Transitions:
     """The log of the matched columns; its notes list what was assumed or left out.
 
-    `read` returns a column by its name in the source; `where` names the source in error messages.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
-    episodes. `done` alone is treated as terminated. The last step of an episode is left out if it neither terminated
-    nor has a next observation.
+    episodes, and each of several files ends one. `done` alone is treated as terminated. The last step of an episode is
+    left out if it neither terminated nor has a next observation.
     """
-    notes: list[str] = []
-    table = {field: _read_field(field, names, read, where) for field, names in matched.items()}
+    matched, where, notes = source.matched, source.where, list(source.notes)
+    table = {field: _read_field(field, names, source.read, where) for field, names in matched.items()}
     _check_lengths(table, matched, where)
     table = _sort_rows(table, notes)
     n = len(table["obs"])
     terminated, truncated = _episode_ends(table, matched, notes, where)
-    ended = terminated | truncated
     episode = table.get("episode")
+    if episode is None and len(source.files) > 1:
+        _end_at_files(source, terminated, truncated, notes)
+    ended = terminated | truncated
     if episode is None:
         episode = np.concatenate(([0], np.cumsum(ended[:-1]))) if n else np.zeros(0, int)
         _check_steps_increase(table, ended)
@@ -203,6 +205,18 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
     if "truncated" not in given and len(given) == 1 and "episode" not in table:
         truncated = _infer_truncation(table, terminated, notes)
     return terminated, truncated
+
+
+def _end_at_files(source: Table, terminated: Array, truncated: Array, notes: list[str]) -> None:
+    """Truncate an episode at the last row of each file; changes `truncated` in place."""
+    last = np.cumsum([rows for _, rows in source.files]) - 1
+    cut = last[:-1][~(terminated | truncated)[last[:-1]]]
+    truncated[last] |= ~terminated[last]
+    if len(cut):
+        notes.append(
+            f"No column numbers the episodes, so the episode at the end of a file is treated as truncated there "
+            f"({len(cut)} files). If episodes continue in the next file, add a column episode."
+        )
 
 
 def _infer_truncation(table: dict[str, Array], terminated: Array, notes: list[str]) -> Array:

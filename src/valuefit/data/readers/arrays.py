@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import match_columns
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import said
 from valuefit.typing import Array
 
 
-def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Transitions:
-    """A log from named arrays, lists or CPU tensors, one entry per step; other entries are ignored."""
+def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Table:
+    """The columns of named arrays, lists or CPU tensors, one entry per step; other entries are ignored."""
     where = "the dict"
 
     def read(name: str) -> Array:
@@ -27,4 +26,4 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
             ) from error
 
     matched = match_columns([name for name in source if isinstance(name, str)], columns, where)
-    return build_log(matched, read, where)
+    return Table(matched, read, where)

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import need, said
 from valuefit.typing import Array
 
 
-def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Transitions:
-    """A log from a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
+def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Table:
+    """The columns of a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
     kind = type(source).__name__
     pyarrow = need("pyarrow", "files", f"Reading a {kind}")
     try:
@@ -29,16 +28,16 @@ def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Tran
         raise ValueError(
             f"The {kind} cannot be read as a table: {said(error)}. Drop or convert that column."
         ) from error
-    return build_log_from_table(table, columns, f"the {kind}")
+    return match_table(table, columns, f"the {kind}")
 
 
-def build_log_from_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Transitions:
-    """A log from a pyarrow.Table."""
+def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Table:
+    """The columns of a pyarrow.Table."""
     check_unique_names(table.column_names, where)
     matched = match_columns(table.column_names, columns, where)
     for name in columns_to_read(matched):
         check_numeric_type(name, table.schema.field(name).type, where)
-    return build_log(matched, lambda name: to_array(name, table[name], where), where)
+    return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
 def check_unique_names(names: Sequence[str], where: str) -> None:

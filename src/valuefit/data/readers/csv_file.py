@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.files import open_file
 from valuefit.data.readers.arrow import check_unique_names, to_array
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import need, said
 from valuefit.memory import check_size
 from valuefit.typing import Array
@@ -18,8 +18,8 @@ from valuefit.typing import Array
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 
 
-def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from a CSV file; only the matched columns are converted."""
+def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of a CSV file; only the matched columns are converted."""
     arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
     pyarrow = need("pyarrow", "files", "Reading CSV")
     where = str(path)
@@ -29,7 +29,7 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Tr
     wanted = columns_to_read(matched)
     check_size(8 * len(wanted) * _count_lines(path), limit, where)
     try:
-        with open(path, "rb") as stream:  # a stream, because pyarrow would decompress a file by its extension
+        with open_file(path) as stream:  # a stream, because pyarrow would decompress a file by its extension
             table = arrow_csv.read_csv(
                 stream,
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
@@ -47,12 +47,12 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Tr
             )
         return to_array(name, column, where)
 
-    return build_log(matched, read, where)
+    return Table(matched, read, where)
 
 
 def _header(path: Path) -> tuple[list[str], str]:
     """Column names and the delimiter."""
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         line = stream.readline(MAX_HEADER_BYTES)
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
@@ -68,7 +68,7 @@ def _header(path: Path) -> tuple[list[str], str]:
 def _count_lines(path: Path) -> int:
     """Maximum number of rows; the file size is a poor bound, because a cell may take one byte or twenty."""
     lines = 0
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         while block := stream.read(1 << 22):
             lines += block.count(b"\n") or block.count(b"\r")
     return lines + 1

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.npy import declared_bytes, entries_of, read_entry
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import said
 from valuefit.memory import check_size
 
 
-def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from an `.npz` file with the argument names of `Transitions.from_arrays`, or others mapped by `columns`."""
+def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The arrays of an `.npz` file, named as the arguments of `Transitions.from_arrays` or mapped by `columns`."""
     where = str(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -29,7 +28,7 @@ def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Tr
             arrays = {name: read_entry(archive, name) for name in wanted}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{where} is not an .npz file, or it is damaged ({said(error)}). Write it again.") from error
-    return build_log(matched, arrays.__getitem__, where)
+    return Table(matched, arrays.__getitem__, where)
 
 
 def write_npz(path: Path, columns: dict[str, Any]) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import build_log_from_table, check_numeric_type, check_unique_names
-from valuefit.data.transitions import Transitions
+from valuefit.data.readers.arrow import check_numeric_type, check_unique_names, match_table
+from valuefit.data.table import Table
 from valuefit.extras import need, said
 from valuefit.memory import check_size
 
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
-def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from a Parquet file; only the matched columns are read."""
+def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of a Parquet file; only the matched columns are read."""
     pyarrow = need("pyarrow", "files", "Reading Parquet")
     parquet = need("pyarrow.parquet", "files", "Reading Parquet")
     where = str(path)
@@ -39,7 +39,7 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
             table = pyarrow.concat_tables(pieces) if pieces else schema.empty_table().select(wanted)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{where} cannot be read as Parquet: {said(error)}. Write it again.") from error
-    return build_log_from_table(table, columns, where)
+    return match_table(table, columns, where)
 
 
 def _row_group_bytes(file: Any, wanted: list[str]) -> list[int]:

@@ -1,0 +1,132 @@
+"""The columns of a source, matched to the fields of a log; several files become one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from valuefit.data.columns import ColumnMap, columns_to_read
+from valuefit.memory import check_size
+from valuefit.typing import Array
+
+TEXT_KINDS = "OSUT"  # kinds of dtype that hold text
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a reader found in a source: the columns of each field and a function that reads a column by its name.
+
+    `where` names the source in error messages. `files` are the name and the number of rows of each file, in order, if
+    there are several. `notes` list what was assumed so far.
+    """
+
+    matched: ColumnMap
+    read: Callable[[str], Array]
+    where: str
+    files: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def place(self, row: int) -> str:
+        """The file and the row in it, counted from 0, of a row of this table."""
+        for name, rows in self.files:
+            if row < rows:
+                return f"row {row} of {name}"
+            row -= rows
+        return f"row {row} of {self.where}"
+
+
+def join(tables: Iterable[Table], where: str, limit: int) -> Table:
+    """One table of the rows of all files, which must have the same columns; its columns take at most `limit` bytes.
+
+    Files are read one after the other, and of each only the arrays are kept.
+    """
+    parts: dict[str, list[Array]] = {}
+    files: list[tuple[str, int]] = []
+    first, size = None, 0
+    for table in tables:
+        first = table if first is None else first
+        _check_same_columns(first, table)
+        arrays = {name: table.read(name) for name in columns_to_read(table.matched)}
+        rows = len(arrays[columns_to_read({"reward": table.matched["reward"]})[0]])
+        if rows == 0 and all(len(array) == 0 for array in arrays.values()):
+            continue  # columns of an empty file have neither type nor shape
+        files.append((table.where, rows))
+        size += sum(array.nbytes for array in arrays.values())
+        check_size(size, limit, where)
+        for name, array in arrays.items():
+            parts.setdefault(name, []).append(array)
+    assert first is not None
+    if not files:
+        return first
+    names = [name for name, _ in files]
+    columns = {name: concatenate(name, parts.pop(name), names) for name in list(parts)}
+    note = f"Read {len(files)} files in the order of their names, from {names[0]} to {names[-1]}."
+    return Table(first.matched, columns.__getitem__, where, tuple(files), (note,) if len(files) > 1 else ())
+
+
+def _check_same_columns(first: Table, table: Table) -> None:
+    for field in {**first.matched, **table.matched}:
+        one, other = first.matched.get(field), table.matched.get(field)
+        if one != other:
+            raise ValueError(
+                f"{table.where} has {_quote(other)} for {field}, but {first.where} has {_quote(one)}. Give files with "
+                "the same columns, or load them separately."
+            )
+
+
+def _quote(names: str | tuple[str, ...] | None) -> str:
+    if names is None:
+        return "no column"
+    if isinstance(names, str):
+        return f"the column {names!r}"
+    return f"the columns {names[0]!r} to {names[-1]!r} ({len(names)})"
+
+
+def concatenate(name: str, parts: list[Array], files: list[str]) -> Array:
+    """One array of the parts of a column; raises ValueError if their shapes or types differ or numbers would change."""
+    text = [part.dtype.kind in TEXT_KINDS for part in parts]
+    if any(text) and not all(text):
+        parts = [part if is_text else _as_missing_text(part) for part, is_text in zip(parts, text, strict=True)]
+    kinds = {part.dtype.kind in TEXT_KINDS for part in parts}
+    for part, file in zip(parts, files, strict=True):
+        if part.shape[1:] != parts[0].shape[1:]:
+            raise ValueError(
+                f"Column {name!r} has entries of shape {part.shape[1:]} in {file} and {parts[0].shape[1:]} in "
+                f"{files[0]}. Give files with entries of one shape."
+            )
+    try:
+        dtype = np.result_type(*parts) if len(kinds) == 1 else None
+    except TypeError:
+        dtype = None
+    if dtype is None:
+        file, other = files[0], files[next(i for i, p in enumerate(parts) if p.dtype.kind != parts[0].dtype.kind)]
+        raise ValueError(
+            f"Column {name!r} has different types in {file} and {other} (text in one of them, or dates). Give files "
+            "with columns of one type."
+        )
+    for part, file in zip(parts, files, strict=True):
+        _check_exact(name, part, dtype, file)
+    if len(parts) == 1:
+        return parts[0]
+    masked = any(np.ma.isMaskedArray(part) for part in parts)
+    return np.ma.concatenate(parts) if masked else np.concatenate(parts)
+
+
+def _as_missing_text(part: Array) -> Array:
+    """A column without any value, which a reader takes for numbers, as missing text; others unchanged."""
+    missing = part.dtype.kind == "f" and part.ndim == 1 and np.isnan(part).all()
+    return np.full(len(part), None, object) if missing else part
+
+
+def _check_exact(name: str, part: Array, dtype: np.dtype, file: str) -> None:
+    """Raise ValueError if integers would be rounded by the conversion to floating point."""
+    if part.dtype.kind not in "iu" or dtype.kind != "f" or not part.size:
+        return
+    largest = 1 << (np.finfo(dtype).nmant + 1)
+    if int(part.max()) > largest or int(part.min()) < -largest:
+        raise ValueError(
+            f"Column {name!r} of {file} has integers beyond {largest}, but another file has floating-point numbers or "
+            "a different sign range, so they would be rounded. Write the column with one integer type."
+        )
