@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
-from valuefit.data.table import Table
+from valuefit.data.table import TEXT_KINDS, Table
+from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
 from valuefit.typing import Array
@@ -25,7 +25,7 @@ def build_log(source: Table) -> Transitions:
     left out if it neither terminated nor has a next observation.
     """
     matched, where, notes = source.matched, source.where, list(source.notes)
-    table = {field: _read_field(field, names, source.read, where) for field, names in matched.items()}
+    table = {field: _read_field(field, names, source) for field, names in matched.items()}
     _check_lengths(table, matched, where)
     table = _sort_rows(table, notes)
     n = len(table["obs"])
@@ -56,16 +56,17 @@ def build_log(source: Table) -> Transitions:
     if log.has_numbered_states:
         notes.append(f"The integers in {matched['obs']!r} are treated as labels of {len(log.observations)} states.")
     names = (matched["obs"],) if isinstance(matched["obs"], str) else matched["obs"]
+    names = tuple(entry for name in names for entry in source.entries.get(name, (name,)))
     if len(names) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         names = ()
     return replace(log, notes=tuple(notes), source=where, names=names)
 
 
-def _read_field(field: str, names: str | tuple[str, ...], read: Callable[[str], Array], where: str) -> Array:
+def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
     """One column, or several concatenated to vectors."""
     if isinstance(names, str):
-        return _as_numbers(field, names, read(names), where)
-    parts = [_as_numbers(field, name, read(name), where) for name in names]
+        return _as_numbers(field, names, source.read(names), source)
+    parts = [_as_numbers(field, name, source.read(name), source) for name in names]
     parts = [part[:, None] if part.ndim == 1 else part for part in parts]
     n = len(parts[0])
     if any(part.ndim != 2 or len(part) != n for part in parts):
@@ -79,15 +80,17 @@ def _read_field(field: str, names: str | tuple[str, ...], read: Callable[[str], 
     return vectors
 
 
-def _as_numbers(field: str, name: str, values: Array, where: str) -> Array:
+def _as_numbers(field: str, name: str, values: Array, source: Table) -> Array:
     """The column as numbers in native byte order."""
+    where = source.where
     if field == "step" and values.dtype.kind in "mM":
         values = values.astype(np.int64)  # times sort like numbers
     if values.dtype.hasobject or values.dtype.kind not in "biuf":
-        kind = "text" if values.dtype.kind in "OSUT" else f"dtype {values.dtype}"
+        if values.dtype.kind in TEXT_KINDS:
+            raise refuse_text(field, name, values, source)
         raise ValueError(
-            f"Column {name!r} of {where} holds {kind}, but {field} must be numbers. Convert it (number the "
-            f"categories), or name another column with columns={{{field!r}: ...}}."
+            f"Column {name!r} of {where} holds dtype {values.dtype}, but {field} must be numbers. Convert it, or name "
+            f"another column with columns={{{field!r}: ...}}."
         )
     if values.ndim == 0 or (values.ndim != 1 and field not in VECTOR_FIELDS and values.shape[1:] != (1,)):
         raise ValueError(f"Column {name!r} of {where} has shape {values.shape}; {field} must be one number per step.")

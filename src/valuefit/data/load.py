@@ -20,11 +20,13 @@ from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
 from valuefit.data.readers.hdf5 import read_hdf5
+from valuefit.data.readers.json_lines import read_json_lines
 from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
 from valuefit.data.readers.native import file_names, is_native, read_native, write_native
 from valuefit.data.readers.npz import read_npz, write_npz
 from valuefit.data.readers.parquet import read_parquet, write_parquet
 from valuefit.data.table import Table, join
+from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
 from valuefit.extras import said
 from valuefit.memory import memory_limit
@@ -38,8 +40,14 @@ READERS: dict[str, Callable[..., Table]] = {
     ".npz": read_npz,
     ".h5": read_hdf5,
     ".hdf5": read_hdf5,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".json": read_json_lines,
     ".csv.gz": read_csv,
     ".tsv.gz": read_csv,
+    ".jsonl.gz": read_json_lines,
+    ".ndjson.gz": read_json_lines,
+    ".json.gz": read_json_lines,
 }
 
 
@@ -68,7 +76,8 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
         return read_native(Path(source), limit=limit)
-    return build_log(_read(source, columns, limit))
+    columns, declared = split_categorical(columns)
+    return build_log(encode_categories(_read(source, columns, limit), declared, limit))
 
 
 def _read(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:
@@ -131,7 +140,20 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv", ".h5", ".hdf5", ".npy", ".json", ".pkl", ".pq", ".feather"):
+    if suffix in (
+        ".csv",
+        ".tsv",
+        ".h5",
+        ".hdf5",
+        ".npy",
+        ".json",
+        ".jsonl",
+        ".ndjson",
+        ".gz",
+        ".pkl",
+        ".pq",
+        ".feather",
+    ):
         raise ValueError(f"valuefit saves logs as folders, .parquet or .npz, not as {suffix}. Choose another name.")
     _check_target(path, force, folder=suffix not in (".parquet", ".npz"))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,13 +19,14 @@ class Table:
     """What a reader found in a source: the columns of each field and a function that reads a column by its name.
 
     `where` names the source in error messages. `files` are the name and the number of rows of each file, in order, if
-    there are several. `notes` list what was assumed so far.
+    there are several. `entries` names the entries of columns that are vectors. `notes` list what was assumed so far.
     """
 
     matched: ColumnMap
     read: Callable[[str], Array]
     where: str
     files: tuple[tuple[str, int], ...] = ()
+    entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def place(self, row: int) -> str:
@@ -63,15 +64,15 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     names = [name for name, _ in files]
     columns = {name: concatenate(name, parts.pop(name), names) for name in list(parts)}
     note = f"Read {len(files)} files in the order of their names, from {names[0]} to {names[-1]}."
-    return Table(first.matched, columns.__getitem__, where, tuple(files), (note,) if len(files) > 1 else ())
+    return Table(first.matched, columns.__getitem__, where, tuple(files), notes=(note,) if len(files) > 1 else ())
 
 
 def _check_same_columns(first: Table, table: Table) -> None:
-    for field in {**first.matched, **table.matched}:
-        one, other = first.matched.get(field), table.matched.get(field)
+    for name in {**first.matched, **table.matched}:
+        one, other = first.matched.get(name), table.matched.get(name)
         if one != other:
             raise ValueError(
-                f"{table.where} has {_quote(other)} for {field}, but {first.where} has {_quote(one)}. Give files with "
+                f"{table.where} has {_quote(other)} for {name}, but {first.where} has {_quote(one)}. Give files with "
                 "the same columns, or load them separately."
             )
 

@@ -48,31 +48,37 @@ def check_unique_names(names: Sequence[str], where: str) -> None:
 
 
 def check_numeric_type(name: str, kind: Any, where: str) -> None:
-    """Raise ValueError if an Arrow type is neither numeric nor lists of numbers; called before the column is read."""
+    """Raise ValueError if an Arrow type is neither numeric, lists of numbers nor text; called before it is read."""
     types = need("pyarrow", "files", "Reading a table").types
     inner = kind
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = kind.value_type
     if types.is_dictionary(inner):
         inner = inner.value_type
+        kind = inner if types.is_dictionary(kind) else kind
     numeric = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal, types.is_null
-    if not any(test(inner) for test in numeric):
-        text = types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)
-        holds = "text" if text else str(kind)[:60]
+    if not any(test(inner) for test in numeric) and not (inner is kind and _is_text(kind)):
         raise ValueError(
-            f"Column {name!r} of {where} holds {holds}, not numbers. Convert it (number the categories), or name "
-            "another column with columns=."
+            f"Column {name!r} of {where} holds {str(kind)[:60]}, not numbers. Convert it (number the categories), or "
+            "name another column with columns=."
         )
 
 
+def _is_text(kind: Any) -> bool:
+    types = need("pyarrow", "files", "Reading a table").types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
 def to_array(name: str, column: Any, where: str) -> Array:
-    """An Arrow column as a numeric array; missing values become NaN."""
+    """An Arrow column as an array: missing numbers become NaN; text becomes objects, None where it is missing."""
     pyarrow = need("pyarrow", "files", "Reading a table")
     types, kind = pyarrow.types, column.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _list_column(name, column, where)
     if types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
+    if _is_text(kind):
+        return np.concatenate([_texts(chunk) for chunk in column.chunks] or [np.zeros(0, object)])
     if types.is_decimal(kind) or types.is_null(kind):
         column = column.cast(pyarrow.float64())
     elif types.is_boolean(kind) and column.null_count:
@@ -94,6 +100,13 @@ def _numbers(chunk: Any) -> Array:
         return values
     known = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[here].astype(bool)
     return np.where(known, values, np.nan)
+
+
+def _texts(chunk: Any) -> Array:
+    """Text as objects; equal texts share one object, which saves memory."""
+    encoded = chunk.dictionary_encode()
+    words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    return np.asarray(words[encoded.indices.fill_null(len(words) - 1).to_numpy()])
 
 
 def _list_column(name: str, column: Any, where: str) -> Array:

@@ -13,7 +13,6 @@ from valuefit.data.readers.arrow import check_unique_names, to_array
 from valuefit.data.table import Table
 from valuefit.extras import need, said
 from valuefit.memory import check_size
-from valuefit.typing import Array
 
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 
@@ -33,21 +32,12 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
             table = arrow_csv.read_csv(
                 stream,
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
-                convert_options=arrow_csv.ConvertOptions(include_columns=wanted),
+                convert_options=arrow_csv.ConvertOptions(include_columns=wanted, strings_can_be_null=True),
             )
     except pyarrow.ArrowException as error:
         raise ValueError(f"{where} cannot be read as CSV: {said(error)}. Correct that line.") from error
 
-    def read(name: str) -> Array:
-        column = table[name]
-        if pyarrow.types.is_string(column.type) or pyarrow.types.is_binary(column.type):
-            raise ValueError(
-                f"Column {name!r} of {where} holds text{_example(column)}, not numbers. Convert it (number the "
-                "categories), or name another column with columns=."
-            )
-        return to_array(name, column, where)
-
-    return Table(matched, read, where)
+    return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
 def _header(path: Path) -> tuple[list[str], str]:
@@ -72,14 +62,3 @@ def _count_lines(path: Path) -> int:
         while block := stream.read(1 << 22):
             lines += block.count(b"\n") or block.count(b"\r")
     return lines + 1
-
-
-def _example(column: Any) -> str:
-    """The first cell that is not a number, for the error message."""
-    for cell in column.slice(0, 100_000).to_pylist():
-        try:
-            float(cell or 0)
-        except ValueError:
-            text = cell if isinstance(cell, str) else str(cell)
-            return f", such as {text[:40]!r}"
-    return ""

@@ -1,0 +1,169 @@
+"""Columns of text: categories become one-hot entries of the observation; other text is refused with its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from valuefit.data.columns import quote_names
+from valuefit.data.table import TEXT_KINDS, Table
+from valuefit.memory import check_size
+from valuefit.typing import Array
+
+MAX_CATEGORIES = 100  # distinct texts of a column that is treated as categories without being declared
+MAX_NAME_CHARACTERS = 60  # of a category, in the name of its entry
+PACKED = ("BCJNG", "b'BCJNG")  # base64 of the first bytes of an LZ4 frame, by which RLlib compresses columns
+
+
+def split_categorical(columns: Any) -> tuple[Any, tuple[str, ...]]:
+    """The user's `columns` without its key `categorical`, and the columns that this key declares."""
+    if not isinstance(columns, Mapping) or "categorical" not in columns:
+        return columns, ()
+    declared = columns["categorical"]
+    declared = [declared] if isinstance(declared, str) else [] if declared is None else declared
+    if not isinstance(declared, list | tuple) or not all(isinstance(name, str) for name in declared):
+        raise ValueError(
+            f"columns gives {columns['categorical']!r} for categorical; give a list of your columns that hold "
+            "categories, as in {'categorical': ['weather']}."
+        )
+    return {key: value for key, value in columns.items() if key != "categorical"}, tuple(declared)
+
+
+def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Table:
+    """The table with each categorical column of the observations as a matrix of one-hot entries.
+
+    Categories are the columns in `declared`, and text with at most MAX_CATEGORIES distinct values, none of which is a
+    number. The next observation has the categories of the observation. A single column of text is left as it is: it
+    labels states. Raises ValueError for other text, and if the matrices exceed `limit` bytes.
+    """
+    obs, after = (_names(table, field) for field in ("obs", "next_obs"))
+    unknown = [name for name in declared if name not in (*obs, *after)]
+    if unknown:
+        raise ValueError(
+            f"columns declares {unknown[0]!r} as categorical, but the observations of {table.where} are in "
+            f"{quote_names(obs)}."
+        )
+    columns = {name: table.read(name) for name in (*obs, *after)}
+    for name, values in columns.items():
+        first = next((text for text in values[:1].tolist() if isinstance(text, str)), "") if _is_text(values) else ""
+        refuse_packed(first, name, table.where)
+    entries, notes = dict(table.entries), list(table.notes)
+    for name, next_name in zip_longest(obs, after):
+        pair = [one for one in (name, next_name) if one is not None]
+        if name is None or not any(one in declared or _is_text(columns[one]) for one in pair):
+            continue
+        if isinstance(table.matched["obs"], str) and name not in declared:
+            continue
+        if not any(one in declared for one in pair):
+            _check_categories(table, pair, columns)
+        labels = [_labels(columns[one]) for one in pair]
+        categories = _sorted({label for column in labels for label in column} - {None})
+        check_size(
+            4 * len(categories) * sum(map(len, labels)), limit, f"Column {name!r} as {len(categories)} categories"
+        )
+        for one, column in zip(pair, labels, strict=True):
+            columns[one] = _one_hot(column, categories)
+        entries[name] = tuple(f"{name}={str(category)[:MAX_NAME_CHARACTERS]}" for category in categories)
+        notes.append(
+            f"Column {name!r} is treated as {len(categories)} categories, each an entry of the observation: "
+            f"{quote_names([str(category) for category in categories])}."
+        )
+
+    def read(name: str) -> Array:
+        return columns.pop(name) if name in columns else table.read(name)  # released as soon as they are used
+
+    return replace(table, read=read, entries=entries, notes=tuple(notes))
+
+
+def refuse_text(field: str, name: str, values: Array, table: Table) -> ValueError:
+    """The error for a column of text that must hold numbers; it names the first cell that is not a number."""
+    row, text = next(
+        ((row, text) for row, text in enumerate(_labels(values)) if text is not None and not _is_number(text)),
+        (0, None),
+    )
+    if text is None:
+        text = next((text for text in _labels(values) if text is not None), "")
+    return ValueError(
+        f"Column {name!r} of {table.where} holds text, {_shown(text)} at {table.place(row)}, but {field} must be "
+        f"numbers. Convert it (number the categories), or name another column with columns={{{field!r}: ...}}."
+    )
+
+
+def refuse_packed(text: str, name: str, where: str) -> None:
+    """Raise ValueError for a column that RLlib packed: its content is a pickle."""
+    if text.startswith(PACKED):
+        raise ValueError(
+            f"Column {name!r} is packed by RLlib in {where}: it holds compressed Python objects, and valuefit does not "
+            "unpickle objects, because that can run code. Write the data again without packing: "
+            "output_compress_columns=[] in the configuration of RLlib, or compress_columns=[] of its JsonWriter."
+        )
+
+
+def _names(table: Table, field: str) -> tuple[str, ...]:
+    names = table.matched.get(field, ())
+    return (names,) if isinstance(names, str) else names
+
+
+def _is_text(values: Array) -> bool:
+    return values.dtype.kind in TEXT_KINDS
+
+
+def _check_categories(table: Table, pair: list[str], columns: dict[str, Array]) -> None:
+    """Raise ValueError, naming a cell, if the text of undeclared columns does not look like categories."""
+    remedy = "If they are categories, declare them: columns={'categorical': [" + repr(pair[0]) + "]}."
+    distinct: set[Any] = set()
+    for name in pair:
+        labels = _labels(columns[name])
+        words = [label for label in labels if isinstance(label, str) and not _is_number(label)]
+        if len(words) < sum(label is not None for label in labels):  # some are numbers, or text of numbers
+            odd = words[0] if words else next(label for label in labels if label is not None)
+            raise ValueError(
+                f"Column {name!r} of {table.where} holds text where numbers are expected: {_shown(odd)} at "
+                f"{table.place(labels.index(odd))}. Correct that cell or convert the column. {remedy}"
+            )
+        distinct.update(words)
+        if len(distinct) > MAX_CATEGORIES:
+            raise ValueError(
+                f"Column {name!r} of {table.where} holds text with more than {MAX_CATEGORIES} distinct values, such as "
+                f"{_shown(words[0])} at {table.place(labels.index(words[0]))}. Convert it to numbers, or leave it out "
+                f"with columns={{'obs': ...}}. {remedy}"
+            )
+
+
+def _labels(values: Array) -> list[Any]:
+    """Entries of a column, None where missing; bytes become text."""
+    listed = values.tolist()
+    if _is_text(values):
+        return [label.decode(errors="replace") if isinstance(label, bytes) else label for label in listed]
+    return [None if label != label else label for label in listed]
+
+
+def _sorted(categories: set[Any]) -> list[Any]:
+    return sorted(categories, key=lambda category: (isinstance(category, str), category))
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _one_hot(labels: list[Any], categories: list[Any]) -> Array:
+    """A row with a 1 at the category of each label; NaN where the label is missing."""
+    number = {category: k for k, category in enumerate(categories)}
+    codes = np.fromiter((number.get(label, -1) for label in labels), np.int64, len(labels))
+    rows = np.zeros((len(labels), len(categories)), np.float32)
+    known = np.flatnonzero(codes >= 0)
+    rows[known, codes[known]] = 1
+    rows[codes < 0] = np.nan
+    return rows
+
+
+def _shown(text: Any) -> str:
+    return repr(str(text)[:40])
