@@ -14,6 +14,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
 from valuefit.typing import Array
 
+MIN_ENDS = 10  # marked by done, before equal lengths of episodes look like a time limit
 ROWS_PER_COPY = 4096  # rows of scalar columns concatenated at a time, so that the written block stays in cache
 
 
@@ -39,6 +40,8 @@ def build_log(source: Table) -> Transitions:
         _check_steps_increase(table, ended)
     begins = np.ones(n, bool)
     begins[1:] = episode[1:] != episode[:-1]
+    only_done = "done" in table and not {"terminated", "truncated"} & table.keys()
+    warnings = _time_limit_warnings(str(matched["done"]), terminated, begins) if only_done else ()
     next_obs, incomplete = _next_observations(table, terminated, begins, where)
     log = Transitions.from_arrays(
         table["obs"],
@@ -59,7 +62,7 @@ def build_log(source: Table) -> Transitions:
     names = tuple(entry for name in names for entry in source.entries.get(name, (name,)))
     if len(names) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         names = ()
-    return replace(log, notes=tuple(notes), source=where, names=names)
+    return replace(log, notes=tuple(notes), warnings=warnings, source=where, names=names)
 
 
 def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
@@ -208,6 +211,21 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
     if "truncated" not in given and len(given) == 1 and "episode" not in table:
         truncated = _infer_truncation(table, terminated, notes)
     return terminated, truncated
+
+
+def _time_limit_warnings(name: str, done: Array, begins: Array) -> tuple[str, ...]:
+    """A warning if most ends come after the same number of steps, and none later: done alone hides a time limit."""
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+    lengths = (np.arange(len(begins)) - first + 1)[done]
+    longest = int(lengths.max(initial=1))
+    count = int((lengths == longest).sum())
+    if longest == 1 or len(lengths) < MIN_ENDS or 2 * count <= len(lengths):
+        return ()
+    return (
+        f"{count} of the {len(lengths)} episodes that {name!r} ends have {longest} steps, and none has more, which "
+        "looks like a time limit. Their ends are treated as terminations, so the value after them is taken as 0. If it "
+        "is a time limit, mark these steps in a column truncated, and give the observation after them as next_obs.",
+    )
 
 
 def _end_at_files(source: Table, terminated: Array, truncated: Array, notes: list[str]) -> None:

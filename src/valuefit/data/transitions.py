@@ -22,8 +22,8 @@ class Transitions:
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
     by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied;
     observations are copied only where necessary.
-    `notes` list what a reader assumed or left out, `source` is the file or object the log was read from, and `names`
-    are the names of the entries of an observation, where they are known.
+    `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
+    file or object the log was read from, and `names` are the names of the entries of an observation, where known.
     """
 
     observations: Array
@@ -40,6 +40,7 @@ class Transitions:
     notes: tuple[str, ...] = ()
     source: str = ""
     names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(

@@ -47,7 +47,12 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         "format": FORMAT_VERSION,
         **stored.facts,
         "result": {f.name: getattr(result, f.name) for f in fields(result) if f.name not in RESULT_ARRAYS},
-        "log": {"notes": list(log.notes), "source": log.source, "names": list(log.names)},
+        "log": {
+            "notes": list(log.notes),
+            "source": log.source,
+            "names": list(log.names),
+            "warnings": list(log.warnings),
+        },
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
     arrays |= {f"log_{name}": getattr(log, name) for name in LOG_ARRAYS if getattr(log, name) is not None}
@@ -114,7 +119,9 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
     notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
-    return Transitions(**columns, notes=notes, names=names, source=str(facts["source"]))._frozen()
+    warnings = tuple(map(str, facts.get("warnings", ())))  # files of version 0.1 have none
+    source = str(facts["source"])
+    return Transitions(**columns, notes=notes, names=names, warnings=warnings, source=source)._frozen()
 
 
 def as_plain(value: Any) -> Any:
