@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
-from valuefit.data.table import TEXT_KINDS, Table
+from valuefit.data.table import Table, is_text
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
@@ -89,7 +89,7 @@ def _as_numbers(field: str, name: str, values: Array, source: Table) -> Array:
     if field == "step" and values.dtype.kind in "mM":
         values = values.astype(np.int64)  # times sort like numbers
     if values.dtype.hasobject or values.dtype.kind not in "biuf":
-        if values.dtype.kind in TEXT_KINDS:
+        if is_text(values):
             raise refuse_text(field, name, values, source)
         raise ValueError(
             f"Column {name!r} of {where} holds dtype {values.dtype}, but {field} must be numbers. Convert it, or name "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -87,10 +88,9 @@ def _quote(names: str | tuple[str, ...] | None) -> str:
 
 def concatenate(name: str, parts: list[Array], files: list[str]) -> Array:
     """One array of the parts of a column; raises ValueError if their shapes or types differ or numbers would change."""
-    text = [part.dtype.kind in TEXT_KINDS for part in parts]
-    if any(text) and not all(text):
-        parts = [part if is_text else _as_missing_text(part) for part, is_text in zip(parts, text, strict=True)]
-    kinds = {part.dtype.kind in TEXT_KINDS for part in parts}
+    if any(map(is_text, parts)):
+        parts = [_as_missing_text(part) for part in parts]
+        _check_all_text(name, parts, files)
     for part, file in zip(parts, files, strict=True):
         if part.shape[1:] != parts[0].shape[1:]:
             raise ValueError(
@@ -98,15 +98,12 @@ def concatenate(name: str, parts: list[Array], files: list[str]) -> Array:
                 f"{files[0]}. Give files with entries of one shape."
             )
     try:
-        dtype = np.result_type(*parts) if len(kinds) == 1 else None
-    except TypeError:
-        dtype = None
-    if dtype is None:
-        file, other = files[0], files[next(i for i, p in enumerate(parts) if p.dtype.kind != parts[0].dtype.kind)]
+        dtype = np.result_type(*(part.dtype for part in parts))
+    except TypeError as error:  # dates and numbers
         raise ValueError(
-            f"Column {name!r} has different types in {file} and {other} (text in one of them, or dates). Give files "
-            "with columns of one type."
-        )
+            f"Column {name!r} of {files[0]} and the files after it has the types "
+            f"{', '.join(sorted({str(part.dtype) for part in parts}))}. Give files with columns of one type."
+        ) from error
     for part, file in zip(parts, files, strict=True):
         _check_exact(name, part, dtype, file)
     if len(parts) == 1:
@@ -115,13 +112,43 @@ def concatenate(name: str, parts: list[Array], files: list[str]) -> Array:
     return np.ma.concatenate(parts) if masked else np.concatenate(parts)
 
 
+def is_text(values: Array) -> bool:
+    return values.dtype.kind in TEXT_KINDS
+
+
+def is_number(text: Any) -> bool:
+    """Whether text, or an object, reads as a number."""
+    try:
+        float(text)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def first_text(values: Array) -> tuple[int, str]:
+    """Row and text of the first entry of a text column that is not a number; of the first entry if all are numbers."""
+    known = [(row, text) for row, text in enumerate(values.tolist()) if text is not None]
+    return next(((row, str(text)) for row, text in known if not is_number(text)), known[0] if known else (0, ""))
+
+
+def _check_all_text(name: str, parts: list[Array], files: list[str]) -> None:
+    numeric = next((file for part, file in zip(parts, files, strict=True) if not is_text(part)), None)
+    if numeric is not None:
+        part, file = next((part, file) for part, file in zip(parts, files, strict=True) if is_text(part))
+        row, text = first_text(part)
+        raise ValueError(
+            f"Column {name!r} holds text, {text[:40]!r} at row {row} of {file}, but numbers in {numeric}. Correct that "
+            "cell, or write one type in all files."
+        )
+
+
 def _as_missing_text(part: Array) -> Array:
     """A column without any value, which a reader takes for numbers, as missing text; others unchanged."""
     missing = part.dtype.kind == "f" and part.ndim == 1 and np.isnan(part).all()
     return np.full(len(part), None, object) if missing else part
 
 
-def _check_exact(name: str, part: Array, dtype: np.dtype, file: str) -> None:
+def _check_exact(name: str, part: Array, dtype: np.dtype[Any], file: str) -> None:
     """Raise ValueError if integers would be rounded by the conversion to floating point."""
     if part.dtype.kind not in "iu" or dtype.kind != "f" or not part.size:
         return

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import quote_names
-from valuefit.data.table import TEXT_KINDS, Table
+from valuefit.data.table import Table, first_text, is_number, is_text
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
@@ -49,12 +49,12 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
         )
     columns = {name: table.read(name) for name in (*obs, *after)}
     for name, values in columns.items():
-        first = next((text for text in values[:1].tolist() if isinstance(text, str)), "") if _is_text(values) else ""
+        first = next((text for text in values[:1].tolist() if isinstance(text, str)), "") if is_text(values) else ""
         refuse_packed(first, name, table.where)
     entries, notes = dict(table.entries), list(table.notes)
     for name, next_name in zip_longest(obs, after):
         pair = [one for one in (name, next_name) if one is not None]
-        if name is None or not any(one in declared or _is_text(columns[one]) for one in pair):
+        if name is None or not any(one in declared or is_text(columns[one]) for one in pair):
             continue
         if isinstance(table.matched["obs"], str) and name not in declared:
             continue
@@ -81,14 +81,9 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
 
 def refuse_text(field: str, name: str, values: Array, table: Table) -> ValueError:
     """The error for a column of text that must hold numbers; it names the first cell that is not a number."""
-    row, text = next(
-        ((row, text) for row, text in enumerate(_labels(values)) if text is not None and not _is_number(text)),
-        (0, None),
-    )
-    if text is None:
-        text = next((text for text in _labels(values) if text is not None), "")
+    row, text = first_text(values)
     return ValueError(
-        f"Column {name!r} of {table.where} holds text, {_shown(text)} at {table.place(row)}, but {field} must be "
+        f"Column {name!r} of {table.where} holds text, {text[:40]!r} at {table.place(row)}, but {field} must be "
         f"numbers. Convert it (number the categories), or name another column with columns={{{field!r}: ...}}."
     )
 
@@ -108,50 +103,43 @@ def _names(table: Table, field: str) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _is_text(values: Array) -> bool:
-    return values.dtype.kind in TEXT_KINDS
-
-
 def _check_categories(table: Table, pair: list[str], columns: dict[str, Array]) -> None:
     """Raise ValueError, naming a cell, if the text of undeclared columns does not look like categories."""
-    remedy = "If they are categories, declare them: columns={'categorical': [" + repr(pair[0]) + "]}."
+    remedy = f"If all are categories, declare them: columns={{'categorical': [{pair[0]!r}]}}."
     distinct: set[Any] = set()
     for name in pair:
         labels = _labels(columns[name])
-        words = [label for label in labels if isinstance(label, str) and not _is_number(label)]
-        if len(words) < sum(label is not None for label in labels):  # some are numbers, or text of numbers
-            odd = words[0] if words else next(label for label in labels if label is not None)
+        words = {label for label in set(labels) - {None} if not is_number(label)}
+        numbers = set(labels) - words - {None}
+        distinct |= words
+
+        def cell(among: set[Any], name: str = name, labels: list[Any] = labels) -> str:
+            row = next(row for row, label in enumerate(labels) if label in among)
+            return f"{str(labels[row])[:40]!r} at {table.place(row)}"
+
+        if numbers:
+            found = f"text, {cell(words)}, and " if words else ""
             raise ValueError(
-                f"Column {name!r} of {table.where} holds text where numbers are expected: {_shown(odd)} at "
-                f"{table.place(labels.index(odd))}. Correct that cell or convert the column. {remedy}"
+                f"Column {name!r} of {table.where} holds {found}numbers written as text, {cell(numbers)}. Correct or "
+                f"convert them. {remedy}"
             )
-        distinct.update(words)
         if len(distinct) > MAX_CATEGORIES:
             raise ValueError(
                 f"Column {name!r} of {table.where} holds text with more than {MAX_CATEGORIES} distinct values, such as "
-                f"{_shown(words[0])} at {table.place(labels.index(words[0]))}. Convert it to numbers, or leave it out "
-                f"with columns={{'obs': ...}}. {remedy}"
+                f"{cell(words)}. Convert it to numbers, or leave it out with columns={{'obs': ...}}. {remedy}"
             )
 
 
 def _labels(values: Array) -> list[Any]:
     """Entries of a column, None where missing; bytes become text."""
     listed = values.tolist()
-    if _is_text(values):
+    if is_text(values):
         return [label.decode(errors="replace") if isinstance(label, bytes) else label for label in listed]
     return [None if label != label else label for label in listed]
 
 
 def _sorted(categories: set[Any]) -> list[Any]:
     return sorted(categories, key=lambda category: (isinstance(category, str), category))
-
-
-def _is_number(text: Any) -> bool:
-    try:
-        float(text)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _one_hot(labels: list[Any], categories: list[Any]) -> Array:
@@ -163,7 +151,3 @@ def _one_hot(labels: list[Any], categories: list[Any]) -> Array:
     rows[known, codes[known]] = 1
     rows[codes < 0] = np.nan
     return rows
-
-
-def _shown(text: Any) -> str:
-    return repr(str(text)[:40])

@@ -15,6 +15,7 @@ from valuefit.extras import need, said
 from valuefit.memory import check_size
 
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
+BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 
 
 def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
@@ -26,7 +27,7 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
     check_unique_names(names, where)
     matched = match_columns(names, columns, where)
     wanted = columns_to_read(matched)
-    check_size(8 * len(wanted) * _count_lines(path), limit, where)
+    _check_lines(path, 8 * len(wanted), limit)
     try:
         with open_file(path) as stream:  # a stream, because pyarrow would decompress a file by its extension
             table = arrow_csv.read_csv(
@@ -55,10 +56,18 @@ def _header(path: Path) -> tuple[list[str], str]:
     return names, delimiter
 
 
-def _count_lines(path: Path) -> int:
-    """Maximum number of rows; the file size is a poor bound, because a cell may take one byte or twenty."""
-    lines = 0
+def _check_lines(path: Path, row_bytes: int, limit: int) -> None:
+    """Raise ValueError if the rows exceed `limit` bytes, or a line MAX_LINE_BYTES, before the file is read to its end.
+
+    The file size is a poor bound, because a cell may take one byte or twenty, and a compressed file may expand.
+    """
+    lines, line_bytes = 1, 0
     with open_file(path) as stream:
-        while block := stream.read(1 << 22):
-            lines += block.count(b"\n") or block.count(b"\r")
-    return lines + 1
+        while block := stream.read(BLOCK_BYTES):
+            found = block.count(b"\n") or block.count(b"\r")
+            lines, line_bytes = lines + found, 0 if found else line_bytes + len(block)
+            check_size(row_bytes * lines, limit, str(path))
+            if line_bytes > MAX_LINE_BYTES:
+                raise ValueError(
+                    f"{path} has a line that is longer than {MAX_LINE_BYTES:,} bytes, so it is not a table."
+                )

@@ -42,7 +42,9 @@ def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int
             check_size(pieces.size, limit, where)
     if not names:
         raise ValueError(f"{where} is empty: it has no line with a step.")
-    return Table(matched, pieces.arrays().__getitem__, where)
+    arrays = pieces.arrays()
+    check_size(pieces.size, limit, where)
+    return Table(matched, arrays.__getitem__, where)
 
 
 def _records(stream: BinaryIO, where: str, longest: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -103,7 +105,7 @@ def _steps(record: dict[str, Any], names: list[str], reward: str, where: str) ->
         if values is not None and (not isinstance(values, list) or len(values) != count):
             found = f"{len(values)} entries" if isinstance(values, list) else f"a {type(values).__name__}"
             raise ValueError(
-                f"{name!r} is {found} on {where}, but {reward!r} is a list of {count}. Give one entry per step in "
+                f"{name!r} is {found} in {where}, but {reward!r} is a list of {count}. Give one entry per step in "
                 "every list, or single values in every key for one step per line."
             )
         batch[name] = [None] * count if values is None else values
