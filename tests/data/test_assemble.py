@@ -174,6 +174,45 @@ def test_done_alone_is_treated_as_terminated_with_a_note():
     )
 
 
+def ending_after(lengths, **columns):
+    """Columns of episodes of these lengths, the last step of each marked by done."""
+    ends = np.zeros(sum(lengths), int)
+    ends[np.cumsum(lengths) - 1] = 1
+    return {"obs": np.arange(len(ends)) + 0.5, "reward": np.ones(len(ends)), "done": ends, **columns}
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_done_at_one_step_number_warns_of_a_time_limit(numbered, tmp_path):
+    lengths = [200] * 150 + [37, 99] * 25
+    episode = {"episode": np.repeat(np.arange(200), lengths)} if numbered else {}
+    log = vf.load(ending_after(lengths, **episode))
+    assert log.warnings == (
+        "150 of the 200 episodes that 'done' ends have 200 steps, and none has more, which looks like a time limit. "
+        "Their ends are treated as terminations, so the value after them is taken as 0. If it is a time limit, mark "
+        "these steps in a column truncated, and give the observation after them as next_obs.",
+    )
+    assert vf.load(vf.save(log, tmp_path / "log")).warnings == log.warnings
+    evaluation = vf.evaluate(log, discount=0.9)
+    assert evaluation.warnings[0] == log.warnings[0]
+    assert log.warnings[0] not in evaluation.notes
+
+
+@pytest.mark.parametrize(
+    ("lengths", "columns"),
+    [
+        ([200] * 9, {}),  # few
+        ([200] * 10 + [3] * 10, {}),  # half
+        ([200] * 30 + [201], {}),  # not a limit
+        ([1] * 50, {}),  # a bandit
+        ([7] * 50, {"truncated": np.zeros(350)}),  # the log distinguishes time limits
+        ([7] * 50, {"done": None, "terminated": np.arange(350) % 7 == 6}),
+    ],
+)
+def test_other_ends_do_not_look_like_a_time_limit(lengths, columns):
+    given = {name: values for name, values in ending_after(lengths, **columns).items() if values is not None}
+    assert vf.load(given).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("given", "terminated", "truncated"),
     [
