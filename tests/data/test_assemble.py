@@ -132,7 +132,7 @@ def test_control_characters_in_names_are_escaped():
 
 def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
     words = ["a", "b", "c", "d"]
-    refused(r"Column 'reward' of the dict holds text, but reward must be numbers", table(reward=words))
+    refused(r"'reward' of the dict holds text, 'a' at row 0 of the dict, but reward must be", table(reward=words))
     refused(r"Column 'episode' of the dict holds text.*number the categories", table(episode=np.array(words, object)))
     refused(
         r"Column 'obs' of the dict is not an array.*rows of equal shape, one per step",
@@ -144,9 +144,9 @@ def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
         table(reward=np.ones((4, 2))),
     )
     frame = pd.DataFrame({"obs": [1.5, 2], "reward": [1.0, 2], "done": [0, 1], "episode": ["user-1", "user-1"]})
-    refused(r"Column 'episode' of the DataFrame holds text, not numbers", frame)
+    refused(r"Column 'episode' of the DataFrame holds text, 'user-1' at row 0", frame)
     frame.to_csv(tmp_path / "log.csv", index=False)
-    refused(r"Column 'episode' of .*log.csv holds text, such as 'user-1', not numbers", tmp_path / "log.csv")
+    refused(r"Column 'episode' of .*log.csv holds text, 'user-1' at row 0 of .*log.csv", tmp_path / "log.csv")
     pq.write_table(pa.Table.from_pandas(frame), tmp_path / "log.parquet")
     refused(r"Column 'episode' of .*log.parquet holds text", tmp_path / "log.parquet")
     refused(r"Column 'obs' .*holds struct", pa.table({"obs": [{"x": 1.0}], "reward": [1.0], "done": [1]}))

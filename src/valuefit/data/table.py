@@ -81,8 +81,8 @@ def _check_same_columns(first: Table, table: Table) -> None:
 def _quote(names: str | tuple[str, ...] | None) -> str:
     if names is None:
         return "no column"
-    if isinstance(names, str):
-        return f"the column {names!r}"
+    if isinstance(names, str) or len(names) == 1:
+        return f"the column {(names if isinstance(names, str) else names[0])!r}"
     return f"the columns {names[0]!r} to {names[-1]!r} ({len(names)})"
 
 

@@ -107,7 +107,7 @@ def test_a_byte_order_mark_is_accepted(tmp_path):
         (STEP + STEP.replace("2]", "NaN]"), "observation is NaN or infinite at row 1"),
         (STEP + STEP.replace("2]", "null]"), "observation is NaN or infinite at row 1"),
         (STEP + STEP.replace('"reward": 1', '"reward": null'), "reward"),
-        ('{"obs": [1, 2], "rewards": [1, 2], "dones": [false]}', "'dones' is 1 entries in line 1 .*is a list of 2"),
+        ('{"obs": [1, 2], "rewards": [1, 2], "dones": [false]}', "'dones' is a list of 1 in line 1 .*a list of 2"),
         ('{"obs": [1, 2], "rewards": [1, 2], "dones": true}', "'dones' is a bool in line 1 .*'rewards' is a list of 2"),
     ],
 )  # fmt: skip

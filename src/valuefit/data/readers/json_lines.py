@@ -103,7 +103,7 @@ def _steps(record: dict[str, Any], names: list[str], reward: str, where: str) ->
         if isinstance(values, str):
             refuse_packed(values, name, where)
         if values is not None and (not isinstance(values, list) or len(values) != count):
-            found = f"{len(values)} entries" if isinstance(values, list) else f"a {type(values).__name__}"
+            found = f"a list of {len(values)}" if isinstance(values, list) else f"a {type(values).__name__}"
             raise ValueError(
                 f"{name!r} is {found} in {where}, but {reward!r} is a list of {count}. Give one entry per step in "
                 "every list, or single values in every key for one step per line."
