@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.atomic import refuse_existing, write_bytes
-from valuefit.data.npy import declared_bytes, entries_of, read_entry
+from valuefit.data.npy import read_arrays
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
 from valuefit.memory import memory_limit
@@ -91,12 +91,7 @@ def not_an_evaluation(path: Path, error: Exception) -> ValueError:
 
 def _arrays(path: Path) -> dict[str, Array]:
     """All arrays of the file; their declared sizes are checked before they are read."""
-    with zipfile.ZipFile(path) as archive:
-        names = entries_of(archive)
-        total = sum(declared_bytes(archive, name, str(path), kinds="biufUV") for name in names)
-        if total > memory_limit():
-            raise ValueError("its arrays would take more than half of this machine's memory")
-        return {name: read_entry(archive, name) for name in names}
+    return read_arrays(path, limit=memory_limit(), kinds="biufUV")
 
 
 def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
