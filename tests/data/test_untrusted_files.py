@@ -150,8 +150,8 @@ def test_pickles_in_npz_are_refused(tmp_path, objects):
     refused(r"'observation' in .*raw.npz is not an array of numbers in .npy format", path)
     (tmp_path / "whole.npz").write_bytes(pickle.dumps(objects))
     refused(r"is not an .npz file", tmp_path / "whole.npz")
-    path = npz(tmp_path / "text.npz", observation=np.array(["a", "b"]), reward=np.zeros(2), done=np.ones(2))
-    refused(r"'observation' in .*text.npz holds dtype <U1, not numbers", path)
+    path = npz(tmp_path / "dates.npz", observation=np.zeros(2, "M8[s]"), reward=np.zeros(2), done=np.ones(2))
+    refused(r"'observation' in .*dates.npz holds dtype datetime64\[s\], not numbers", path)
 
 
 @pytest.mark.parametrize("name", ["observations", "reward", "action"])
@@ -251,9 +251,11 @@ def test_unusual_and_damaged_hdf5_files(tmp_path):
     refused(r"'observations' in .* is not an array of numbers", hdf5(tmp_path / "empty.h5", empty))
 
     def words(file):
-        file.create_dataset("observations", data=["a", "b"], dtype=h5py.string_dtype())
+        file.create_dataset("observations", data=["a", "b", "2", "d"], dtype=h5py.string_dtype())
 
-    refused(r"Column 'observations' of .* holds text, not numbers", hdf5(tmp_path / "words.h5", words))
+    refused(
+        r"Column 'observations' of .* holds text, such as 'a' at row 0, and numbers", hdf5(tmp_path / "words.h5", words)
+    )
 
     def damaged(file):
         file.create_dataset("observations", data=np.ones((4, 2)), compression="gzip", fletcher32=True)
@@ -264,7 +266,7 @@ def test_unusual_and_damaged_hdf5_files(tmp_path):
     content = bytearray(path.read_bytes())
     content[offset + 8] ^= 255
     path.write_bytes(content)
-    refused(r"'/observations' in .* cannot be read", path)
+    refused(r"'observations' in .* cannot be read", path)
 
 
 # ---- the native folder ---------------------------------------------------------------------------

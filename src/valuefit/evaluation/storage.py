@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.data.labels import check_names
 from valuefit.data.npy import read_arrays
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
@@ -27,6 +28,7 @@ LOG_ARRAYS = (
     "behaviour_prob",
 )  # fmt: skip
 OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob")
+NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode"}  # names of the ids in these columns, if text
 DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
 
 
@@ -50,7 +52,9 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         "log": {"notes": list(log.notes), "source": log.source, "names": list(log.names)},
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
-    arrays |= {f"log_{name}": getattr(log, name) for name in LOG_ARRAYS if getattr(log, name) is not None}
+    arrays |= {
+        f"log_{name}": getattr(log, name) for name in (*LOG_ARRAYS, *NAME_ARRAYS) if getattr(log, name) is not None
+    }
     if stored.policy_table is not None:
         arrays["policy_table"] = stored.policy_table
     stream = io.BytesIO()
@@ -109,6 +113,9 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
     notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
+    for name, ids in NAME_ARRAYS.items():
+        if f"log_{name}" in stored:
+            columns[name] = check_names(stored[f"log_{name}"], columns[ids])
     return Transitions(**columns, notes=notes, names=names, source=str(facts["source"]))._frozen()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.labels import check_names
 from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations, numbers
@@ -25,6 +26,7 @@ REQUIRED_ARRAYS = {
     "begins": "b",
 }  # fmt: skip
 OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f"}
+NAME_ARRAYS = ("state_names", "episode_names")  # text, in sorted order, where ids are text
 
 
 def is_native(path: Path) -> bool:
@@ -33,7 +35,10 @@ def is_native(path: Path) -> bool:
 
 def file_names() -> set[str]:
     """Names of the files that a native folder may contain."""
-    return {METADATA_FILE, *(f"{name}.npy" for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS))}
+    return {
+        METADATA_FILE,
+        *(f"{name}.npy" for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS)),
+    }
 
 
 def read_native(path: Path, *, limit: int) -> Transitions:
@@ -53,13 +58,13 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     observations = _memory_map(path, "observations")
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     check_observations(f"observations.npy of {path}", observations)
-    log = Transitions(observations=observations, **table)
+    log = Transitions(observations=observations, **table, **_read_names(path, observations, table["episode"], limit))
     return replace(log, notes=metadata["notes"], names=metadata["names"], source=str(path))._frozen()
 
 
 def write_native(path: Path, log: Transitions) -> None:
     """Write a log into an empty folder."""
-    for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS):
+    for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS):
         values = getattr(log, name)
         if values is not None:
             np.save(path / f"{name}.npy", values, allow_pickle=False)
@@ -87,6 +92,21 @@ def _read_metadata(path: Path) -> dict[str, Any]:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise _damaged(path, f"{key} in {METADATA_FILE} are not text")
     return {"steps": metadata["steps"], **{key: tuple(texts) for key, texts in strings.items()}}
+
+
+def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> dict[str, Array]:
+    """Names of states and episodes, if the folder has them."""
+    found = {}
+    for name, ids in (("state_names", observations), ("episode_names", episode)):
+        if not (path / f"{name}.npy").is_file():
+            continue
+        names = map_array(path / f"{name}.npy", kinds="U")
+        check_size(names.nbytes, limit, str(path))
+        try:
+            found[name] = check_names(np.array(names), ids)
+        except ValueError as error:
+            raise _damaged(path, f"{name}.npy {said(error)}") from error
+    return found
 
 
 def _header(path: Path, name: str) -> Header:

@@ -12,18 +12,28 @@ from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.npy import array_names, read_arrays
 from valuefit.data.transitions import Transitions
+from valuefit.typing import Array
+
+NAME_ENTRIES = {"obs": "state_names", "episode": "episode_names"}  # arrays of all names, where ids are text
 
 
 def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     """A log from an `.npz` file with the argument names of `Transitions.from_arrays`, or others mapped by `columns`."""
     where = str(path)
-    matched = match_columns(array_names(path), columns, where)
-    arrays = read_arrays(path, columns_to_read(matched), limit=limit)
-    return build_log(matched, arrays.__getitem__, where)
+    found = array_names(path)
+    matched = match_columns(found, columns, where)
+    named = {field: name for field, name in NAME_ENTRIES.items() if name in found}
+    arrays = read_arrays(path, {*columns_to_read(matched), *named.values()}, limit=limit, kinds="biufSU")
+    known = {field: arrays[name].ravel().astype(str).tolist() for field, name in named.items()}
+    return build_log(matched, arrays.__getitem__, where, known)
 
 
-def write_npz(path: Path, columns: dict[str, Any]) -> None:
-    """Write columns under their names; masked entries keep arbitrary numbers, because readers never use them."""
+def write_npz(path: Path, columns: dict[str, Any], names: Mapping[str, Array]) -> None:
+    """Write columns under their names; masked entries keep arbitrary numbers, because readers never use them.
+
+    `names` has all names of states ("obs") and episodes ("episode") that are text, also of those without a row.
+    """
     plain: dict[str, Any] = {name: np.ma.getdata(values) for name, values in columns.items()}
+    plain |= {NAME_ENTRIES[field]: listed for field, listed in names.items()}
     with open(path, "wb") as stream:
         np.savez(stream, **plain)
