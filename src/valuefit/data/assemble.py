@@ -199,9 +199,9 @@ def _complete_next(table: dict[str, Array]) -> None:
     if next_obs.dtype.kind == "f" and obs.dtype.kind in "biu" and (np.trunc(next_obs) == next_obs).all():
         next_obs = exact(next_obs, np.int64, "next_obs")  # integers are often stored as floats where some are missing
     dtype = common_dtype([obs, next_obs])
-    table["obs"], next_obs = exact(obs, dtype, "obs"), exact(next_obs, dtype, "next_obs")
-    table["next_obs"] = np.where(missing, table["obs"], np.ma.getdata(next_obs)) if missing.any() else next_obs.data
-    table["next_obs_missing"] = missing.any(axis=tuple(range(1, obs.ndim)))
+    obs, next_obs = exact(obs, dtype, "obs"), np.ma.getdata(exact(next_obs, dtype, "next_obs"))
+    table["obs"], table["next_obs"] = obs, np.where(missing, obs, next_obs) if missing.any() else next_obs
+    table["next_obs_missing"] = np.asarray(missing.any(axis=tuple(range(1, obs.ndim))))
 
 
 # ---- order ---------------------------------------------------------------------------------------

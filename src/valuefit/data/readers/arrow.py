@@ -56,9 +56,9 @@ def check_type(name: str, kind: Any, where: str) -> None:
     inner = kind.value_type if is_list(kind) else kind
     if types.is_dictionary(inner):
         inner = inner.value_type
-    allowed = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    allowed = [types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null]
     if not is_list(kind):
-        allowed += (types.is_timestamp, types.is_date, types.is_time, types.is_duration, is_string)
+        allowed += [types.is_timestamp, types.is_date, types.is_time, types.is_duration, is_string]
     if not any(test(inner) for test in allowed):
         raise ValueError(
             f"Column {name!r} of {where} holds {str(kind)[:60]}, not numbers. Convert it (number the categories), or "

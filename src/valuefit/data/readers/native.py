@@ -94,7 +94,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return {"steps": metadata["steps"], **{key: tuple(texts) for key, texts in strings.items()}}
 
 
-def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> dict[str, Array]:
+def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> dict[str, Any]:
     """Names of states and episodes, if the folder has them."""
     found = {}
     for name, ids in (("state_names", observations), ("episode_names", episode)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def _batches(sizes: list[int]) -> list[list[int]]:
     return batches
 
 
-def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Sequence[str]]) -> None:
+def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any]) -> None:
     """Write columns under their names, a matrix as name_0, name_1, ...; masked entries become null.
 
     `names` lists all names of states ("obs") and episodes ("episode") that are text, also of those without a row.
