@@ -25,21 +25,19 @@ def exact_cast(values: Array, dtype: Any) -> tuple[Array, Array]:
         same = (values == 0) | (values == 1)
     elif values.dtype.kind == "f" and dtype.kind == "f":
         same = (converted == values) | np.isnan(values)
-    elif values.dtype.kind == "f":
-        largest = min(_largest_whole(values.dtype), int(np.iinfo(dtype).max))
-        same = (np.abs(values) <= largest) & (np.trunc(values) == values) & (values >= np.iinfo(dtype).min)
     else:
-        low, high = (-_largest_whole(dtype), _largest_whole(dtype)) if dtype.kind == "f" else _limits(dtype)
-        same = (values >= low) & (values <= high)
+        (low, high), (least, most) = _whole_range(values.dtype), _whole_range(dtype)
+        same = (values >= max(low, least)) & (values <= min(high, most))
+        if values.dtype.kind == "f":
+            same &= np.trunc(values) == values
     return converted, same
 
 
-def _largest_whole(dtype: np.dtype[Any]) -> int:
-    """The largest whole number below which a float type represents every whole number."""
-    return int(2 ** (np.finfo(dtype).nmant + 1))
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+def _whole_range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The range in which a type represents every whole number."""
+    if dtype.kind == "f":
+        largest = int(2 ** (np.finfo(dtype).nmant + 1))
+        return -largest, largest
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 

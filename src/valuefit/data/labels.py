@@ -20,7 +20,7 @@ def is_text(values: Any) -> bool:
 
 
 def as_text(values: Any, name: str) -> list[str | None]:
-    """Entries of a one-dimensional array as text, None where missing; raises ValueError for other objects."""
+    """Entries of a one-dimensional array as text, None where missing or empty; raises ValueError for other objects."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; ids that are text must be one per step.")
@@ -37,6 +37,7 @@ def as_text(values: Any, name: str) -> list[str | None]:
                 raise ValueError(
                     f"{name} is no id at row {row}: ids have at most {MAX_NAME_CHARACTERS} characters, and no null."
                 )
+            texts[row] = value or None
         elif value is None or type(value).__name__ == "NAType" or value != value:
             texts[row] = None
         else:
