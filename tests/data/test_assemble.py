@@ -132,8 +132,11 @@ def test_control_characters_in_names_are_escaped():
 
 def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
     words = ["a", "b", "c", "d"]
-    refused(r"'reward' of the dict holds text, 'a' at row 0 of the dict, but reward must be", table(reward=words))
-    refused(r"Column 'episode' of the dict holds text.*number the categories", table(episode=np.array(words, object)))
+    refused(
+        r"Column 'reward' of the dict holds text, 'a' at row 0 of the dict, but reward must be numbers",
+        table(reward=words),
+    )
+    refused(r"Column 'step' of the dict holds text.*number the categories", table(step=np.array(words, object)))
     refused(
         r"Column 'obs' of the dict is not an array.*rows of equal shape, one per step",
         table(obs=[[1], [1, 2], [3], [4]]),
@@ -143,12 +146,12 @@ def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
         r"Column 'reward' of the dict has shape \(4, 2\); reward must be one number per step",
         table(reward=np.ones((4, 2))),
     )
-    frame = pd.DataFrame({"obs": [1.5, 2], "reward": [1.0, 2], "done": [0, 1], "episode": ["user-1", "user-1"]})
-    refused(r"Column 'episode' of the DataFrame holds text, 'user-1' at row 0", frame)
+    frame = pd.DataFrame({"obs": [1.5, 2], "reward": ["1.0", "much"], "done": [0, 1]})
+    refused(r"Column 'reward' of the DataFrame holds text, 'much' at row 1 of the DataFrame, but reward", frame)
     frame.to_csv(tmp_path / "log.csv", index=False)
-    refused(r"Column 'episode' of .*log.csv holds text, 'user-1' at row 0 of .*log.csv", tmp_path / "log.csv")
+    refused(r"Column 'reward' of .*log.csv holds text, 'much' at row 1 of .*log.csv, but", tmp_path / "log.csv")
     pq.write_table(pa.Table.from_pandas(frame), tmp_path / "log.parquet")
-    refused(r"Column 'episode' of .*log.parquet holds text", tmp_path / "log.parquet")
+    refused(r"Column 'reward' of .*log.parquet holds text, 'much' at row 1", tmp_path / "log.parquet")
     refused(r"Column 'obs' .*holds struct", pa.table({"obs": [{"x": 1.0}], "reward": [1.0], "done": [1]}))
     mixed = pd.DataFrame({"obs": [1.5, "x"], "reward": [1.0, 2], "done": [0, 1]})
     refused(r"The DataFrame cannot be read as a table: .*column obs.*Drop or convert that column", mixed)
@@ -389,9 +392,12 @@ def test_contradictory_probabilities_are_refused():
 
 def test_gaps_in_columns_are_refused_with_the_row(tmp_path):
     (tmp_path / "log.csv").write_text("obs,reward,done,action\n0.5,1,0,1\n1.5,,1,\n")
-    refused(r"reward is nan at step 1", tmp_path / "log.csv", columns={"action": None})
+    refused(r"reward is missing or infinite at row 1 of .*log.csv", tmp_path / "log.csv", columns={"action": None})
     refused(r"action is missing or infinite at row 1", tmp_path / "log.csv")
-    refused(r"done is nan at step 1", pd.DataFrame({"obs": [0.5, 1], "reward": [1.0, 2], "done": [True, None]}))
+    refused(
+        r"done is missing or infinite at row 1",
+        pd.DataFrame({"obs": [0.5, 1], "reward": [1.0, 2], "done": [True, None]}),
+    )
     refused(
         r"observation is NaN or infinite at row 1", pa.table({"obs": [[1.0], None], "reward": [1.0, 2], "done": [0, 1]})
     )
@@ -436,8 +442,8 @@ def test_files_whose_content_does_not_match_the_extension_are_refused(tmp_path):
     contents = {
         "a.csv": (b"", r"has no header line. Write the column names in its first line"),
         "b.csv": (b"\xff\xfe\x00obs", r"first line of .* is not UTF-8 text"),
-        "c.csv": (b"obs,reward,done\n1,2\n", r"cannot be read as CSV: .*Expected 3 columns, got 2.*Correct that line"),
-        "d.parquet": (b"obs,reward", r"cannot be read as Parquet: .*Write it again"),
+        "c.csv": (b"obs,reward,done\n1,2\n", r"cannot be read as CSV \(.*Expected 3 columns, got 2.*Correct that line"),
+        "d.parquet": (b"obs,reward", r"cannot be read as Parquet \(.*Write it again"),
         "e.npz": (b"obs,reward", r"is not an .npz file, or it is damaged"),
         "f.h5": (b"obs,reward", r"is not an HDF5 file, or it is damaged"),
         "g.csv": (b"obs,reward,done\n", r"log is empty"),
@@ -446,7 +452,10 @@ def test_files_whose_content_does_not_match_the_extension_are_refused(tmp_path):
         (tmp_path / name).write_bytes(content)
         refused(message, tmp_path / name)
     words = {"obs": np.ones((2, 1)), "reward": np.array([b"a", b"b"]), "terminated": np.ones(2)}
-    refused(r"Column 'rewards' of .*h.h5 holds \|S1, not numbers", d4rl(words, tmp_path / "h.h5"))
+    refused(
+        r"Column 'rewards' of .*h.h5 holds text, 'a' at row 0 of .*h.h5, but reward must be numbers",
+        d4rl(words, tmp_path / "h.h5"),
+    )
 
 
 def test_incomplete_minari_folders_are_refused(tmp_path):

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
-from valuefit.data.table import Table, is_text
+from valuefit.data.exact import common_dtype, exact
+from valuefit.data.labels import as_text, is_number, is_text, number_names
+from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
@@ -21,6 +23,7 @@ ROWS_PER_COPY = 4096  # rows of scalar columns concatenated at a time, so that t
 def build_log(source: Table) -> Transitions:
     """The log of the matched columns; its notes list what was assumed or left out.
 
+    Text in `episode`, or in a single column `obs`, names episodes or states.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
     episodes, and each of several files ends one. `done` alone is treated as terminated. The last step of an episode is
     left out if it neither terminated nor has a next observation.
@@ -28,7 +31,10 @@ def build_log(source: Table) -> Transitions:
     matched, where, notes = source.matched, source.where, list(source.notes)
     table = {field: _read_field(field, names, source) for field, names in matched.items()}
     _check_lengths(table, matched, where)
-    table = _sort_rows(table, notes)
+    names = _number_ids(table, source)
+    table = {field: _as_numbers(field, matched[field], values, source) for field, values in table.items()}
+    _complete_next(table)
+    table = _sort_rows(table, notes, names.get("episode"))
     n = len(table["obs"])
     terminated, truncated = _episode_ends(table, matched, notes, where)
     episode = table.get("episode")
@@ -56,53 +62,104 @@ def build_log(source: Table) -> Transitions:
     )
     if incomplete.any():
         log = _drop_incomplete(log, incomplete, begins, notes)
-    if log.has_numbered_states:
+    if "obs" in names:
+        notes.append(f"The text in {matched['obs']!r} names {len(names['obs'])} states, numbered in sorted order.")
+    elif log.has_numbered_states:
         notes.append(f"The integers in {matched['obs']!r} are treated as labels of {len(log.observations)} states.")
-    names = (matched["obs"],) if isinstance(matched["obs"], str) else matched["obs"]
-    names = tuple(entry for name in names for entry in source.entries.get(name, (name,)))
-    if len(names) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
-        names = ()
-    return replace(log, notes=tuple(notes), warnings=warnings, source=where, names=names)
+    entries = (matched["obs"],) if isinstance(matched["obs"], str) else matched["obs"]
+    entries = tuple(entry for name in entries for entry in source.entries.get(name, (name,)))
+    if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
+        entries = ()
+    return replace(
+        log,
+        notes=tuple(notes),
+        warnings=warnings,
+        source=where,
+        names=entries,
+        state_names=names.get("obs"),
+        episode_names=names.get("episode"),
+    )._frozen()
 
 
 def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
-    """One column, or several concatenated to vectors."""
+    """One column as it is, or several columns of numbers concatenated to vectors."""
     if isinstance(names, str):
-        return _as_numbers(field, names, source.read(names), source)
+        return source.read(names)
     parts = [_as_numbers(field, name, source.read(name), source) for name in names]
     parts = [part[:, None] if part.ndim == 1 else part for part in parts]
     n = len(parts[0])
     if any(part.ndim != 2 or len(part) != n for part in parts):
         shapes = ", ".join(f"{name!r} {part.shape}" for name, part in zip(names, parts, strict=True))
         raise ValueError(f"The columns of {field} cannot be concatenated: {shapes}. Give columns of equal length.")
-    stops = np.cumsum([part.shape[1] for part in parts])
-    vectors = np.empty((n, stops[-1]), np.result_type(*parts))
+    dtype, stops = common_dtype(parts), np.cumsum([part.shape[1] for part in parts])
+    parts = [exact(part, dtype, f"Column {name!r} of {source.where}") for name, part in zip(names, parts, strict=True)]
+    masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+    vectors = np.ma.empty((n, stops[-1]), dtype) if masked else np.empty((n, stops[-1]), dtype)
     for start in range(0, n, ROWS_PER_COPY):
         for stop, part in zip(stops, parts, strict=True):
             vectors[start : start + ROWS_PER_COPY, stop - part.shape[1] : stop] = part[start : start + ROWS_PER_COPY]
     return vectors
 
 
-def _as_numbers(field: str, name: str, values: Array, source: Table) -> Array:
-    """The column as numbers in native byte order."""
-    where = source.where
+def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
+    """Replace text in episode, obs and next_obs by numbers; returns the names of "episode" and "obs" that were text."""
+    names: dict[str, Array] = {}
+    for field, others in (("episode", ()), ("obs", ("next_obs",))):
+        fields = [name for name in (field, *others) if name in table]
+        if not fields or not is_text(table[field]):
+            continue
+        columns = [as_text(table[name], f"Column {source.matched[name]!r} of {source.where}") for name in fields]
+        if field == "obs":
+            _refuse_numbers_as_text(columns[0], source)
+        names[field], numbered = number_names(columns, source.known.get(field, ()))
+        table.update(zip(fields, numbered, strict=True))
+    return names
+
+
+def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
+    """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names."""
+    numeric = [is_number(text) for text in column]
+    if any(numeric):
+        row = numeric.index(False) if not all(numeric) else 0
+        raise ValueError(
+            f"Column {source.matched['obs']!r} of {source.where} holds text, {column[row]!r} at {source.place(row)}, "
+            "and numbers. Correct that entry, or write all of them as numbers."
+        )
+
+
+def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
+    """The column as numbers in native byte order; next_obs alone may have missing entries, which stay masked or NaN."""
+    what = f"Column {name!r} of {source.where}"
     if field == "step" and values.dtype.kind in "mM":
-        values = values.astype(np.int64)  # times sort like numbers
+        missing, values = np.isnat(values), values.astype(np.int64)  # times sort like numbers
+        values = np.ma.array(values, mask=missing) if missing.any() else values
     if values.dtype.hasobject or values.dtype.kind not in "biuf":
         if is_text(values):
             raise refuse_text(field, name, values, source)
         raise ValueError(
-            f"Column {name!r} of {where} holds dtype {values.dtype}, but {field} must be numbers. Convert it, or name "
-            f"another column with columns={{{field!r}: ...}}."
+            f"{what} holds dtype {values.dtype}, but {field} must be numbers. Convert it, or name another column with "
+            f"columns={{{field!r}: ...}}."
         )
     if values.ndim == 0 or (values.ndim != 1 and field not in VECTOR_FIELDS and values.shape[1:] != (1,)):
-        raise ValueError(f"Column {name!r} of {where} has shape {values.shape}; {field} must be one number per step.")
+        raise ValueError(f"{what} has shape {values.shape}; {field} must be one number per step.")
     if field not in VECTOR_FIELDS:
         values = values.reshape(len(values))
-    if field == "action" and values.dtype.kind == "f" and not np.isfinite(values).all():
-        row = int(np.argwhere(~np.isfinite(values))[0, 0])
-        raise ValueError(f"action is missing or infinite at row {row} of {where}. Remove that step or fill the gap.")
+    if field != "next_obs":
+        values = _refuse_missing(field, values, source.where)
+    if field in ("episode", "step") and values.dtype.kind == "b":
+        values = values.astype(np.int64)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def _refuse_missing(field: str, values: Array, where: str) -> Array:
+    """A plain array; raises ValueError if an entry is masked, or if an action or a step is NaN or infinite."""
+    missing = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(values.shape, bool)
+    if field in ("action", "step", "episode") and values.dtype.kind == "f":
+        missing = missing | ~np.isfinite(np.ma.getdata(values))
+    if missing.any():
+        row = int(np.argwhere(missing)[0, 0])
+        raise ValueError(f"{field} is missing or infinite at row {row} of {where}. Remove that step or fill the gap.")
+    return np.ma.getdata(values)
 
 
 def _check_lengths(table: dict[str, Array], matched: ColumnMap, where: str) -> None:
@@ -115,20 +172,41 @@ def _check_lengths(table: dict[str, Array], matched: ColumnMap, where: str) -> N
             )
 
 
+def _complete_next(table: dict[str, Array]) -> None:
+    """Convert obs and next_obs to one dtype, in place, and fill missing next observations with the observation.
+
+    Adds the column "next_obs_missing", True where a next observation has a missing entry.
+    """
+    obs, next_obs = table["obs"], table.get("next_obs")
+    if next_obs is None or next_obs.shape != obs.shape:
+        return
+    missing = np.ma.getmaskarray(next_obs)
+    if next_obs.dtype.kind == "f":
+        missing = missing | np.isnan(np.ma.getdata(next_obs))
+    next_obs = np.ma.array(np.ma.getdata(next_obs), mask=missing)
+    if next_obs.dtype.kind == "f" and obs.dtype.kind in "biu" and (np.trunc(next_obs) == next_obs).all():
+        next_obs = exact(next_obs, np.int64, "next_obs")  # integers are often stored as floats where some are missing
+    dtype = common_dtype([obs, next_obs])
+    obs, next_obs = exact(obs, dtype, "obs"), np.ma.getdata(exact(next_obs, dtype, "next_obs"))
+    table["obs"], table["next_obs"] = obs, np.where(missing, obs, next_obs) if missing.any() else next_obs
+    table["next_obs_missing"] = np.asarray(missing.any(axis=tuple(range(1, obs.ndim))))
+
+
 # ---- order ---------------------------------------------------------------------------------------
 
 
-def _sort_rows(table: dict[str, Array], notes: list[str]) -> dict[str, Array]:
+def _sort_rows(table: dict[str, Array], notes: list[str], episode_names: Array | None) -> dict[str, Array]:
     """Make the steps of an episode contiguous and ordered; episodes keep the order of their first rows."""
     if "episode" not in table:
         return table
-    table = {**table, "episode": numbers("episode", table["episode"], dtype=np.int64)}
+    table = {**table, "episode": exact(table["episode"], np.int64, "episode")}
     _, first, code = np.unique(table["episode"], return_index=True, return_inverse=True)
     code = np.argsort(np.argsort(first))[code]
     if "step" in table:
         step = numbers("step", table["step"], dtype=None)
         order = np.lexsort((step, code))
-        _check_step_numbers(step[order], code[order], table["episode"][order], notes)
+        ids = table["episode"] if episode_names is None else episode_names[table["episode"]]
+        _check_step_numbers(step[order], code[order], ids[order], notes)
         note = "Rows were sorted by episode and step."
     else:
         order = np.argsort(code, kind="stable")
@@ -144,14 +222,17 @@ def _sort_rows(table: dict[str, Array], notes: list[str]) -> dict[str, Array]:
 def _check_step_numbers(step: Array, code: Array, episode: Array, notes: list[str]) -> None:
     """Refuse repeated step numbers in an episode and note gaps; the arrays are sorted."""
     inside = code[1:] == code[:-1]
-    increments = (step[1:] - step[:-1])[inside]
-    if (increments == 0).any():
+    if (inside & (step[1:] == step[:-1])).any():
         row = int(np.flatnonzero(inside & (step[1:] == step[:-1]))[0])
         raise ValueError(
             f"Episode {episode[row]} has two rows with step {step[row]}. Remove one, or give different episodes "
             "different numbers."
         )
-    if step.dtype.kind in "iu" and len(increments) and increments.min() == 1 < increments.max():
+    if step.dtype.kind == "f":
+        return
+    step = step.astype(np.uint64)  # differences of sorted integers are not negative, and exact modulo 2^64
+    increments = (step[1:] - step[:-1])[inside]
+    if len(increments) and increments.min() == 1 < increments.max():
         notes.append(
             f"Step numbers are not consecutive at {int((increments > 1).sum())} places inside episodes: the next "
             "recorded step is treated as the following one."
@@ -254,6 +335,7 @@ def _infer_truncation(table: dict[str, Array], terminated: Array, notes: list[st
         next_obs = table["next_obs"][:-1][start : start + ROWS_PER_CHECK]
         equal = next_obs == table["obs"][1:][start : start + ROWS_PER_CHECK]
         truncated[start : start + len(next_obs)] = ~equal.all(axis=tuple(range(1, equal.ndim)))
+    truncated[:-1] |= table["next_obs_missing"][:-1]
     truncated &= ~terminated
     if truncated.any():
         notes.append(
@@ -272,24 +354,16 @@ def _next_observations(
     needed = ~terminated
     next_obs = table.get("next_obs")
     if next_obs is None:
-        incomplete = last & needed
-    else:
-        if next_obs.dtype.kind != "f" or next_obs.shape != table["obs"].shape:
-            return next_obs, np.zeros(len(begins), bool)
-        missing = np.isnan(next_obs).any(axis=tuple(range(1, next_obs.ndim)))
-        incomplete = last & missing & needed
-        gap = missing & needed & ~last
-        if gap.any():
-            raise ValueError(
-                f"next_obs is missing at step {int(np.flatnonzero(gap)[0])} of {where}, in the middle of an episode. "
-                "Fill it, or ignore the column with columns={'next_obs': None}: the observation of the next row is "
-                "then used."
-            )
-        if table["obs"].dtype.kind in "iu":  # integers are read as floats where some are missing
-            filled = np.where(np.isnan(next_obs), table["obs"], next_obs)
-            if (filled % 1 == 0).all():
-                next_obs = filled.astype(table["obs"].dtype)
-    return next_obs, incomplete
+        return None, last & needed
+    missing = table.get("next_obs_missing", np.zeros(len(begins), bool))
+    gap = missing & needed & ~last
+    if gap.any():
+        raise ValueError(
+            f"next_obs is missing at step {int(np.flatnonzero(gap)[0])} of {where}, in the middle of an episode. "
+            "Fill it, or ignore the column with columns={'next_obs': None}: the observation of the next row is "
+            "then used."
+        )
+    return next_obs, last & missing & needed
 
 
 def _drop_incomplete(log: Transitions, incomplete: Array, begins: Array, notes: list[str]) -> Transitions:

@@ -159,9 +159,9 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if suffix == ".parquet":
-            write_parquet(temporary, _to_columns(log, flat=True))
+            write_parquet(temporary, _to_columns(log, flat=True), _names(log))
         elif suffix == ".npz":
-            write_npz(temporary, _to_columns(log, flat=False))
+            write_npz(temporary, _to_columns(log, flat=False), _names(log))
         else:
             temporary.mkdir()
             write_native(temporary, log)
@@ -220,10 +220,15 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
             f"Observations of shape {log.observations.shape[1:]} do not fit the columns of a table. Save the log as a "
             "folder or .npz."
         )
+    episode, observations = log.episode, log.observations
+    if log.episode_names is not None:
+        episode = log.episode_names[episode]
+    if log.state_names is not None:
+        observations = log.state_names[observations]
     obs, next_obs = ("obs", "next_obs") if flat else ("observation", "next_observation")
     table: dict[str, Array] = {
-        "episode": log.episode,
-        obs: log.observations[log.now],
+        "episode": episode,
+        obs: observations[log.now],
         "reward": log.reward,
         "terminated": log.terminated,
         "truncated": log.truncated,
@@ -231,7 +236,7 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
     follows = np.append((log.next[:-1] == log.now[1:]) & ~log.begins[1:], False)
     if not (follows | log.terminated).all():
         mask = log.terminated.reshape(-1, *[1] * (log.observations.ndim - 1))
-        table[next_obs] = np.ma.array(log.observations[log.next], mask=np.broadcast_to(mask, table[obs].shape))
+        table[next_obs] = np.ma.array(observations[log.next], mask=np.broadcast_to(mask, table[obs].shape))
     if (log.ratio != 1).any():
         table["ratio"] = log.ratio
     for name in ("action", "behaviour_prob"):
@@ -240,6 +245,12 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
     if flat and log.action is not None and log.action.ndim > 2:
         raise ValueError("Actions of more than one dimension do not fit a table. Save the log as a folder or .npz.")
     return table
+
+
+def _names(log: Transitions) -> dict[str, Array]:
+    """All names of states and episodes, by the field of a table that holds those with a row."""
+    names = {"obs": log.state_names, "episode": log.episode_names}
+    return {field: listed for field, listed in names.items() if listed is not None}
 
 
 def _check_contiguous(log: Transitions) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from valuefit.data.columns import ColumnMap, columns_to_read
+from valuefit.data.exact import common_dtype, exact
+from valuefit.data.labels import first_text, is_text
 from valuefit.memory import check_size
 from valuefit.typing import Array
-
-TEXT_KINDS = "OSUT"  # kinds of dtype that hold text
 
 
 @dataclass(frozen=True)
 class Table:
     """What a reader found in a source: the columns of each field and a function that reads a column by its name.
 
-    `where` names the source in error messages. `files` are the name and the number of rows of each file, in order, if
-    there are several. `entries` names the entries of columns that are vectors. `notes` list what was assumed so far.
+    `read` masks missing integers; missing floats are NaN, and missing text is None. `where` names the source in error
+    messages. `files` are the name and the number of rows of each file, in order, if there are several. `entries` names
+    the entries of columns that are vectors. `known` has names of episodes and states ("episode", "obs") that are text,
+    among them some that no row has. `notes` list what was assumed so far.
     """
 
     matched: ColumnMap
@@ -28,6 +29,7 @@ class Table:
     where: str
     files: tuple[tuple[str, int], ...] = ()
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    known: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def place(self, row: int) -> str:
@@ -46,6 +48,7 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     """
     parts: dict[str, list[Array]] = {}
     files: list[tuple[str, int]] = []
+    known: dict[str, list[str]] = {}
     first, size = None, 0
     for table in tables:
         first = table if first is None else first
@@ -55,6 +58,8 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
         if rows == 0 and all(len(array) == 0 for array in arrays.values()):
             continue  # columns of an empty file have neither type nor shape
         files.append((table.where, rows))
+        for name, names in table.known.items():
+            known.setdefault(name, []).extend(names)
         size += sum(array.nbytes for array in arrays.values())
         check_size(size, limit, where)
         for name, array in arrays.items():
@@ -62,10 +67,11 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     assert first is not None
     if not files:
         return first
-    names = [name for name, _ in files]
-    columns = {name: concatenate(name, parts.pop(name), names) for name in list(parts)}
-    note = f"Read {len(files)} files in the order of their names, from {names[0]} to {names[-1]}."
-    return Table(first.matched, columns.__getitem__, where, tuple(files), notes=(note,) if len(files) > 1 else ())
+    paths = [path for path, _ in files]
+    columns = {name: concatenate(name, parts.pop(name), paths) for name in list(parts)}
+    note = f"Read {len(files)} files in the order of their names, from {paths[0]} to {paths[-1]}."
+    notes = (note,) if len(files) > 1 else ()
+    return Table(first.matched, columns.__getitem__, where, tuple(files), known=known, notes=notes)
 
 
 def _check_same_columns(first: Table, table: Table) -> None:
@@ -98,37 +104,18 @@ def concatenate(name: str, parts: list[Array], files: list[str]) -> Array:
                 f"{files[0]}. Give files with entries of one shape."
             )
     try:
-        dtype = np.result_type(*(part.dtype for part in parts))
+        dtype = common_dtype(parts)
     except TypeError as error:  # dates and numbers
         raise ValueError(
             f"Column {name!r} of {files[0]} and the files after it has the types "
             f"{', '.join(sorted({str(part.dtype) for part in parts}))}. Give files with columns of one type."
         ) from error
-    for part, file in zip(parts, files, strict=True):
-        _check_exact(name, part, dtype, file)
+    if dtype.kind in "biuf":
+        parts = [exact(part, dtype, f"Column {name!r} of {file}") for part, file in zip(parts, files, strict=True)]
     if len(parts) == 1:
         return parts[0]
     masked = any(np.ma.isMaskedArray(part) for part in parts)
     return np.ma.concatenate(parts) if masked else np.concatenate(parts)
-
-
-def is_text(values: Array) -> bool:
-    return values.dtype.kind in TEXT_KINDS
-
-
-def is_number(text: Any) -> bool:
-    """Whether text, or an object, reads as a number."""
-    try:
-        float(text)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def first_text(values: Array) -> tuple[int, str]:
-    """Row and text of the first entry of a text column that is not a number; of the first entry if all are numbers."""
-    known = [(row, text) for row, text in enumerate(values.tolist()) if text is not None]
-    return next(((row, str(text)) for row, text in known if not is_number(text)), known[0] if known else (0, ""))
 
 
 def _check_all_text(name: str, parts: list[Array], files: list[str]) -> None:
@@ -146,15 +133,3 @@ def _as_missing_text(part: Array) -> Array:
     """A column without any value, which a reader takes for numbers, as missing text; others unchanged."""
     missing = part.dtype.kind == "f" and part.ndim == 1 and np.isnan(part).all()
     return np.full(len(part), None, object) if missing else part
-
-
-def _check_exact(name: str, part: Array, dtype: np.dtype[Any], file: str) -> None:
-    """Raise ValueError if integers would be rounded by the conversion to floating point."""
-    if part.dtype.kind not in "iu" or dtype.kind != "f" or not part.size:
-        return
-    largest = 1 << (np.finfo(dtype).nmant + 1)
-    if int(part.max()) > largest or int(part.min()) < -largest:
-        raise ValueError(
-            f"Column {name!r} of {file} has integers beyond {largest}, but another file has floating-point numbers or "
-            "a different sign range, so they would be rounded. Write the column with one integer type."
-        )

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import quote_names
-from valuefit.data.table import Table, first_text, is_number, is_text
+from valuefit.data.labels import first_text, is_number, is_text
+from valuefit.data.table import Table
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
@@ -79,7 +80,7 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
     return replace(table, read=read, entries=entries, notes=tuple(notes))
 
 
-def refuse_text(field: str, name: str, values: Array, table: Table) -> ValueError:
+def refuse_text(field: str, name: str | tuple[str, ...], values: Array, table: Table) -> ValueError:
     """The error for a column of text that must hold numbers; it names the first cell that is not a number."""
     row, text = first_text(values)
     return ValueError(

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.exact import concatenate
+from valuefit.data.labels import find_names
 from valuefit.data.validation import are_state_numbers, check_observations, flags, numbers, run_starts
 from valuefit.typing import Array
 
@@ -23,7 +25,9 @@ class Transitions:
     by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied;
     observations are copied only where necessary.
     `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
-    file or object the log was read from, and `names` are the names of the entries of an observation, where known.
+    file or object the log was read from, and `names` are the names of the entries of an observation, where known. If
+    the source names states or episodes by text, `state_names` and `episode_names` list the names in sorted order: entry
+    k is the name of state or episode k.
     """
 
     observations: Array
@@ -40,6 +44,8 @@ class Transitions:
     notes: tuple[str, ...] = ()
     source: str = ""
     names: tuple[str, ...] = ()
+    state_names: Array | None = None
+    episode_names: Array | None = None
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -158,9 +164,13 @@ class Transitions:
         ids, first = np.unique(self.episode, return_index=True)
         return ids[np.argsort(first)]
 
-    def select(self, episodes: int | Sequence[int] | Array) -> Transitions:
-        """All steps of these episodes, in the order of the log."""
-        wanted = np.atleast_1d(np.asarray(episodes))
+    def number_states(self, observations: Any) -> Any:
+        """Names of states as their numbers; anything else unchanged."""
+        return find_names(observations, self.state_names, "state")
+
+    def select(self, episodes: int | str | Sequence[int] | Sequence[str] | Array) -> Transitions:
+        """All steps of these episodes, by number or name, in the order of the log."""
+        wanted = np.atleast_1d(np.asarray(find_names(episodes, self.episode_names, "episode")))
         missing = np.setdiff1d(wanted, self.episode)
         if len(missing):
             raise ValueError(f"There is no episode {missing[0]} in this log.")
@@ -209,7 +219,7 @@ def _share_rows(
         next = np.full(n, -1)
         next[shared] = np.flatnonzero(shared) + 1
         next[separate] = n + np.arange(separate.sum())
-        now, rows = np.arange(n), np.concatenate([observation, after[separate]])
+        now, rows = np.arange(n), concatenate([observation, after[separate]], "observation")
     if are_state_numbers(rows):  # one row per state, not per visit
         rows, index = np.unique(rows, return_inverse=True)
         now, next = index[now], np.where(next < 0, -1, index[next])

@@ -76,7 +76,8 @@ class Evaluation:
         )
 
     def value(self, observations: Any, actions: Any = None) -> Array:
-        """Values (m,) of observations (m, ...); with state-action values optionally of the given actions (m,)."""
+        """Values (m,) of observations (m, ...) or names of states; state-action values optionally of actions (m,)."""
+        observations = self.log.number_states(observations)
         return np.asarray(self._rows(observations, actions) @ self.result.theta).ravel()
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:

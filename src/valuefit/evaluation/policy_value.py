@@ -95,7 +95,7 @@ def starts_of(
     if starts is None:
         # not `begins`, which is also True after a gap in a sliced log
         first = np.sort(np.unique(log.episode, return_index=True)[1])
-    given = np.asarray(starts) if first is None else log.observations[log.now[first]]
+    given = np.asarray(log.number_states(starts)) if first is None else log.observations[log.now[first]]
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
     rows = value_rows(fitted, values, policy, problem.d, given)

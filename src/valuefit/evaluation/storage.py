@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.atomic import refuse_existing, write_bytes
-from valuefit.data.npy import declared_bytes, entries_of, read_entry
+from valuefit.data.labels import check_names
+from valuefit.data.npy import read_arrays
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
 from valuefit.memory import memory_limit
@@ -27,6 +28,7 @@ LOG_ARRAYS = (
     "behaviour_prob",
 )  # fmt: skip
 OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob")
+NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode"}  # names of the ids in these columns, if text
 DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
 
 
@@ -55,7 +57,9 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         },
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
-    arrays |= {f"log_{name}": getattr(log, name) for name in LOG_ARRAYS if getattr(log, name) is not None}
+    arrays |= {
+        f"log_{name}": getattr(log, name) for name in (*LOG_ARRAYS, *NAME_ARRAYS) if getattr(log, name) is not None
+    }
     if stored.policy_table is not None:
         arrays["policy_table"] = stored.policy_table
     stream = io.BytesIO()
@@ -96,12 +100,7 @@ def not_an_evaluation(path: Path, error: Exception) -> ValueError:
 
 def _arrays(path: Path) -> dict[str, Array]:
     """All arrays of the file; their declared sizes are checked before they are read."""
-    with zipfile.ZipFile(path) as archive:
-        names = entries_of(archive)
-        total = sum(declared_bytes(archive, name, str(path), kinds="biufUV") for name in names)
-        if total > memory_limit():
-            raise ValueError("its arrays would take more than half of this machine's memory")
-        return {name: read_entry(archive, name) for name in names}
+    return read_arrays(path, limit=memory_limit(), kinds="biufUV")
 
 
 def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
@@ -119,6 +118,9 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
     notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
+    for name, ids in NAME_ARRAYS.items():
+        if f"log_{name}" in stored:
+            columns[name] = check_names(stored[f"log_{name}"], columns[ids])
     warnings = tuple(map(str, facts.get("warnings", ())))  # files of version 0.1 have none
     source = str(facts["source"])
     return Transitions(**columns, notes=notes, names=names, warnings=warnings, source=source)._frozen()

@@ -97,8 +97,8 @@ class FeatureTransformer(ABC):
 
             check_is_fitted(self)  # raises NotFittedError
 
-    def _check_input(self, X: Any, *, fitting: bool = False) -> Array:
-        """X as a finite float64 array (n, p); `fitting` records p, otherwise p must be the recorded one.
+    def _check_input(self, X: Any, *, fitting: bool = False, dtype: Any = np.float64) -> Array:
+        """X as a finite array (n, p) of this dtype (None: as it is); `fitting` records p, which must not change later.
 
         Valid arrays are checked here. scikit-learn checks everything else: it converts lists, compares the column
         names of data frames, and raises the errors that its users know.
@@ -109,10 +109,10 @@ class FeatureTransformer(ABC):
             if fitting:
                 self.n_features_in_ = X.shape[1]
             if X.shape[1] == self.n_features_in_:
-                return np.asarray(X, np.float64)
+                return np.asarray(X, dtype)
         from sklearn.utils.validation import validate_data
 
-        return np.asarray(validate_data(self, X, dtype=np.float64, reset=fitting))
+        return np.asarray(validate_data(self, X, dtype=dtype or number_type(X), reset=fitting))
 
     def _output(self, rows: Any, X: Any) -> Any:
         """The rows, as a data frame if `set_output` or `sklearn.set_config` requests one."""
@@ -125,6 +125,15 @@ class FeatureTransformer(ABC):
 
         frame = FunctionTransformer(lambda _: rows, feature_names_out=lambda *_: self.get_feature_names_out())
         return frame.set_output(transform=kind).transform(X)
+
+
+def number_type(X: Any) -> Any:
+    """The dtype, as scikit-learn names it, that keeps integers: "numeric" if X holds integers, else float64."""
+    try:
+        kind = np.asarray(X).dtype.kind
+    except ValueError:  # rows of different lengths
+        kind = "O"
+    return "numeric" if kind in "iu" else np.float64
 
 
 def has_fitted_attributes(transformer: Any) -> bool:

@@ -1,5 +1,6 @@
 """JSON Lines: steps and batches, missing keys, nested objects, and every malformed line one sentence."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -41,6 +42,16 @@ def test_a_folder_of_rllib_is_one_log_in_which_episodes_continue_across_workers_
     assert any("'dones' is treated as terminated" in note for note in log.notes)
 
 
+def test_episode_ids_of_newer_versions_of_rllib_are_text(tmp_path):
+    path = rllib(COLUMNS, tmp_path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["eps_id"] = [f"{number:032x}" for number in line["eps_id"]]
+    log = load_text("".join(json.dumps(line) + "\n" for line in lines), tmp_path, "output.json")
+    assert_same_log(dataclasses.replace(log, episode_names=None), expected())
+    assert log.episode_names[3] == f"{3:032x}"
+
+
 def test_the_logarithm_alone_gives_the_behaviour_probability(tmp_path):
     path = rllib(COLUMNS, tmp_path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -77,6 +88,16 @@ def test_integers_stay_exact(tmp_path):
     lines = [{"obs": state, "reward": 1, "done": True} for state in large]
     log = load_text("".join(json.dumps(line) + "\n" for line in lines), tmp_path)
     assert log.observations.tolist() == large
+
+
+def test_missing_integers_stay_exact(tmp_path):
+    large = 2**60 + 1
+    lines = [
+        {"episode": 0, "obs": large, "next_obs": large + 3, "reward": 1, "done": False},
+        {"episode": 0, "obs": large + 3, "next_obs": None, "reward": 1, "done": True},
+    ]
+    log = load_text("".join(json.dumps(line) + "\n" for line in lines), tmp_path)
+    assert log.observations.tolist() == [large, large + 3]
 
 
 def test_a_byte_order_mark_is_accepted(tmp_path):

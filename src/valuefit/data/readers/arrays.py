@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from valuefit.data.columns import match_columns
+from valuefit.data.readers.arrow import to_array
 from valuefit.data.table import Table
-from valuefit.extras import said
+from valuefit.extras import need, translated
 from valuefit.typing import Array
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """A column of a data frame."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
 def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Table:
@@ -18,12 +26,15 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
     where = "the dict"
 
     def read(name: str) -> Array:
-        try:
-            return np.asarray(source[name])
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"Column {name!r} of {where} is not an array: {said(error)}. Give rows of equal shape, one per step."
-            ) from error
+        values = source[name]
+        if isinstance(values, np.ma.MaskedArray):
+            return values
+        with translated(f"Column {name!r} of {where} is not an array", "Give rows of equal shape, one per step."):
+            array = np.asarray(values)
+            if array.dtype.hasobject and isinstance(values, ArrowStream):  # nullable types of pandas
+                pyarrow = need("pyarrow", "files", f"Reading a {type(values).__name__}")
+                return to_array(name, pyarrow.chunked_array(values), where)
+            return array
 
     matched = match_columns([name for name in source if isinstance(name, str)], columns, where)
     return Table(matched, read, where)

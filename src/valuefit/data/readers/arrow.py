@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.table import Table
-from valuefit.extras import need, said
+from valuefit.extras import need, said, translated
 from valuefit.typing import Array
 
 
@@ -36,7 +36,7 @@ def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Ta
     check_unique_names(table.column_names, where)
     matched = match_columns(table.column_names, columns, where)
     for name in columns_to_read(matched):
-        check_numeric_type(name, table.schema.field(name).type, where)
+        check_type(name, table.schema.field(name).type, where)
     return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
@@ -47,46 +47,71 @@ def check_unique_names(names: Sequence[str], where: str) -> None:
         raise ValueError(f"{where} has more than one column {repeated[:60]!r}. Rename them.")
 
 
-def check_numeric_type(name: str, kind: Any, where: str) -> None:
-    """Raise ValueError if an Arrow type is neither numeric, lists of numbers nor text; called before it is read."""
+def check_type(name: str, kind: Any, where: str) -> None:
+    """Raise ValueError unless an Arrow type is text, numbers or lists of numbers; called before the column is read."""
     types = need("pyarrow", "files", "Reading a table").types
-    inner = kind
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        inner = kind.value_type
+    inner = kind.value_type if is_list(kind) else kind
     if types.is_dictionary(inner):
         inner = inner.value_type
-        kind = inner if types.is_dictionary(kind) else kind
-    numeric = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal, types.is_null
-    if not any(test(inner) for test in numeric) and not (inner is kind and _is_text(kind)):
+    allowed = [types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null]
+    if not is_list(kind):
+        allowed += [types.is_timestamp, types.is_date, types.is_time, types.is_duration, is_string]
+    if not any(test(inner) for test in allowed):
         raise ValueError(
             f"Column {name!r} of {where} holds {str(kind)[:60]}, not numbers. Convert it (number the categories), or "
             "name another column with columns=."
         )
 
 
-def _is_text(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is lists of values."""
+    types = need("pyarrow", "files", "Reading a table").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_string(kind: Any) -> bool:
+    """Whether an Arrow type is text."""
     types = need("pyarrow", "files", "Reading a table").types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def to_array(name: str, column: Any, where: str) -> Array:
-    """An Arrow column as an array: missing numbers become NaN; text becomes objects, None where it is missing."""
+    """An Arrow column as an array: missing integers are masked, missing floats NaN, and missing text is None."""
+    with translated(f"Column {name!r} of {where} cannot be read", "Write it again."):
+        column.validate(full=True)  # buffers of a damaged file may be shorter than they declare
+        kind = column.type
+        lists = _list_lengths(column) if is_list(kind) else set()
+        if len(lists) <= 1:
+            return _list_column(column, *lists) if is_list(kind) else _plain_column(column)
+    one, other = sorted(lists)[:2]
+    raise ValueError(
+        f"The lists in column {name!r} of {where} differ in length ({one} and {other}). Give every step the same "
+        "number of entries."
+    )
+
+
+def _plain_column(column: Any) -> Array:
+    """A column of scalars."""
     pyarrow = need("pyarrow", "files", "Reading a table")
-    types, kind = pyarrow.types, column.type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _list_column(name, column, where)
-    if types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if _is_text(kind):
-        return np.concatenate([_texts(chunk) for chunk in column.chunks] or [np.zeros(0, object)])
-    if types.is_decimal(kind) or types.is_null(kind):
-        column = column.cast(pyarrow.float64())
-    elif types.is_boolean(kind) and column.null_count:
-        column = column.cast(pyarrow.uint8())
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+    types = pyarrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_string(column.type):
         chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
-        return np.concatenate([_numbers(chunk) for chunk in chunks] or [np.zeros(0)])
-    return np.asarray(column.to_numpy())
+        return np.concatenate([_texts(chunk) for chunk in chunks] or [np.zeros(0, object)])
+    if types.is_null(column.type):
+        column = column.cast(pyarrow.float64())
+    elif types.is_decimal(column.type):  # decimal fractions become the nearest float, as in text
+        column = column.cast(pyarrow.float64() if column.type.scale > 0 else pyarrow.int64())
+    time = types.is_temporal(column.type)
+    if time:
+        column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
+    chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
+    masked = column.null_count > 0 and not types.is_floating(column.type)
+    values = (np.ma.concatenate if masked else np.concatenate)([_numbers(chunk) for chunk in chunks] or [np.zeros(0)])
+    if time:
+        values = np.ma.filled(values.astype(np.int64), np.iinfo(np.int64).min).view("M8[us]")  # the minimum is NaT
+    return values
 
 
 def _numbers(chunk: Any) -> Array:
@@ -94,44 +119,42 @@ def _numbers(chunk: Any) -> Array:
     valid, data = chunk.buffers()
     here = slice(chunk.offset, chunk.offset + len(chunk))
     if str(chunk.type) == "bool":
-        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[here].astype(bool)
-    values = np.frombuffer(data, chunk.type.to_pandas_dtype())[here]
+        values = _bits(data, here)
+    else:
+        values = np.frombuffer(data or b"", chunk.type.to_pandas_dtype())[here]
     if not chunk.null_count:
         return values
-    known = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[here].astype(bool)
-    return np.where(known, values, np.nan)
+    known = _bits(valid, here)
+    return np.where(known, values, np.nan) if values.dtype.kind == "f" else np.ma.array(values, mask=~known)
 
 
 def _texts(chunk: Any) -> Array:
     """Text as objects; equal texts share one object, which saves memory."""
     encoded = chunk.dictionary_encode()
     words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    return np.asarray(words[encoded.indices.fill_null(len(words) - 1).to_numpy()])
+    return np.asarray(words[_numbers(encoded.indices.fill_null(len(words) - 1))])
 
 
-def _list_column(name: str, column: Any, where: str) -> Array:
-    """A column of lists of equal length as a matrix, with a row of NaN where a list is missing."""
+def _bits(buffer: Any, here: slice) -> Array:
+    return np.unpackbits(np.frombuffer(buffer or b"", np.uint8), bitorder="little")[here].astype(bool)
+
+
+def _list_lengths(column: Any) -> set[int]:
+    """The distinct lengths of the lists that are not missing."""
     compute = need("pyarrow.compute", "files", "Reading a table")
-    blocks, present, width = [], [], None
-    for chunk in column.chunks:
-        valid = chunk.drop_null()
-        present.append(np.asarray(chunk.is_valid()))
-        if len(valid) == 0:
-            continue
-        lengths = compute.unique(compute.list_value_length(valid)).to_pylist()
-        width = lengths[0] if width is None else width
-        if lengths != [width]:
-            other = next(length for length in lengths if length != width)
-            raise ValueError(
-                f"The lists in column {name!r} of {where} differ in length ({width} and {other}). Give every step the "
-                "same number of entries."
-            )
-        blocks.append(to_array(name, compute.list_flatten(valid), where).reshape(len(valid), width))
-    if not blocks:
-        return np.full((len(column), 1), np.nan)
-    values, valid_rows = np.concatenate(blocks), np.concatenate(present)
-    if valid_rows.all():
+    return {length for length in compute.unique(compute.list_value_length(column)).to_pylist() if length is not None}
+
+
+def _list_column(column: Any, width: int = 1) -> Array:
+    """A column of lists of this length as a matrix; the entries of a missing list are missing."""
+    compute = need("pyarrow.compute", "files", "Reading a table")
+    present = np.concatenate([np.asarray(chunk.is_valid()) for chunk in column.chunks] or [np.zeros(0, bool)])
+    values = _plain_column(compute.list_flatten(column.drop_null())).reshape(int(present.sum()), width)
+    if present.all():
         return values
-    filled = np.full((len(valid_rows), width or 0), np.nan)
-    filled[valid_rows] = values
+    if values.dtype.kind == "f":
+        filled = np.full((len(present), width), np.nan, values.dtype)
+    else:
+        filled = np.ma.masked_all((len(present), width), values.dtype)
+    filled[present] = values
     return filled

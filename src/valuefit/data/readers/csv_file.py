@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import csv
+import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,48 +12,85 @@ from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.files import open_file
 from valuefit.data.readers.arrow import check_unique_names, to_array
 from valuefit.data.table import Table
-from valuefit.extras import need, said
+from valuefit.extras import need, translated
 from valuefit.memory import check_size
 
+INTEGER_FIELDS = ("episode", "step", "obs", "next_obs", "action")  # in which integers may be ids
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 
 
 def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a CSV file; only the matched columns are converted."""
-    arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
-    pyarrow = need("pyarrow", "files", "Reading CSV")
     where = str(path)
     names, delimiter = _header(path)
     check_unique_names(names, where)
     matched = match_columns(names, columns, where)
     wanted = columns_to_read(matched)
     _check_lines(path, 8 * len(wanted), limit)
-    try:
-        with open_file(path) as stream:  # a stream, because pyarrow would decompress a file by its extension
-            table = arrow_csv.read_csv(
-                stream,
-                parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
-                convert_options=arrow_csv.ConvertOptions(include_columns=wanted, strings_can_be_null=True),
-            )
-    except pyarrow.ArrowException as error:
-        raise ValueError(f"{where} cannot be read as CSV: {said(error)}. Correct that line.") from error
-
+    table = _read_columns(path, delimiter, wanted)
+    for name in columns_to_read({field: matched[field] for field in INTEGER_FIELDS if field in matched}):
+        if _has_rounded_integers(table[name]):
+            text = _read_columns(path, delimiter, [name], text=True)[name]
+            table = table.set_column(table.column_names.index(name), name, _integers(text, table[name]))
     return Table(matched, lambda name: to_array(name, table[name], where), where)
+
+
+def _read_columns(path: Path, delimiter: str, wanted: list[str], *, text: bool = False) -> Any:
+    """A pyarrow.Table of these columns, with inferred types or as text."""
+    pyarrow = need("pyarrow", "files", "Reading CSV")
+    arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
+    # a stream, because pyarrow would decompress a file by its extension
+    with translated(f"{path} cannot be read as CSV", "Correct that line."), open_file(path) as stream:
+        return arrow_csv.read_csv(
+            stream,
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=wanted,
+                strings_can_be_null=True,
+                column_types=dict.fromkeys(wanted, pyarrow.string()) if text else None,
+            ),
+        )
+
+
+def _has_rounded_integers(column: Any) -> bool:
+    """Whether a column that was read as floats has numbers beyond 2^53: integers of more than 63 bits are read so."""
+    pyarrow = need("pyarrow", "files", "Reading CSV")
+    compute = need("pyarrow.compute", "files", "Reading CSV")
+    if not pyarrow.types.is_floating(column.type):
+        return False
+    return bool(compute.any(compute.greater_equal(compute.abs(column), 2.0**53)).as_py())
+
+
+def _integers(text: Any, column: Any) -> Any:
+    """The text as unsigned integers, or as it is if some have more than 64 bits; `column` if not all are integers."""
+    pyarrow = need("pyarrow", "files", "Reading CSV")
+    compute = need("pyarrow.compute", "files", "Reading CSV")
+    if not compute.all(compute.match_substring_regex(text, r"^[+-]?[0-9]+$")).as_py():
+        return column
+    try:
+        return text.cast(pyarrow.uint64())
+    except pyarrow.ArrowInvalid:
+        return text
 
 
 def _header(path: Path) -> tuple[list[str], str]:
     """Column names and the delimiter."""
     with open_file(path) as stream:
-        line = stream.readline(MAX_HEADER_BYTES)
+        start = stream.read(MAX_HEADER_BYTES)
+    line = re.split(rb"[\r\n]", start, maxsplit=1)[0]  # a line ends with \n, \r\n or, on old Macs, \r
     try:
-        text = line.decode("utf-8-sig").rstrip("\r\n")
+        text = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"The first line of {path} is not UTF-8 text, so it is not a CSV header.") from error
     if not text or len(line) == MAX_HEADER_BYTES:
         raise ValueError(f"{path} has no header line. Write the column names in its first line.")
     delimiter = max((",", ";", "\t"), key=text.count)
-    names = next(csv.reader([text], delimiter=delimiter))
+    arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
+    with translated(f"The first line of {path} cannot be read as column names", "Correct it."):
+        parse = arrow_csv.ParseOptions(delimiter=delimiter)
+        read = arrow_csv.ReadOptions(block_size=MAX_HEADER_BYTES + 2)
+        names = arrow_csv.read_csv(io.BytesIO(line + b"\n"), read, parse).column_names
     return names, delimiter
 
 
@@ -64,7 +102,7 @@ def _check_lines(path: Path, row_bytes: int, limit: int) -> None:
     lines, line_bytes = 1, 0
     with open_file(path) as stream:
         while block := stream.read(BLOCK_BYTES):
-            found = block.count(b"\n") or block.count(b"\r")
+            found = max(block.count(b"\n"), block.count(b"\r"))
             lines, line_bytes = lines + found, 0 if found else line_bytes + len(block)
             check_size(row_bytes * lines, limit, str(path))
             if line_bytes > MAX_LINE_BYTES:

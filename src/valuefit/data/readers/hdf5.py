@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.table import Table
-from valuefit.extras import need, said
+from valuefit.extras import need, translated
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
@@ -25,87 +27,91 @@ def read_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> T
     """
     where = str(path)
     with open_hdf5(path) as file:
-        matched = match_columns(dataset_paths(file), columns, where)
+        matched = match_columns(dataset_paths(file, where), columns, where)
         found = {name: find_dataset(file, name, where) for name in columns_to_read(matched)}
-        check_size(sum(dataset_bytes(dataset) for dataset in found.values()), limit, where)
-        arrays = {name: read_dataset(dataset, where) for name, dataset in found.items()}
+        check_size(sum(dataset_bytes(name, dataset, where) for name, dataset in found.items()), limit, where)
+        arrays = {name: read_dataset(name, dataset, where) for name, dataset in found.items()}
     return Table(matched, arrays.__getitem__, where)
 
 
 def open_hdf5(path: Path) -> Any:
     """Open a file for reading."""
     h5py = need("h5py", "files", "Reading HDF5")
-    try:
+    with translated(f"{path} is not an HDF5 file, or it is damaged", "Write it again."):
         return h5py.File(path, "r")
-    except OSError as error:
-        raise ValueError(f"{path} is not an HDF5 file, or it is damaged ({said(error)}). Write it again.") from error
 
 
-def dataset_paths(group: Any) -> list[str]:
+def damaged(name: str, where: str) -> AbstractContextManager[None]:
+    """Raise any error of h5py as a ValueError that names the dataset or group and the file."""
+    return translated(f"{name!r} in {where} cannot be read", "Write the file again.")
+
+
+def dataset_paths(group: Any, where: str) -> list[str]:
     """Paths of the datasets in a group and its subgroups; links are listed but not followed."""
     h5py = need("h5py", "files", "Reading HDF5")
     found: list[str] = []
     visited = set()  # addresses of groups: a group may contain itself
     pending = [(group, "")]
-    while pending:
+    while pending and len(found) + len(pending) <= MAX_DATASETS:
         parent, prefix = pending.pop()
-        address = h5py.h5o.get_info(parent.id).addr
-        if address in visited:
-            continue
-        visited.add(address)
-        for name in parent:
-            inside = isinstance(parent.get(name, getlink=True), h5py.HardLink)
-            if inside and parent.get(name, getclass=True) is h5py.Group:
-                pending.append((parent[name], f"{prefix}{name}/"))
-            else:
-                found.append(prefix + name)
-        if len(found) + len(pending) > MAX_DATASETS:
-            raise ValueError(
-                f"{group.file.filename} holds more than {MAX_DATASETS} arrays, so it is not a log of steps."
-            )
+        with damaged(prefix or "/", where):
+            address = h5py.h5o.get_info(parent.id).addr
+            if address in visited:
+                continue
+            visited.add(address)
+            for name in parent:
+                inside = isinstance(parent.get(name, getlink=True), h5py.HardLink)
+                if inside and parent.get(name, getclass=True) is h5py.Group:
+                    pending.append((parent[name], f"{prefix}{name}/"))
+                else:
+                    found.append(prefix + name)
+    if len(found) + len(pending) > MAX_DATASETS:
+        raise ValueError(f"{where} holds more than {MAX_DATASETS} arrays, so it is not a log of steps.")
     return found
 
 
 def find_dataset(group: Any, name: str, where: str) -> Any:
-    """The numeric dataset at a path; raises ValueError if any part of the path or of its data is outside the file."""
+    """The dataset of numbers or text at a path; raises ValueError if any of it is outside the file."""
+    with damaged(name, where):
+        found, refusal = _look_up(group, name)
+    if refusal:
+        raise ValueError(f"{name!r} in {where} {refusal}")
+    return found
+
+
+def _look_up(group: Any, name: str) -> tuple[Any, str]:
+    """The object at a path, and why it is not read, if so: a sentence without its subject."""
     h5py = need("h5py", "files", "Reading HDF5")
     found = group
     for part in name.split("/"):
         link = found.get(part, getlink=True) if isinstance(found, h5py.Group) and part else None
         if isinstance(link, h5py.ExternalLink | h5py.SoftLink):
-            raise ValueError(
-                f"{name!r} in {where} is a link, which may point to another file; valuefit does not follow links. Copy "
-                "the data into the file."
+            return None, (
+                "is a link, which may point to another file; valuefit does not follow links. Copy the data into the "
+                "file."
             )
         if link is None:
-            raise ValueError(f"{where} has no dataset {name!r}.")
+            return None, "does not exist."
         found = found[part]
     if not isinstance(found, h5py.Dataset) or found.shape is None:
-        raise ValueError(f"{name!r} in {where} is not an array of numbers.")
+        return None, "is not an array of numbers."
     if found.external is not None or found.is_virtual:
         kind = "a virtual dataset, which may refer to other files" if found.is_virtual else "stored in another file"
-        raise ValueError(
-            f"{name!r} in {where} is {kind}; valuefit does not open other files. Copy the data into the file."
-        )
-    if found.dtype.hasobject or found.dtype.kind not in "biuf":
-        raise ValueError(
-            f"Column {name!r} of {where} holds {'text' if found.dtype.hasobject else found.dtype}, not numbers. "
-            "Convert it, or name another with columns=."
-        )
-    return found
+        return None, f"is {kind}; valuefit does not open other files. Copy the data into the file."
+    if h5py.check_string_dtype(found.dtype) is None and (found.dtype.hasobject or found.dtype.kind not in "biuf"):
+        return None, f"holds {str(found.dtype)[:60]}, not numbers. Convert it, or name another with columns=."
+    return found, ""
 
 
-def dataset_bytes(dataset: Any) -> int:
+def dataset_bytes(name: str, dataset: Any, where: str) -> int:
     """Bytes needed to read a dataset: those of its declared shape, or of one chunk if that is larger."""
-    chunk = int(np.prod(dataset.chunks, dtype=object)) if dataset.chunks else 0
-    return int(dataset.dtype.itemsize) * max(int(np.prod(dataset.shape, dtype=object)), chunk)
+    with damaged(name, where):
+        chunk = math.prod(map(int, dataset.chunks)) if dataset.chunks else 0
+        return int(dataset.dtype.itemsize) * max(math.prod(map(int, dataset.shape)), chunk)
 
 
-def read_dataset(dataset: Any, where: str) -> Array:
-    """A dataset as an array."""
-    try:
-        return np.asarray(dataset[()])
-    except (OSError, RuntimeError) as error:
-        raise ValueError(
-            f"{dataset.name!r} in {where} cannot be read ({said(error)}). Write the file again."
-        ) from error
+def read_dataset(name: str, dataset: Any, where: str) -> Array:
+    """A dataset as an array; text as an array of objects."""
+    with damaged(name, where):
+        text = dataset.dtype.kind in "OS"
+        return np.asarray(dataset.asstr()[()] if text else dataset[()])

@@ -11,6 +11,7 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.files import open_file
+from valuefit.data.labels import is_text
 from valuefit.data.table import Table, concatenate
 from valuefit.data.text import refuse_packed
 from valuefit.extras import said
@@ -164,10 +165,16 @@ class _Pieces:
 
 
 def _join(name: str, parts: list[Array], places: list[str]) -> Array:
-    """One array of the pieces of a column; a piece without any value takes the shape of the others."""
-    shape = next((part.shape[1:] for part in parts if not _is_missing(part)), ())
-    parts = [np.full((len(part), *shape), np.nan) if shape and _is_missing(part) else part for part in parts]
+    """One array of the pieces of a column; a piece without any value takes the shape and the type of the others."""
+    like = next((part for part in parts if not _is_missing(part)), None)
+    if like is not None and not is_text(like):
+        parts = [_missing((len(part), *like.shape[1:]), like.dtype) if _is_missing(part) else part for part in parts]
     return concatenate(name, parts, places)
+
+
+def _missing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Missing numbers: NaN, or masked integers."""
+    return np.full(shape, np.nan, dtype) if dtype.kind == "f" else np.ma.masked_all(shape, dtype)
 
 
 def _is_missing(part: Array) -> bool:
@@ -175,7 +182,7 @@ def _is_missing(part: Array) -> bool:
 
 
 def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Array:
-    """Numbers, or text as objects, one entry per step; null is NaN among numbers and None among text."""
+    """Numbers, or text as objects, one entry per step; null is NaN, masked among integers, or None among text."""
     known = [value for value in values if value is not None]
     if not known:
         return np.full(len(values), np.nan)
@@ -187,7 +194,7 @@ def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Arr
             array = array.astype(np.float64)  # null inside lists, or integers of more than 64 bits
     except (ValueError, OverflowError):  # lists of different length, or integers beyond floating point
         array = np.zeros(0, object)
-    if array.dtype.kind not in "biuf" or not _is_exact(known, array, all_known=len(known) == len(values)):
+    if array.dtype.kind not in "biuf" or not _is_exact(known, array):
         row = _first_odd(values)
         raise ValueError(
             f"Column {name!r} of {where} differs from the lines before, or is not exact in floating point, at line "
@@ -195,14 +202,14 @@ def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Arr
         )
     if len(known) == len(values):
         return array
-    filled = np.full((len(values), *array.shape[1:]), np.nan)
+    filled = _missing((len(values), *array.shape[1:]), array.dtype)
     filled[[value is not None for value in values]] = array
     return filled
 
 
-def _is_exact(known: list[Any], array: Array, *, all_known: bool) -> bool:
-    """Whether floating point represents the integers among `known`, where it has to."""
-    if (array.dtype.kind != "f" and all_known) or not array.size or np.nanmax(np.abs(array), initial=0) < LARGEST_EXACT:
+def _is_exact(known: list[Any], array: Array) -> bool:
+    """Whether an array of floats represents the integers among `known`."""
+    if array.dtype.kind != "f" or np.nanmax(np.abs(array), initial=0) < LARGEST_EXACT:
         return True
     return all(_is_exact_float(leaf) for leaf in np.array(known, dtype=object).flat)
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
-from valuefit.data.readers.hdf5 import dataset_bytes, dataset_paths, find_dataset, open_hdf5, read_dataset
+from valuefit.data.exact import concatenate
+from valuefit.data.readers.hdf5 import damaged, dataset_bytes, dataset_paths, find_dataset, open_hdf5, read_dataset
 from valuefit.data.table import Table
-from valuefit.extras import said
+from valuefit.extras import translated
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
@@ -59,11 +60,12 @@ def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) ->
     if not file.is_file():
         raise ValueError(f"{where} has no {file.name}: the Minari dataset is incomplete. Download it again.")
     with open_hdf5(file) as content:
-        groups = {int(match[1]): name for name in content if (match := EPISODE_NAME.fullmatch(name))}
+        with damaged("/", where):
+            groups = {int(match[1]): name for name in content if (match := EPISODE_NAME.fullmatch(name))}
         order = sorted(groups)  # by number: as text, episode_10 would sort before episode_2
         if not order:
             raise ValueError(f"{where} contains no episodes.")
-        matched = match_columns(dataset_paths(_group(content, groups[order[0]], where)), columns, where)
+        matched = match_columns(dataset_paths(_group(content, groups[order[0]], where), where), columns, where)
         if "next_obs" in matched or "episode" in matched:
             raise ValueError(
                 "Minari datasets define their own next observations and episodes. Do not map them in columns."
@@ -71,17 +73,18 @@ def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) ->
         episodes, size = [], 0
         for number in order:
             group = _group(content, groups[number], where)
-            found = {name: find_dataset(group, name, where) for name in columns_to_read(matched)}
-            size += sum(dataset_bytes(dataset) for dataset in found.values())
+            place = f"{groups[number]} of {where}"
+            found = {name: find_dataset(group, name, place) for name in columns_to_read(matched)}
+            size += sum(dataset_bytes(name, dataset, place) for name, dataset in found.items())
             check_size(size, limit, where)
             if matched["obs"] == "observations" and shape not in (None, found["observations"].shape[1:]):
                 raise ValueError(
                     f"The observations of {where} are images stored as JPEG. Store features of them instead, or "
                     "write the dataset with jpeg_encoding=False."
                 )
-            arrays = {name: read_dataset(dataset, where) for name, dataset in found.items()}
+            arrays = {name: read_dataset(name, dataset, place) for name, dataset in found.items()}
             episodes.append(_episode_columns(number, arrays, matched, where))
-    table = {name: np.concatenate([episode[name] for episode in episodes]) for name in episodes[0]}
+    table = {name: concatenate([episode[name] for episode in episodes], f"{name!r} of {where}") for name in episodes[0]}
     obs = matched["obs"]
     complete: ColumnMap = {**matched, "episode": "<episode>"}
     complete["next_obs"] = f"next {obs}" if isinstance(obs, str) else tuple(f"next {name}" for name in obs)
@@ -111,28 +114,26 @@ def _episode_columns(number: int, arrays: dict[str, Array], matched: ColumnMap, 
 
 def _group(content: Any, name: str, where: str) -> Any:
     """The group of an episode; raises ValueError if it is a link."""
-    link = content.get(name, getlink=True)
-    if type(link).__name__ != "HardLink" or type(content[name]).__name__ != "Group":
+    with damaged(name, where):
+        link = content.get(name, getlink=True)
+        group = content[name] if type(link).__name__ == "HardLink" else None
+    if type(group).__name__ != "Group":
         raise ValueError(
             f"{name!r} in {where} is a link or not a group; valuefit does not follow links. Copy the data into the "
             "file."
         )
-    return content[name]
+    return group
 
 
 def _observation_shape(folder: Path, where: str) -> tuple[int, ...] | None:
     """Shape of an observation by the metadata; None if it is missing or the observation is not an array."""
     with open(folder / "metadata.json", "rb") as stream:
         text = stream.read(MAX_MINARI_METADATA_BYTES + 1)
-    try:
+    with translated(f"metadata.json of {where} is not valid Minari metadata", "Download the dataset again."):
         metadata = dict(json.loads(text)) if len(text) <= MAX_MINARI_METADATA_BYTES else {}
         kind = metadata.get("data_format", "hdf5")
         space = json.loads(metadata.get("observation_space", "{}"))
         shape = tuple(int(length) for length in space["shape"]) if space.get("type") == "Box" else None
-    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"metadata.json of {where} is not valid Minari metadata ({said(error)}). Download the dataset again."
-        ) from error
     if kind != "hdf5":
         raise ValueError(
             f"{where} is stored as {str(kind)[:20]!r}; valuefit reads only Minari's format 'hdf5'. Write it again "

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
-from valuefit.data.npy import read_header
+from valuefit.data.labels import check_names
+from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations, numbers
 from valuefit.extras import said
@@ -26,6 +26,7 @@ REQUIRED_ARRAYS = {
     "begins": "b",
 }  # fmt: skip
 OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f"}
+NAME_ARRAYS = ("state_names", "episode_names")  # text, in sorted order, where ids are text
 
 
 def is_native(path: Path) -> bool:
@@ -34,7 +35,10 @@ def is_native(path: Path) -> bool:
 
 def file_names() -> set[str]:
     """Names of the files that a native folder may contain."""
-    return {METADATA_FILE, *(f"{name}.npy" for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS))}
+    return {
+        METADATA_FILE,
+        *(f"{name}.npy" for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS)),
+    }
 
 
 def read_native(path: Path, *, limit: int) -> Transitions:
@@ -43,27 +47,25 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     optional = {name: kinds for name, kinds in OPTIONAL_ARRAYS.items() if (path / f"{name}.npy").is_file()}
     names = {**REQUIRED_ARRAYS, **optional}
     headers = {name: _header(path, name) for name in names}
-    check_size(
-        sum(dtype.itemsize * int(np.prod(shape, dtype=object)) for shape, dtype in headers.values()), limit, str(path)
-    )
+    check_size(sum(header.bytes for header in headers.values()), limit, str(path))
     n = metadata["steps"]
     table: dict[str, Any] = {}
     for name, kinds in names.items():
-        shape, dtype = headers[name]
+        shape, _, dtype = headers[name]
         if dtype.kind not in kinds or shape[:1] != (n,) or (len(shape) > 1 and name != "action"):
             raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {n} steps")
         table[name] = np.array(_memory_map(path, name))
     observations = _memory_map(path, "observations")
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     check_observations(f"observations.npy of {path}", observations)
-    log = Transitions(observations=observations, **table)
+    log = Transitions(observations=observations, **table, **_read_names(path, observations, table["episode"], limit))
     texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
     return replace(log, **texts, source=str(path))._frozen()
 
 
 def write_native(path: Path, log: Transitions) -> None:
     """Write a log into an empty folder."""
-    for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS):
+    for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS):
         values = getattr(log, name)
         if values is not None:
             np.save(path / f"{name}.npy", values, allow_pickle=False)
@@ -94,23 +96,36 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return {"steps": metadata["steps"], **{key: tuple(texts) for key, texts in strings.items()}}
 
 
-def _header(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    file = path / f"{name}.npy"
-    if not file.is_file():
-        raise _damaged(path, f"{name}.npy is missing")
-    with open(file, "rb") as stream:
-        shape, dtype = read_header(stream, str(file))
-    return shape, dtype
+def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> dict[str, Any]:
+    """Names of states and episodes, if the folder has them."""
+    found = {}
+    for name, ids in (("state_names", observations), ("episode_names", episode)):
+        if not (path / f"{name}.npy").is_file():
+            continue
+        names = map_array(path / f"{name}.npy", kinds="U")
+        check_size(names.nbytes, limit, str(path))
+        try:
+            found[name] = check_names(np.array(names), ids)
+        except ValueError as error:
+            raise _damaged(path, f"{name}.npy {said(error)}") from error
+    return found
+
+
+def _header(path: Path, name: str) -> Header:
+    with open(_file(path, name), "rb") as stream:
+        return read_header(stream, str(path / f"{name}.npy"))
 
 
 def _memory_map(path: Path, name: str) -> Array:
-    _header(path, name)
-    try:
-        array = npy.open_memmap(path / f"{name}.npy", mode="r")
-    except (ValueError, OSError, OverflowError) as error:
-        raise _damaged(path, f"{name}.npy: {said(error)}") from error
-    view = np.asarray(array)  # still memory-mapped, but an ndarray, which compiled code accepts
+    view = np.asarray(map_array(_file(path, name)))  # still memory-mapped, but an ndarray, which compiled code accepts
     return view if view.dtype.isnative else view.astype(view.dtype.newbyteorder("="))
+
+
+def _file(path: Path, name: str) -> Path:
+    file = path / f"{name}.npy"
+    if not file.is_file():
+        raise _damaged(path, f"{file.name} is missing")
+    return file
 
 
 def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:

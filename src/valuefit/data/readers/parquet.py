@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import check_numeric_type, check_unique_names, match_table
+from valuefit.data.readers.arrow import check_type, check_unique_names, is_list, match_table
 from valuefit.data.table import Table
-from valuefit.extras import need, said
+from valuefit.extras import need, translated
 from valuefit.memory import check_size
 
+NAMES_KEY = "valuefit names"  # of the metadata of the schema
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
 def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a Parquet file; only the matched columns are read."""
-    pyarrow = need("pyarrow", "files", "Reading Parquet")
     parquet = need("pyarrow.parquet", "files", "Reading Parquet")
     where = str(path)
-    try:
-        with parquet.ParquetFile(path) as file:
+    with _damaged(where):
+        file = parquet.ParquetFile(path)
+    with file:
+        with _damaged(where):
             schema = file.schema_arrow
-            check_unique_names(schema.names, where)
-            wanted = columns_to_read(match_columns(schema.names, columns, where))
-            for name in wanted:
-                check_numeric_type(name, schema.field(name).type, where)
+        check_unique_names(schema.names, where)
+        wanted = columns_to_read(match_columns(schema.names, columns, where))
+        for name in wanted:
+            check_type(name, schema.field(name).type, where)
+        with _damaged(where):
             sizes = _row_group_bytes(file, wanted)
-            check_size(sum(sizes), limit, where)
-            pieces, size = [], 0
-            for groups in _batches(sizes):  # not all at once, because the declared sizes may be wrong
-                pieces.append(file.read_row_groups(groups, columns=wanted))
-                size += pieces[-1].nbytes
-                check_size(size, limit, where)
-            table = pyarrow.concat_tables(pieces) if pieces else schema.empty_table().select(wanted)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{where} cannot be read as Parquet: {said(error)}. Write it again.") from error
-    return match_table(table, columns, where)
+        check_size(sum(sizes), limit, where)
+        table = _read_row_groups(file, wanted, sizes, limit, where)
+    return replace(match_table(table, columns, where), known=_stored_names(schema, where))
+
+
+def _damaged(where: str) -> AbstractContextManager[None]:
+    return translated(f"{where} cannot be read as Parquet", "Write it again.")
 
 
 def _row_group_bytes(file: Any, wanted: list[str]) -> list[int]:
     """Declared bytes of the wanted columns in each row group, by number of values: sizes on disk are compressed."""
-    leaves = [file.schema.column(index).path for index in range(len(file.schema))]
-    nested = tuple(f"{name}." for name in wanted)  # the path of the numbers in a list column starts with its name
-    indices = [index for index, leaf in enumerate(leaves) if leaf in wanted or leaf.startswith(nested)]
     groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
-    return [8 * sum(max(group.column(index).num_values, group.num_rows) for index in indices) for group in groups]
+    lists = [name for name in wanted if is_list(file.schema_arrow.field(name).type)]
+    sizes = [8 * (len(wanted) - len(lists)) * group.num_rows for group in groups]
+    if lists:
+        file.scan_contents(lists)  # raises errors of damaged columns, at which `RowGroup.column` ends the process
+        leaves = [file.schema.column(index).path for index in range(len(file.schema))]
+        nested = tuple(f"{name}." for name in lists)  # the path of the numbers in a list column starts with its name
+        indices = [index for index, leaf in enumerate(leaves) if leaf.startswith(nested)]
+        for number, group in enumerate(groups):
+            sizes[number] += 8 * sum(group.column(index).num_values for index in indices)
+    return sizes
+
+
+def _read_row_groups(file: Any, wanted: list[str], sizes: list[int], limit: int, where: str) -> Any:
+    """The wanted columns as a pyarrow.Table; not all at once, because the declared sizes may be wrong."""
+    pyarrow = need("pyarrow", "files", "Reading Parquet")
+    pieces, size = [], 0
+    for groups in _batches(sizes):
+        with _damaged(where):
+            pieces.append(file.read_row_groups(groups, columns=wanted))
+        size += pieces[-1].nbytes
+        check_size(size, limit, where)
+    with _damaged(where):
+        return pyarrow.concat_tables(pieces) if pieces else file.schema_arrow.empty_table().select(wanted)
 
 
 def _batches(sizes: list[int]) -> list[list[int]]:
@@ -64,8 +86,11 @@ def _batches(sizes: list[int]) -> list[list[int]]:
     return batches
 
 
-def write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    """Write columns under their names, a matrix as name_0, name_1, ...; masked entries become null."""
+def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any]) -> None:
+    """Write columns under their names, a matrix as name_0, name_1, ...; masked entries become null.
+
+    `names` lists all names of states ("obs") and episodes ("episode") that are text, also of those without a row.
+    """
     pyarrow = need("pyarrow", "files", "Writing Parquet")
     parquet = need("pyarrow.parquet", "files", "Writing Parquet")
     flat: dict[str, Any] = {}
@@ -75,5 +100,17 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> None:
             data = np.ma.getdata(part)
             mask = np.ma.getmaskarray(part) if np.ma.isMaskedArray(part) else None
             flat[key] = pyarrow.array(np.ascontiguousarray(data), mask=mask)
+    table = pyarrow.table(flat)
+    if names:
+        text = json.dumps({field: list(map(str, listed)) for field, listed in names.items()})
+        table = table.replace_schema_metadata({NAMES_KEY: text})
     repetitive = [name for name, column in flat.items() if not pyarrow.types.is_floating(column.type)]
-    parquet.write_table(pyarrow.table(flat), path, use_dictionary=repetitive)
+    parquet.write_table(table, path, use_dictionary=repetitive)
+
+
+def _stored_names(schema: Any, where: str) -> dict[str, list[str]]:
+    """The names of states and episodes that `write_parquet` stored; none in files of other programs."""
+    text = (schema.metadata or {}).get(NAMES_KEY.encode())
+    with translated(f"{where} has damaged names of states or episodes", "Write it again."):
+        names = {} if text is None else {field: list(map(str, listed)) for field, listed in json.loads(text).items()}
+    return names

@@ -1,0 +1,98 @@
+"""Ids that are text (names, UUIDs) as numbers: the k-th name in sorted order has number k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from valuefit.extras import said
+from valuefit.typing import Array
+
+TEXT_KINDS = "OSUT"  # kinds of dtype of text columns; missing text is None
+MAX_NAME_CHARACTERS = 200  # longer text is not an id; bounds the memory of an array of names
+
+
+def is_text(values: Any) -> bool:
+    """Whether an array holds text, or objects that may be text."""
+    return np.asarray(values).dtype.kind in TEXT_KINDS
+
+
+def is_number(text: Any) -> bool:
+    """Whether text reads as a number."""
+    try:
+        float(text)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def first_text(values: Array) -> tuple[int, str]:
+    """Row and text of the first entry of a text column that is not a number; of the first entry if all are numbers."""
+    known = [(row, str(text)) for row, text in enumerate(values.tolist()) if text is not None]
+    return next(((row, text) for row, text in known if not is_number(text)), known[0] if known else (0, ""))
+
+
+def as_text(values: Any, name: str) -> list[str | None]:
+    """Entries of a one-dimensional array as text, None where missing or empty; raises ValueError for other objects."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}; ids that are text must be one per step.")
+    masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(len(array), bool)
+    texts = [None if missing else value for value, missing in zip(array.tolist(), masked, strict=True)]
+    for row, value in enumerate(texts):
+        if isinstance(value, bytes):
+            try:
+                texts[row] = value = value.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{name} is not UTF-8 text at row {row} ({said(error)}). Write it as UTF-8.") from None
+        if isinstance(value, str):
+            if len(value) > MAX_NAME_CHARACTERS or "\0" in value:
+                raise ValueError(
+                    f"{name} is no id at row {row}: ids have at most {MAX_NAME_CHARACTERS} characters, and no null."
+                )
+            texts[row] = value or None
+        elif value is None or type(value).__name__ == "NAType" or value != value:
+            texts[row] = None
+        else:
+            raise ValueError(
+                f"{name} is an object of type {type(value).__name__} at row {row}. Give numbers, or ids as text."
+            )
+    return texts
+
+
+def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] = ()) -> tuple[Array, list[Array]]:
+    """All names in the columns and in `known`, sorted, and each column as their numbers, masked where missing."""
+    found = {name for column in columns for name in column if name is not None} | set(known)
+    names = sorted(found)
+    number = {name: k for k, name in enumerate(names)}
+    numbers = []
+    for column in columns:
+        codes = np.fromiter((number.get(name, -1) for name in column), np.int64, len(column))  # type: ignore[arg-type]
+        numbers.append(np.ma.masked_less(codes, 0) if (codes < 0).any() else codes)
+    return np.array(names, dtype=str), numbers
+
+
+def check_names(names: Array, ids: Array) -> Array:
+    """`names` if they are the sorted names of all `ids`, which index them; raises ValueError otherwise."""
+    if names.ndim != 1 or names.dtype.kind != "U" or not (names[1:] > names[:-1]).all():
+        raise ValueError("is not a sorted list of names")
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min(initial=0) < 0 or ids.max(initial=0) >= len(names):
+        raise ValueError("does not name every id")
+    return names
+
+
+def find_names(values: Any, names: Array | None, kind: str) -> Any:
+    """Text as numbers by the sorted `names`; anything else unchanged. `kind` is what has names: "state", "episode"."""
+    array = np.asarray(values)
+    if array.dtype.kind not in TEXT_KINDS:
+        return values
+    if names is None:
+        raise ValueError(f"The log numbers its {kind}s and has no names for them. Give {kind} numbers.")
+    wanted = array.astype(str)
+    position = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+    unknown = names[position] != wanted
+    if unknown.any():
+        raise ValueError(f"There is no {kind} {str(wanted[unknown][0])[:60]!r} in this log.")
+    return position
