@@ -30,11 +30,11 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
         if isinstance(values, np.ma.MaskedArray):
             return values
         with translated(f"Column {name!r} of {where} is not an array", "Give rows of equal shape, one per step."):
-            array = np.asarray(values)
-            if array.dtype.hasobject and isinstance(values, ArrowStream):  # nullable types of pandas
+            if isinstance(values, ArrowStream) and not isinstance(getattr(values, "dtype", None), np.dtype):
+                # nullable integers, which NumPy would convert to floats
                 pyarrow = need("pyarrow", "files", f"Reading a {type(values).__name__}")
                 return to_array(name, pyarrow.chunked_array(values), where)
-            return array
+            return np.asarray(values)
 
     matched = match_columns([name for name in source if isinstance(name, str)], columns, where)
     return Table(matched, read, where)
