@@ -53,7 +53,7 @@ def test_sources_of_several_files_that_are_refused(tmp_path):
     (tmp_path / "link.csv").symlink_to(tmp_path / "log.csv")
     for source, message in (
         ([], "The list of files is empty. Name at least one file."),
-        ([tmp_path / "log.csv", COLUMNS], "A list of logs holds paths of files, but its entry 1 is of type dict"),
+        ([tmp_path / "log.csv", COLUMNS], "A list of logs holds paths of files, but its entry 1 is no path"),
         ([tmp_path / "log.csv", tmp_path / "link.csv"], r"link.csv is named more than once, so its steps would count"),
         (tmp_path / "*.jsonl", r"No file matches '.*\*.jsonl'"),
         (mixed, r"contains files of several formats \(.csv, .parquet\), perhaps copies of one log. Name one kind with"),

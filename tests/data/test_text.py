@@ -160,6 +160,23 @@ def test_wrong_declarations_are_refused():
         vf.load(table(obs_1=np.arange(N)), columns={"categorical": ["obs_1"]}, limit=10_000)
 
 
+@pytest.mark.parametrize(
+    ("changes", "categorical", "message"),
+    [
+        ({"obs_1": "sun"}, None, r"'obs_1' of the dict has shape \(\)"),
+        ({"obs_1": np.array([["sun", "rain"]] * N)}, None, r"'obs_1' of the dict has shape \(60, 2\)"),
+        ({"obs_1": np.array([{}] * N)}, None, r"'obs_1' of the dict is an object of type dict at row 0"),
+        ({"obs_1": np.zeros((N, 2))}, "obs_1", r"has shape \(60, 2\); categories must be one per step"),
+        ({"obs_1": np.array([b"\xff"] * N)}, None, r"'obs_1' of the dict is not UTF-8 text at row 0"),
+        ({"obs_1": ["x" * 201] * N}, None, r"at most 200 characters"),
+    ],
+)
+def test_odd_columns_of_text_are_one_sentence(changes, categorical, message):
+    columns = {name: values.to_numpy() for name, values in table().items()}
+    with pytest.raises(ValueError, match=message):
+        vf.load({**columns, **changes}, columns={"categorical": categorical})
+
+
 def test_columns_that_rllib_packed_are_refused_in_every_format(tmp_path):
     packed = "BCJNGGhAjgAAAAAAAABxiQAAAFKABZWDAAEA8hmMEm51bXB5"  # the first bytes of an LZ4 frame, in base64
     frame = pd.DataFrame({"obs": [packed] * 4, "reward": 0.0, "done": [0, 0, 0, 1]})

@@ -51,8 +51,8 @@ def _check_list(source: Sequence[Any]) -> Sequence[Any]:
     for position, one in enumerate(source):
         if not isinstance(one, str | os.PathLike):
             raise ValueError(
-                f"A list of logs holds paths of files, but its entry {position} is of type {type(one).__name__}. Give "
-                "one table or dict with all steps."
+                f"A list of logs holds paths of files, but its entry {position} is no path. Give one table or dict "
+                "with all steps."
             )
     return source
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import quote_names
-from valuefit.data.labels import first_text, is_number, is_text
+from valuefit.data.labels import as_text, first_text, is_number, is_text
 from valuefit.data.table import Table
 from valuefit.memory import check_size
 from valuefit.typing import Array
@@ -50,24 +50,22 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
         )
     columns = {name: table.read(name) for name in (*obs, *after)}
     for name, values in columns.items():
-        first = next((text for text in values[:1].tolist() if isinstance(text, str)), "") if is_text(values) else ""
-        refuse_packed(first, name, table.where)
+        if is_text(values) and values.size:
+            refuse_packed(str(values.flat[0]), name, table.where)
+    states = isinstance(table.matched["obs"], str)  # a single column
     entries, notes = dict(table.entries), list(table.notes)
     for name, next_name in zip_longest(obs, after):
         pair = [one for one in (name, next_name) if one is not None]
-        if name is None or not any(one in declared or is_text(columns[one]) for one in pair):
+        given = any(one in declared for one in pair)
+        if name is None or not (given or (not states and any(is_text(columns[one]) for one in pair))):
             continue
-        if isinstance(table.matched["obs"], str) and name not in declared:
-            continue
-        if not any(one in declared for one in pair):
-            _check_categories(table, pair, columns)
-        labels = [_labels(columns[one]) for one in pair]
-        categories = _sorted({label for column in labels for label in column} - {None})
-        check_size(
-            4 * len(categories) * sum(map(len, labels)), limit, f"Column {name!r} as {len(categories)} categories"
-        )
-        for one, column in zip(pair, labels, strict=True):
-            columns[one] = _one_hot(column, categories)
+        labels = {one: _labels(one, columns[one], table.where) for one in pair}
+        if not given:
+            _check_categories(table, labels)
+        categories = sorted({label for column in labels.values() for label in column} - {None}, key=_sort_key)
+        size = 4 * len(categories) * sum(map(len, labels.values()))
+        check_size(size, limit, f"Column {name!r} as {len(categories)} categories")
+        columns |= {one: _one_hot(column, categories) for one, column in labels.items()}
         entries[name] = tuple(f"{name}={str(category)[:MAX_NAME_CHARACTERS]}" for category in categories)
         notes.append(
             f"Column {name!r} is treated as {len(categories)} categories, each an entry of the observation: "
@@ -104,12 +102,11 @@ def _names(table: Table, field: str) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _check_categories(table: Table, pair: list[str], columns: dict[str, Array]) -> None:
+def _check_categories(table: Table, columns: dict[str, list[Any]]) -> None:
     """Raise ValueError, naming a cell, if the text of undeclared columns does not look like categories."""
-    remedy = f"If all are categories, declare them: columns={{'categorical': [{pair[0]!r}]}}."
+    remedy = f"If all are categories, declare them: columns={{'categorical': [{next(iter(columns))!r}]}}."
     distinct: set[Any] = set()
-    for name in pair:
-        labels = _labels(columns[name])
+    for name, labels in columns.items():
         words = {label for label in set(labels) - {None} if not is_number(label)}
         numbers = set(labels) - words - {None}
         distinct |= words
@@ -131,16 +128,18 @@ def _check_categories(table: Table, pair: list[str], columns: dict[str, Array]) 
             )
 
 
-def _labels(values: Array) -> list[Any]:
-    """Entries of a column, None where missing; bytes become text."""
-    listed = values.tolist()
+def _labels(name: str, values: Array, where: str) -> list[Any]:
+    """Entries of a column, None where missing."""
     if is_text(values):
-        return [label.decode(errors="replace") if isinstance(label, bytes) else label for label in listed]
-    return [None if label != label else label for label in listed]
+        return as_text(values, f"Column {name!r} of {where}")
+    if values.ndim != 1:
+        raise ValueError(f"Column {name!r} of {where} has shape {values.shape}; categories must be one per step.")
+    return [None if label != label else label for label in values.tolist()]
 
 
-def _sorted(categories: set[Any]) -> list[Any]:
-    return sorted(categories, key=lambda category: (isinstance(category, str), category))
+def _sort_key(category: Any) -> tuple[bool, Any]:
+    """Numbers before text."""
+    return isinstance(category, str), category
 
 
 def _one_hot(labels: list[Any], categories: list[Any]) -> Array:
