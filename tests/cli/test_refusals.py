@@ -103,7 +103,7 @@ WRONG = [
     ("log.csv --write-config there.toml", "there.toml already exists."),
     ("log.csv --report page.pdf", "The report is an HTML page, so 'page.pdf' should end in .html."),
     ("log.csv --save none/x.npz", "There is no folder 'none' to write into. Create it first."),
-    ("log.csv --save sub --force", "'sub' is a folder; --save needs the name of a file."),
+    ("log.csv --save sub --force", "sub is a folder, but a file would be written."),
     ("log.csv --save log.csv --force", "--save would overwrite the input: both are 'log.csv'."),
     ("log.csv --policy wide.npy --save sub/../wide.npy --force", "--save would overwrite the input"),
     ("log.csv --save x.html --report x.html", "--save would overwrite --report: both are 'x.html'."),

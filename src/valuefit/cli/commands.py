@@ -16,11 +16,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.atomic import check_target, write_bytes
 from valuefit.cli.config import Settings, config_text
 from valuefit.cli.console import cli_facts, cli_message, one_line, print_tables, printable
 from valuefit.cli.options import EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
-from valuefit.data.load import load, save
+from valuefit.data.load import load
+from valuefit.data.save import check_save, save
 from valuefit.data.transitions import Transitions
 from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
@@ -106,11 +107,7 @@ def check_outputs(settings: Settings, write_config: str | None) -> None:
         other = used.setdefault(os.path.realpath(path), option)
         if other != option:
             raise ValueError(f"{option} would overwrite {other}: both are {name!r}. Choose another name.")
-        if not path.parent.is_dir():
-            raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Create it first.")
-        if path.is_dir():
-            raise ValueError(f"{name!r} is a folder; {option} needs the name of a file.")
-        refuse_existing(path, force=settings.force)
+        check_target(path, force=settings.force)
 
 
 def load_policy(name: str) -> Policy:
@@ -164,6 +161,7 @@ def progress_bar(
 
 def run_convert(source: str, target: str, *, columns: dict[str, Any], force: bool) -> None:
     """Read a log, write it in another format, and print the notes of the reader."""
+    check_save(Path(target), force=force)
     log = load(source, columns=columns or None)
     save(log, target, force=force)
     for note in log.notes:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.atomic import check_target, write_bytes
 from valuefit.data.npy import declared_bytes, entries_of, read_entry
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
     """Write one .npz file of arrays and JSON."""
-    refuse_existing(path, force=force)
+    check_target(path, force=force)
     result, log = stored.result, stored.log
     facts = {
         "format": FORMAT_VERSION,
@@ -55,7 +55,7 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         arrays["policy_table"] = stored.policy_table
     stream = io.BytesIO()
     np.savez(stream, facts=np.array(json.dumps(as_plain(facts), allow_nan=False)), **arrays)
-    return write_bytes(path, stream.getvalue())
+    return write_bytes(path, stream.getvalue(), force=force)
 
 
 def read(path: Path) -> Stored:
