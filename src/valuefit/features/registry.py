@@ -124,6 +124,8 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
         raise ValueError("A spec of features has exactly the keys name, options, shape and sentence.")
     transformer = build(str(spec["name"]), dict(spec["options"]))
     shape = tuple(int(length) for length in spec["shape"])
+    if min(shape, default=1) < 1 or math.prod(shape) > MAX_OBSERVATION_NUMBERS:
+        raise ValueError(f"Observations of shape {str(shape)[:40]} have no built-in features.")
     transformer.set_output(transform="default")
     transformer.fit(np.zeros((2, math.prod(shape))))  # the options fix everything that fit learns from data
     example = np.zeros(shape)
