@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -15,7 +17,22 @@ def need(module: str, extra: str, what: str) -> Any:
         raise ValueError(f"{what} needs {package}. Install it with: pip install 'valuefit[{extra}]'") from error
 
 
+@contextmanager
+def translated(problem: str, remedy: str) -> Iterator[None]:
+    """Raise any error of the library calls inside as one ValueError: "problem (message of the error). remedy".
+
+    For libraries that read untrusted files: a damaged file can make them raise an exception of any type. A missing file
+    or permission is not damage, and keeps its OSError.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{problem} ({said(error)}). {remedy}") from error
+
+
 def said(error: BaseException) -> str:
     """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")

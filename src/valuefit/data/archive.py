@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.data.npy import declared_bytes, entries_of, read_entry
-from valuefit.extras import said
+from valuefit.data.npy import read_arrays
+from valuefit.extras import translated
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
@@ -29,14 +29,10 @@ def write_archive(path: Path, facts: dict[str, Any], arrays: dict[str, Array], *
 
 def read_archive(path: Path, what: str, *, version: int, remedy: str) -> tuple[dict[str, Any], dict[str, Array]]:
     """Facts and arrays of a file of `write_archive`, which `what` names in messages; at most the size of the file."""
-    try:
+    with translated(f"{path} is not a valuefit {what}, or is incomplete", remedy):
         arrays = _arrays(path)
         facts = dict(json.loads(str(arrays.pop("facts")), parse_constant=_refuse_constant))
         found = facts.pop("format")
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # zipfile, NumPy and json raise many kinds for a damaged file
-        raise ValueError(f"{path} is not a valuefit {what}, or is incomplete ({said(error)}). {remedy}") from error
     check_version(path, what, found, version, remedy)
     return facts, arrays
 
@@ -55,13 +51,10 @@ def check_version(path: Path, what: str, found: Any, version: int, remedy: str) 
 def _arrays(path: Path) -> dict[str, Array]:
     """All arrays of the file; their declared sizes are checked before they are read."""
     with zipfile.ZipFile(path) as archive:
-        names = entries_of(archive)
-        total = sum(declared_bytes(archive, name, str(path), kinds=KINDS) for name in names)
-        if total > path.stat().st_size:
-            raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
-        if total > memory_limit():
-            raise ValueError("its arrays would take more than half of this machine's memory")
-        return {name: _native(read_entry(archive, name)) for name in names}
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > path.stat().st_size:
+        raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
+    return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds=KINDS).items()}
 
 
 def _native(array: Array) -> Array:

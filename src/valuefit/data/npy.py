@@ -1,55 +1,132 @@
-"""Arrays in .npy format in archives and folders; headers are checked before any data is read or decompressed."""
+"""Arrays in .npy format, in .npz archives and folders; headers are checked before any data is read or decompressed."""
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
-from typing import Any
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
-from valuefit.extras import said
+from valuefit.extras import translated
+from valuefit.memory import check_size
 from valuefit.typing import Array
 
 # np.load would allocate an array before its declared size can be checked
 HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+MAX_DIMENSIONS = 64  # of a NumPy array
+MAX_ENTRIES = 1 << 56  # 128 bytes each are the address space
+BYTES_PER_READ = 1 << 20  # decompressed at a time
 
 
-def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of an .npy stream; raises ValueError for Python objects and dtypes not among `kinds`."""
-    try:
-        shape, _, dtype = HEADER_READERS[npy.read_magic(stream)](stream)
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{where} is not an array of numbers in .npy format ({said(error)}).") from error
-    if dtype.hasobject or dtype.kind not in kinds:
+class Header(NamedTuple):
+    """What the header of an .npy file declares."""
+
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the array in memory."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> Header:
+    """The header of an .npy stream; raises ValueError for Python objects and dtypes not among `kinds`."""
+    with translated(f"{where} is not an array of numbers in .npy format", "Write it again."):
+        header = Header(*HEADER_READERS[npy.read_magic(stream)](stream))
+        if not _is_shape(header.shape):
+            raise ValueError(f"its shape is {header.shape}")
+    dtype = header.dtype
+    if dtype.hasobject or dtype.kind not in kinds or dtype.itemsize == 0:
         raise ValueError(
             f"{where} holds {'Python objects' if dtype.hasobject else f'dtype {dtype}'}, not numbers. "
             "valuefit does not unpickle objects: save it as a plain numeric array."
         )
-    return shape, dtype
+    return header
 
 
-def declared_bytes(archive: zipfile.ZipFile, name: str, where: str, *, kinds: str = "biuf") -> int:
-    """Bytes of an array in an .npz archive by its header, which must not exceed the size of the archive entry."""
-    info = archive.getinfo(f"{name}.npy")
-    with archive.open(info) as stream:
-        shape, dtype = read_header(stream, f"{name!r} in {where}", kinds=kinds)
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    if size > info.file_size:
-        raise ValueError(
-            f"{name!r} in {where} declares more numbers than it holds: the file is damaged. Write it again."
-        )
-    return size
+def _is_shape(shape: tuple[Any, ...]) -> bool:
+    """Whether NumPy can address an array of this shape."""
+    valid = len(shape) <= MAX_DIMENSIONS and all(type(length) is int and length >= 0 for length in shape)
+    return valid and math.prod(max(length, 1) for length in shape) < MAX_ENTRIES
 
 
-def read_entry(archive: zipfile.ZipFile, name: str) -> Array:
-    """An array of an .npz archive."""
-    with archive.open(f"{name}.npy") as stream:
-        return np.asarray(npy.read_array(stream, allow_pickle=False))
+def map_array(path: Path, *, kinds: str = "biuf") -> Array:
+    """The array in an .npy file, memory-mapped."""
+    where = str(path)
+    with open(path, "rb") as stream:
+        header = read_header(stream, where, kinds=kinds)
+        start, end = stream.tell(), os.fstat(stream.fileno()).st_size
+    _check_content(header, end - start, where)
+    if header.bytes == 0:  # an empty file cannot be mapped
+        return np.empty(header.shape, header.dtype)
+    with translated(f"{where} cannot be mapped into memory", "Write it again."):
+        order = "F" if header.fortran_order else "C"
+        return np.memmap(path, header.dtype, "r", start, header.shape, order)  # type: ignore[call-overload]
 
 
-def entries_of(archive: zipfile.ZipFile) -> list[str]:
-    """Names of the arrays in an .npz archive."""
-    return [entry.removesuffix(".npy") for entry in archive.namelist() if entry.endswith(".npy")]
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays in an .npz file."""
+    with _open(path) as archive:
+        return list(dict.fromkeys(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")))
+
+
+def read_arrays(
+    path: Path, names: Iterable[str] | None = None, *, limit: int, kinds: str = "biuf"
+) -> dict[str, Array]:  # fmt: skip
+    """The arrays of an .npz file, all or those named, if together they take at most `limit` bytes of memory."""
+    names = array_names(path) if names is None else list(names)
+    with _open(path) as archive:
+        headers = {name: _entry_header(archive, name, path, kinds) for name in names}
+        check_size(sum(header.bytes for header in headers.values()), limit, str(path))
+        return {name: _read_entry(archive, name, path, header) for name, header in headers.items()}
+
+
+def _open(path: Path) -> zipfile.ZipFile:
+    with _damaged(path):
+        return zipfile.ZipFile(path)
+
+
+def _damaged(path: Path) -> AbstractContextManager[None]:
+    return translated(f"{path} is not an .npz file, or it is damaged", "Write it again.")
+
+
+def _entry_header(archive: zipfile.ZipFile, name: str, path: Path, kinds: str) -> Header:
+    """The header of an array in an archive, whose size must be that of the archive entry."""
+    with _damaged(path):
+        entry = archive.getinfo(f"{name}.npy")
+        stream = archive.open(entry)
+    with stream:
+        header = read_header(stream, f"{name!r} in {path}", kinds=kinds)
+        _check_content(header, entry.file_size - stream.tell(), f"{name!r} in {path}")
+    return header
+
+
+def _check_content(header: Header, held: int, where: str) -> None:
+    """Raise ValueError unless the declared size is that of the bytes after the header."""
+    if header.bytes != held:
+        more = "more" if header.bytes > held else "fewer"
+        raise ValueError(f"{where} declares {more} numbers than it holds: the file is damaged. Write it again.")
+
+
+def _read_entry(archive: zipfile.ZipFile, name: str, path: Path, header: Header) -> Array:
+    """The array of an archive entry, read in pieces into its memory."""
+    content = np.empty(header.bytes, np.uint8)
+    with _damaged(path), archive.open(f"{name}.npy") as stream:
+        HEADER_READERS[npy.read_magic(stream)](stream)
+        filled = 0
+        while filled < len(content):
+            piece = stream.read(min(BYTES_PER_READ, len(content) - filled))
+            if not piece:
+                raise EOFError(f"{name!r} is cut short")
+            content[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+        stream.read(1)  # compares the checksum
+    return content.view(header.dtype).reshape(header.shape, order="F" if header.fortran_order else "C")

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
-from valuefit.data.npy import read_header
+from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations, numbers
 from valuefit.extras import said
@@ -43,13 +42,11 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     optional = {name: kinds for name, kinds in OPTIONAL_ARRAYS.items() if (path / f"{name}.npy").is_file()}
     names = {**REQUIRED_ARRAYS, **optional}
     headers = {name: _header(path, name) for name in names}
-    check_size(
-        sum(dtype.itemsize * int(np.prod(shape, dtype=object)) for shape, dtype in headers.values()), limit, str(path)
-    )
+    check_size(sum(header.bytes for header in headers.values()), limit, str(path))
     n = metadata["steps"]
     table: dict[str, Any] = {}
     for name, kinds in names.items():
-        shape, dtype = headers[name]
+        shape, _, dtype = headers[name]
         if dtype.kind not in kinds or shape[:1] != (n,) or (len(shape) > 1 and name != "action"):
             raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {n} steps")
         table[name] = np.array(_memory_map(path, name))
@@ -92,23 +89,21 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return {"steps": metadata["steps"], **{key: tuple(texts) for key, texts in strings.items()}}
 
 
-def _header(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    file = path / f"{name}.npy"
-    if not file.is_file():
-        raise _damaged(path, f"{name}.npy is missing")
-    with open(file, "rb") as stream:
-        shape, dtype = read_header(stream, str(file))
-    return shape, dtype
+def _header(path: Path, name: str) -> Header:
+    with open(_file(path, name), "rb") as stream:
+        return read_header(stream, str(path / f"{name}.npy"))
 
 
 def _memory_map(path: Path, name: str) -> Array:
-    _header(path, name)
-    try:
-        array = npy.open_memmap(path / f"{name}.npy", mode="r")
-    except (ValueError, OSError, OverflowError) as error:
-        raise _damaged(path, f"{name}.npy: {said(error)}") from error
-    view = np.asarray(array)  # still memory-mapped, but an ndarray, which compiled code accepts
+    view = np.asarray(map_array(_file(path, name)))  # still memory-mapped, but an ndarray, which compiled code accepts
     return view if view.dtype.isnative else view.astype(view.dtype.newbyteorder("="))
+
+
+def _file(path: Path, name: str) -> Path:
+    file = path / f"{name}.npy"
+    if not file.is_file():
+        raise _damaged(path, f"{file.name} is missing")
+    return file
 
 
 def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,23 +10,15 @@ import numpy as np
 
 from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.npy import declared_bytes, entries_of, read_entry
+from valuefit.data.npy import array_names, read_arrays
 from valuefit.data.transitions import Transitions
-from valuefit.extras import said
-from valuefit.memory import check_size
 
 
 def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     """A log from an `.npz` file with the argument names of `Transitions.from_arrays`, or others mapped by `columns`."""
     where = str(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            matched = match_columns(entries_of(archive), columns, where)
-            wanted = columns_to_read(matched)
-            check_size(sum(declared_bytes(archive, name, where) for name in wanted), limit, where)
-            arrays = {name: read_entry(archive, name) for name in wanted}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{where} is not an .npz file, or it is damaged ({said(error)}). Write it again.") from error
+    matched = match_columns(array_names(path), columns, where)
+    arrays = read_arrays(path, columns_to_read(matched), limit=limit)
     return build_log(matched, arrays.__getitem__, where)
 
 
