@@ -5,11 +5,13 @@ import math
 import os
 import pickle
 import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
 
 import valuefit as vf
+from helpers.npy_headers import DAMAGED, damaged_npy
 from helpers.problems import PROBLEM
 
 
@@ -165,6 +167,18 @@ def test_pickled_content_is_refused_and_not_run(saved, monkeypatch):
     with pytest.raises(ValueError, match="is not a valuefit result"):
         vf.Result.load(saved)
     assert not (saved.parent / "unpickled").exists()
+
+
+@pytest.mark.parametrize("error", DAMAGED)
+@pytest.mark.parametrize("name", ["theta", "facts", "other"])
+def test_a_damaged_header_is_refused(saved, error, name):
+    with zipfile.ZipFile(saved) as archive:
+        entries = {entry: archive.read(entry) for entry in archive.namelist()}
+    with zipfile.ZipFile(saved, "w") as archive:
+        for entry, content in {**entries, f"{name}.npy": damaged_npy(error)}.items():
+            archive.writestr(entry, content)
+    with pytest.raises(ValueError, match="is not a valuefit result, or is incomplete"):
+        vf.Result.load(saved)
 
 
 def test_a_missing_result_file_raises_file_not_found(tmp_path):
