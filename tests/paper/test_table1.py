@@ -65,7 +65,7 @@ def test_page_and_figure_are_written(cells):
     assert "SAGA against LSTD" in page
     assert (folder / "table-1.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "runs").glob("*.json"))) == 5  # one cell is in both sweeps
-    assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == found["d"][1]
+    assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == {"format": 1, **found["d"][1]}
 
 
 def test_seconds_without_the_target_are_a_lower_bound():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,11 @@ def check_version(path: Path, what: str, found: Any, version: int, remedy: str) 
     raise ValueError(
         f"{path} has {what} format {str(found)[:20]}; this version of valuefit reads format {version}. {advice}"
     )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value in a file is a finite number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _arrays(path: Path) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.archive import read_archive, write_archive
+from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.typing import Array
 
 FORMAT = 1  # version of the result file
@@ -96,12 +95,8 @@ def result_of(facts: dict[str, Any], arrays: dict[str, Array]) -> Result:
     return Result(**values)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e308 and math.isfinite(value)
-
-
 def _is_bound(value: Any) -> bool:
-    return value is None or _is_number(value)
+    return value is None or is_number(value)
 
 
 def _is_index(value: Any) -> bool:
@@ -111,14 +106,14 @@ def _is_index(value: Any) -> bool:
 FACTS: dict[str, Callable[[Any], bool]] = {
     "status": lambda value: value in STATUSES,
     "message": lambda value: isinstance(value, str),
-    "passes": _is_number,
-    "seconds": _is_number,
+    "passes": is_number,
+    "seconds": is_number,
     "objective": _is_bound,
     "gap": _is_bound,
     "residual": _is_bound,
     "solver": lambda value: isinstance(value, str),
     "settings": lambda value: isinstance(value, dict),
-    "tol": lambda value: value == "statistical" or _is_number(value),
+    "tol": lambda value: value == "statistical" or is_number(value),
     "seed": _is_index,
     "dead": lambda value: isinstance(value, list) and all(map(_is_index, value)),
 }  # whether a value in a file is valid

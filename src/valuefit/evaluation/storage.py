@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.atomic import check_target
-from valuefit.data.archive import read_archive, write_archive
+from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
@@ -118,7 +118,7 @@ def check_estimate(path: Path, estimate: float, start_row: Array | None, theta: 
 
 
 def _finite(name: str, value: Any) -> float:
-    if type(value) not in (int, float) or not abs(value) < math.inf:
+    if not is_number(value):
         raise ValueError(f"{name} is not a finite number")
     return float(value)
 
