@@ -28,6 +28,7 @@ from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.evaluation.evaluation import Evaluation, evaluate
 from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
 from valuefit.evaluation.text import summary
+from valuefit.extras import need
 from valuefit.typing import Array
 
 
@@ -102,6 +103,8 @@ def check_outputs(settings: Settings, write_config: str | None) -> None:
         if name is None:
             continue
         path = Path(name)
+        if option == "--report":
+            need("jinja2", "plot", "A report")
         if option == "--report" and path.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"The report is an HTML page, so {name!r} should end in .html.")
         other = used.setdefault(os.path.realpath(path), option)

@@ -13,6 +13,7 @@ from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
 from valuefit.data.readers.parquet import write_parquet
 from valuefit.data.transitions import Transitions
+from valuefit.extras import need
 from valuefit.typing import Array
 
 NOT_WRITTEN = (".csv", ".tsv", ".h5", ".hdf5", ".npy", ".json", ".pkl", ".pq", ".feather")  # else taken for folders
@@ -42,6 +43,8 @@ def check_save(path: Path, *, force: bool) -> None:
     suffix = path.suffix.lower()
     if suffix in NOT_WRITTEN:
         raise ValueError(f"valuefit saves logs as folders, .parquet or .npz, not as {suffix}. Choose another name.")
+    if suffix == ".parquet":
+        need("pyarrow", "files", "Writing Parquet")
     check_target(path, force=force, folder=is_folder(path))
     if path.is_dir() and any(entry.name not in file_names() for entry in path.iterdir()):
         raise ValueError(f"The folder {path} contains other files than a valuefit log. Choose another name.")

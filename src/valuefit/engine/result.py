@@ -114,6 +114,6 @@ FACTS: dict[str, Callable[[Any], bool]] = {
     "solver": lambda value: isinstance(value, str),
     "settings": lambda value: isinstance(value, dict),
     "tol": lambda value: value == "statistical" or is_number(value),
-    "seed": _is_index,
+    "seed": lambda value: type(value) is int and value >= 0,
     "dead": lambda value: isinstance(value, list) and all(map(_is_index, value)),
 }  # whether a value in a file is valid
