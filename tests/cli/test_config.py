@@ -49,6 +49,20 @@ def test_a_written_file_repeats_the_run_bit_for_bit(path, workdir):
     assert tomllib.loads(Path("third.toml").read_text())["log"] == "log.csv"
 
 
+def test_a_run_on_several_files_is_repeated(workdir):
+    table = pd.read_csv("log.csv")
+    for number in (1, 2):
+        table.assign(episode=table["episode"] + 100 * number).to_csv(f"runs/part-{number}.csv", index=False)
+    files = ("runs/part-1.csv", "runs/part-2.csv")
+    first = run("evaluate", *files, "--columns", "reward=r", "--json", "--write-config", "runs/run.toml")
+    assert tomllib.loads(Path("runs/run.toml").read_text())["log"] == ["part-1.csv", "part-2.csv"]
+    assert run("evaluate", "--config", "runs/run.toml", "--json").output == first.output
+    Path("wrong.toml").write_text("log = [1]")
+    assert "it must be text in quotes or a list of such texts" in run("evaluate", "--config", "wrong.toml").output
+    done = run("evaluate", *files, "--columns", "reward=r", "--save", "runs/part-2.csv", "--force")
+    assert "--save would overwrite the input" in done.output
+
+
 def test_a_process_in_another_folder_repeats_the_number(workdir, tmp_path_factory):
     words = ("log.csv", "--columns", "reward=r", "--json")
     first = piped("evaluate", *words, "--write-config", "runs/run.toml")

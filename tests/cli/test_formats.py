@@ -6,7 +6,7 @@ import pytest
 
 import valuefit as vf
 from helpers.command_line import facts, piped, run, strict
-from helpers.log_files import WRITERS, d4rl, flat, minari_dataset, steps
+from helpers.log_files import WRITERS, assert_same_log, d4rl, expected, flat, minari_dataset, parquet_parts, steps
 
 LENGTHS = (40, 31, 35, 50, 38, 44, 29, 41, 33, 47)
 
@@ -26,7 +26,9 @@ def agree(source, answer, **settings):
     return evaluation
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "parquet with lists", "npz", "d4rl", "minari"])
+@pytest.mark.parametrize(
+    "kind", ["csv", "json lines", "rllib", "parquet", "parquet with lists", "parquet parts", "npz", "d4rl", "minari"]
+)
 def test_every_format_gives_the_same_number_as_arrays(kind, columns, tmp_path):
     path = WRITERS[kind](columns, tmp_path)
     evaluation = agree(str(path), facts("evaluate", path))
@@ -92,6 +94,29 @@ def test_a_converted_log_gives_the_same_evaluation(target, columns, tmp_path):
     assert again.exit_code == 1
     assert "already exists. Choose another name, or overwrite it with --force." in again.stderr
     assert run("convert", source, tmp_path / target, "--force").exit_code == 0
+
+
+def test_several_files_are_one_log(columns, tmp_path):
+    parts = sorted(parquet_parts(columns, tmp_path, size=40).glob("*.parquet"))  # as text, as a shell expands a pattern
+    evaluation = agree([str(part) for part in parts], facts("evaluate", *parts))
+    assert evaluation.policy_value.estimate == vf.evaluate(columns).policy_value.estimate
+    pattern = tmp_path / "parts" / "*.parquet"
+    assert facts("evaluate", pattern)["policy_value"] == facts("evaluate", *parts)["policy_value"]
+    done = run("convert", *parts, tmp_path / "log.npz")
+    assert "Note: Read 10 files in the order of their names" in done.output
+    assert_same_log(vf.load(tmp_path / "log.npz"), expected(columns))
+
+
+def test_convert_prints_the_warnings_of_the_reader_and_a_folder_keeps_them(tmp_path):
+    ends = (np.arange(300) % 20 == 19).astype(int)
+    table = pd.DataFrame({"x": np.arange(300) % 20 / 20, "weather": ["sun", "rain"] * 150, "reward": 1.0, "done": ends})
+    table.to_csv(tmp_path / "log.csv", index=False)
+    words = ("--columns", "obs=x,weather", "--columns", "categorical=x,weather")
+    done = run("convert", tmp_path / "log.csv", tmp_path / "log", *words)
+    assert "Warning: 15 of the 15 episodes that 'done' ends have 20 steps" in done.output
+    answer = facts("evaluate", tmp_path / "log")
+    assert "looks like a time limit" in answer["warnings"][0]
+    assert vf.load(tmp_path / "log").names[-2:] == ("weather=rain", "weather=sun")
 
 
 def test_convert_prints_the_notes_of_the_reader(columns, tmp_path):

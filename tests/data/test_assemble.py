@@ -132,7 +132,10 @@ def test_control_characters_in_names_are_escaped():
 
 def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
     words = ["a", "b", "c", "d"]
-    refused(r"Column 'reward' of the dict holds text, such as 'a', but reward must be numbers", table(reward=words))
+    refused(
+        r"Column 'reward' of the dict holds text, 'a' at row 0 of the dict, but reward must be numbers",
+        table(reward=words),
+    )
     refused(r"Column 'step' of the dict holds text.*number the categories", table(step=np.array(words, object)))
     refused(
         r"Column 'obs' of the dict is not an array.*rows of equal shape, one per step",
@@ -144,11 +147,11 @@ def test_errors_about_columns_that_are_not_numeric_name_the_column(tmp_path):
         table(reward=np.ones((4, 2))),
     )
     frame = pd.DataFrame({"obs": [1.5, 2], "reward": ["1.0", "much"], "done": [0, 1]})
-    refused(r"Column 'reward' of the DataFrame holds text, such as 'much', but reward must be numbers", frame)
+    refused(r"Column 'reward' of the DataFrame holds text, 'much' at row 1 of the DataFrame, but reward", frame)
     frame.to_csv(tmp_path / "log.csv", index=False)
-    refused(r"Column 'reward' of .*log.csv holds text, such as 'much', but", tmp_path / "log.csv")
+    refused(r"Column 'reward' of .*log.csv holds text, 'much' at row 1 of .*log.csv, but", tmp_path / "log.csv")
     pq.write_table(pa.Table.from_pandas(frame), tmp_path / "log.parquet")
-    refused(r"Column 'reward' of .*log.parquet holds text, such as 'much'", tmp_path / "log.parquet")
+    refused(r"Column 'reward' of .*log.parquet holds text, 'much' at row 1", tmp_path / "log.parquet")
     refused(r"Column 'obs' .*holds struct", pa.table({"obs": [{"x": 1.0}], "reward": [1.0], "done": [1]}))
     mixed = pd.DataFrame({"obs": [1.5, "x"], "reward": [1.0, 2], "done": [0, 1]})
     refused(r"The DataFrame cannot be read as a table: .*column obs.*Drop or convert that column", mixed)
@@ -172,6 +175,45 @@ def test_done_alone_is_treated_as_terminated_with_a_note():
         "'done' is treated as terminated: the value after the 2 steps it marks is 0. If some episodes were only cut "
         "off (by a time limit), add a column truncated.",
     )
+
+
+def ending_after(lengths, **columns):
+    """Columns of episodes of these lengths, the last step of each marked by done."""
+    ends = np.zeros(sum(lengths), int)
+    ends[np.cumsum(lengths) - 1] = 1
+    return {"obs": np.arange(len(ends)) + 0.5, "reward": np.ones(len(ends)), "done": ends, **columns}
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_done_at_one_step_number_warns_of_a_time_limit(numbered, tmp_path):
+    lengths = [200] * 150 + [37, 99] * 25
+    episode = {"episode": np.repeat(np.arange(200), lengths)} if numbered else {}
+    log = vf.load(ending_after(lengths, **episode))
+    assert log.warnings == (
+        "150 of the 200 episodes that 'done' ends have 200 steps, and none has more, which looks like a time limit. "
+        "Their ends are treated as terminations, so the value after them is taken as 0. If it is a time limit, mark "
+        "these steps in a column truncated, and give the observation after them as next_obs.",
+    )
+    assert vf.load(vf.save(log, tmp_path / "log")).warnings == log.warnings
+    evaluation = vf.evaluate(log, discount=0.9)
+    assert evaluation.warnings[0] == log.warnings[0]
+    assert log.warnings[0] not in evaluation.notes
+
+
+@pytest.mark.parametrize(
+    ("lengths", "columns"),
+    [
+        ([200] * 9, {}),  # few
+        ([200] * 10 + [3] * 10, {}),  # half
+        ([200] * 30 + [201], {}),  # not a limit
+        ([1] * 50, {}),  # a bandit
+        ([7] * 50, {"truncated": np.zeros(350)}),  # the log distinguishes time limits
+        ([7] * 50, {"done": None, "terminated": np.arange(350) % 7 == 6}),
+    ],
+)
+def test_other_ends_do_not_look_like_a_time_limit(lengths, columns):
+    given = {name: values for name, values in ending_after(lengths, **columns).items() if values is not None}
+    assert vf.load(given).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -411,7 +453,7 @@ def test_files_whose_content_does_not_match_the_extension_are_refused(tmp_path):
         refused(message, tmp_path / name)
     words = {"obs": np.ones((2, 1)), "reward": np.array([b"a", b"b"]), "terminated": np.ones(2)}
     refused(
-        r"Column 'rewards' of .*h.h5 holds text, such as 'a', but reward must be numbers",
+        r"Column 'rewards' of .*h.h5 holds text, 'a' at row 0 of .*h.h5, but reward must be numbers",
         d4rl(words, tmp_path / "h.h5"),
     )
 

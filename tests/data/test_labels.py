@@ -152,11 +152,11 @@ def test_uuids_are_ids():
     [
         (
             {"obs": ["1", "2", "n/a", "4", "5", "6"]},
-            r"'obs' of the dict holds text, such as 'n/a' at row 2, and numbers",
+            r"'obs' of the dict holds text, 'n/a' at row 2 of the dict, and numbers",
         ),
         (
             {"obs": ["1", "2", "3", "4", "5", "6"]},
-            r"holds text, such as '1' at row 0, and numbers.*write all of them as",
+            r"holds text, '1' at row 0 of the dict, and numbers.*write all of them as",
         ),
         ({"obs": [*PLACES[:5], None]}, r"obs is missing or infinite at row 5"),
         ({"episode": ["a", None, "b", "b", "c", "c"]}, r"episode is missing or infinite at row 1"),

@@ -1,6 +1,7 @@
 """One log in every supported format, written by the libraries that define the formats."""
 
 import dataclasses
+import json
 import os
 import warnings
 from unittest import mock
@@ -93,6 +94,59 @@ def minari_dataset(columns, root, name="lab/walk-v0", space=None, **settings):
     return root / name
 
 
+def json_steps(columns, path):
+    """JSON Lines with one step per line."""
+    table = {name: values.tolist() for name, values in columns.items()}
+    lines = [json.dumps(dict(zip(table, step, strict=True))) for step in zip(*table.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def rllib(columns, folder, name="output-2024-05-01_12-00-00_worker-0_0.json", size=8):
+    """A file in the format of RLlib's JsonWriter without packing: batches of `size` steps, which cut episodes.
+
+    RLlib itself is not installed: the keys and the spacing are those of its files.
+    """
+    n = len(columns["reward"])
+    first = np.append(True, columns["episode"][1:] != columns["episode"][:-1])
+    batch = {
+        "obs": columns["obs"],
+        "new_obs": columns["next_obs"],
+        "actions": columns["action"],
+        "prev_actions": np.zeros(n, int),
+        "rewards": columns["reward"],
+        "terminateds": columns["terminated"],
+        "truncateds": columns["truncated"],
+        "eps_id": columns["episode"],
+        "unroll_id": np.arange(n) // size,
+        "agent_index": np.zeros(n, int),
+        "t": np.arange(n) - np.maximum.accumulate(np.where(first, np.arange(n), 0)),
+        "vf_preds": np.zeros(n),
+        "action_dist_inputs": np.zeros((n, 3)),
+        "action_prob": columns["behaviour_prob"],
+        "action_logp": np.log(columns["behaviour_prob"]),
+        "weights": np.ones(n),
+    }
+    with open(folder / name, "w") as file:
+        for start in range(0, n, size):
+            part = {key: values[start : start + size].tolist() for key, values in batch.items()}
+            part = {"type": "SampleBatch", **part, "infos": [{}] * len(part["t"])}
+            file.write(json.dumps(part) + "\n")
+    return folder / name
+
+
+def parquet_parts(columns, folder, size=4):
+    """A folder of Parquet parts with more than ten names, which sort differently as text, and Spark's markers."""
+    parts = folder / "parts"
+    parts.mkdir()
+    table = pa.table(flat(columns))
+    for number, start in enumerate(range(0, len(table), size)):
+        pq.write_table(table.slice(start, size), parts / f"part-{number}.parquet")
+    (parts / "_SUCCESS").touch()
+    (parts / ".part-0.parquet.crc").write_bytes(b"crc")
+    return parts
+
+
 def arrow_list(values):
     return pa.FixedSizeListArray.from_arrays(values.reshape(-1), values.shape[1])
 
@@ -123,6 +177,9 @@ WRITERS = {
         )
         or folder / "log.npz"
     ),
+    "json lines": lambda columns, folder: json_steps(columns, folder / "log.jsonl"),
+    "rllib": rllib,
+    "parquet parts": parquet_parts,
     "d4rl": lambda columns, folder: d4rl(columns, folder / "log.hdf5"),
     "minari": minari_dataset,
 }
@@ -132,7 +189,9 @@ def assert_same_log(log, other, *, rows=True):
     """Equal to the bit, with the same stored rows; or, without `rows`, with equal steps."""
     for field in dataclasses.fields(vf.Transitions):
         left, right = getattr(log, field.name), getattr(other, field.name)
-        if field.name in ("notes", "source", "names") or (not rows and field.name in ("observations", "now", "next")):
+        if field.name in ("notes", "warnings", "source", "names") or (
+            not rows and field.name in ("observations", "now", "next")
+        ):
             continue
         np.testing.assert_array_equal(left, right, err_msg=field.name)
         assert left is None or left.dtype == right.dtype, field.name

@@ -96,7 +96,8 @@ def write_outputs(evaluation: Evaluation, settings: Settings, write_config: str 
 def check_outputs(settings: Settings, write_config: str | None) -> None:
     """Raise ValueError for output paths that cannot be written, before any work is done."""
     outputs = {"--report": settings.report, "--save": settings.save, "--write-config": write_config}
-    used = {os.path.realpath(path): "the input" for path in (settings.log, settings.policy, settings.starts) if path}
+    inputs = [*settings.logs(), settings.policy, settings.starts]
+    used = {os.path.realpath(path): "the input" for path in inputs if path}
     for option, name in outputs.items():
         if name is None:
             continue
@@ -162,10 +163,11 @@ def progress_bar(
         )
 
 
-def run_convert(source: str, target: str, *, columns: dict[str, Any], force: bool) -> None:
-    """Read a log, write it in another format, and print the notes of the reader."""
+def run_convert(source: str | list[str], target: str, *, columns: dict[str, Any], force: bool) -> None:
+    """Read a log, write it in another format, and print the notes and warnings of the reader."""
     log = load(source, columns=columns or None)
     save(log, target, force=force)
-    for note in log.notes:
-        click.echo(f"Note: {cli_message(note)}")
+    for kind, sentences in (("Note", log.notes), ("Warning", log.warnings)):
+        for sentence in sentences:
+            click.echo(f"{kind}: {cli_message(sentence)}")
     click.echo(printable(f"Written: {target} ({len(log):,} steps in {len(log.episodes):,} episodes)"))

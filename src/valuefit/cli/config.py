@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ POLICY_FILES = (".npy", ".csv", ".txt")
 class Settings:
     """Every option of `valuefit evaluate` with its default; None if the option has no value."""
 
-    log: str | None = None
+    log: str | list[str] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     features: str = "auto"
     discount: float = 0.99
@@ -38,6 +40,10 @@ class Settings:
     json: bool = False
     quiet: bool = False
     force: bool = False
+
+    def logs(self) -> list[str]:
+        """The paths of the log."""
+        return [] if self.log is None else [self.log] if isinstance(self.log, str) else self.log
 
 
 PATHS = ("log", "policy", "starts", "report", "save")
@@ -109,8 +115,8 @@ def read_config(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path} sets {key!r} twice, once with a dash and once with an underscore.")
         options[name] = _validate(path, name, value)
     for name in PATHS:
-        if name in options and _is_relative_path(name, options[name]):
-            options[name] = os.path.relpath(os.path.join(path.parent, options[name]))
+        if name in options:
+            options[name] = _each(options[name], partial(_from_folder, name, path.parent))
     return options
 
 
@@ -127,6 +133,9 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = is_number, "a number"
     elif name == "tol":
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
+    elif name == "log":
+        paths = value if isinstance(value, list) and value else [value]
+        valid, expected = all(isinstance(one, str) for one in paths), "text in quotes or a list of such texts"
     elif name in CHOICES:
         valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:
@@ -148,6 +157,21 @@ def _validate_columns(path: Path, value: Any) -> dict[str, Any]:
             '["x", "v"] }.'
         )
     return {ours: theirs or None for ours, theirs in value.items()}
+
+
+def _each(value: str | list[str], function: Callable[[str], str]) -> str | list[str]:
+    """The function of a path, or of each path of a list."""
+    return function(value) if isinstance(value, str) else [function(one) for one in value]
+
+
+def _from_folder(name: str, folder: Path, path: str) -> str:
+    """A path that is relative to `folder`, as a path that is relative to the current folder."""
+    return os.path.relpath(os.path.join(folder, path)) if _is_relative_path(name, path) else path
+
+
+def _to_folder(name: str, folder: Path, path: str) -> str:
+    """A path that is relative to the current folder, as a path that is relative to `folder`."""
+    return os.path.relpath(path, folder) if _is_relative_path(name, path) else path
 
 
 def _is_relative_path(name: str, value: str) -> bool:
@@ -178,8 +202,8 @@ def config_text(settings: Settings, folder: Path) -> str:
             continue
         if one.name == "columns":  # TOML has no null
             value = {ours: theirs or "" for ours, theirs in value.items()}
-        elif one.name in PATHS and _is_relative_path(one.name, value):
-            value = os.path.relpath(value, folder)
+        elif one.name in PATHS:
+            value = _each(value, partial(_to_folder, one.name, folder))
         options[one.name.replace("_", "-")] = value
     text = "\n".join(lines) + "\n" + tomli_w.dumps(options)
     try:

@@ -18,6 +18,7 @@ from valuefit.cli.options import (
     complete_features,
     complete_solvers,
     force_option,
+    one_or_several,
     setting_option,
 )
 
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 @main.command(cls=SectionedCommand, short_help="Estimate the value of a policy from a log.")
-@click.argument("log", required=False, type=click.Path())
+@click.argument("log", nargs=-1, type=click.Path(), callback=one_or_several)
 @columns_option
 @setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
                 "Python function that returns the probabilities of the actions for given observations; or a .npy or "
@@ -85,9 +86,10 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
     The value is the expected discounted sum of future rewards, averaged over the first observations of the episodes
     (or over --starts). It is reported with its standard error and a 95% interval.
 
-    LOG has one row per step. It is a .csv, .tsv, .parquet or .npz file, an .h5 file in the layout of D4RL, a folder
-    written by valuefit or Minari, or minari:ID, a downloaded Minari dataset. Without LOG, the built-in
-    example (Mountain Car) is evaluated.
+    LOG has one row per step. It is a .csv, .tsv, .jsonl, .parquet or .npz file (text also as .csv.gz, .jsonl.gz), a
+    .json file of RLlib, an .h5 file in the layout of D4RL, a folder written by valuefit or Minari, or minari:ID, a
+    downloaded Minari dataset. Several files, a folder of files of one format, or a pattern in quotes are one log;
+    files are read in the order of their names. Without LOG, the built-in example (Mountain Car) is evaluated.
 
     \b
     Columns of LOG (use --columns if yours have other names):
@@ -95,15 +97,19 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
       reward               required   reward of the step
       terminated                      1 if the step ended the episode
       truncated                       1 if the episode was cut off (time limit)
-      episode                         number of the episode
+      episode                         number or name of the episode
       action                          action taken
       behaviour_prob                  probability with which it was chosen
       next_obs_0, ...                 observation after the step
+
+    A column of text among the observations is read as categories, if it has at most 100 distinct values or is
+    declared with --columns categorical=NAME.
 
     \b
     Examples:
       valuefit evaluate
       valuefit evaluate log.csv --discount 0.95 --report report.html
+      valuefit evaluate part-*.parquet
       valuefit evaluate log.csv --columns reward=r --columns obs=x,v
       valuefit evaluate log.parquet --policy mypolicy:probabilities
       valuefit evaluate log.parquet --policy table.npy --values state-action
@@ -124,20 +130,22 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
 
 
 @main.command()
-@click.argument("source", metavar="IN", type=click.Path())
+@click.argument("source", metavar="IN", nargs=-1, required=True, type=click.Path(), callback=one_or_several)
 @click.argument("target", metavar="OUT", type=click.Path())
 @columns_option
 @force_option
-def convert(source: str, target: str, columns: dict[str, Any], force: bool | None) -> None:
+def convert(source: str | list[str], target: str, columns: dict[str, Any], force: bool | None) -> None:
     """Convert a log to Parquet, .npz or a folder.
 
-    IN is a log in any format that evaluate reads. OUT is a file that ends in .parquet or .npz, or, without an ending,
-    a folder: it loads fastest and may be larger than memory. Notes on assumptions and dropped steps are printed.
+    IN is a log in any format that evaluate reads, or several files. OUT is a file that ends in .parquet or .npz, or,
+    without an ending, a folder: it loads fastest and may be larger than memory. Notes on assumptions and dropped steps
+    are printed.
 
     \b
     Examples:
       valuefit convert log.csv log.parquet
       valuefit convert hopper.hdf5 hopper
+      valuefit convert part-*.parquet log
       valuefit convert log.csv log.npz --columns reward=r --columns obs=x,v
     """
     from valuefit.cli.commands import run_convert

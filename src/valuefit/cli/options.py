@@ -14,7 +14,7 @@ from valuefit.cli.config import default_of
 EXIT_NOT_CONVERGED, EXIT_INTERRUPTED = 3, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
 SHELLS = ("bash", "zsh", "fish")
-VECTOR_COLUMNS = ("obs", "next_obs", "action")
+VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --columns takes several
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
@@ -86,6 +86,11 @@ def read_columns(ctx: click.Context, param: click.Parameter, pairs: tuple[str, .
             raise click.BadParameter(f"{ours!r} is given twice.", ctx, param)
         columns[ours] = theirs.split(",") if ours in VECTOR_COLUMNS and "," in theirs else theirs or None
     return columns
+
+
+def one_or_several(ctx: click.Context, param: click.Parameter, paths: tuple[str, ...]) -> str | list[str] | None:
+    """The path, a list of several paths, or None."""
+    return list(paths) if len(paths) > 1 else paths[0] if paths else None
 
 
 def complete_features(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

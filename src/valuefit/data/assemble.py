@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
 from valuefit.data.exact import common_dtype, exact
-from valuefit.data.labels import as_text, is_text, number_names
+from valuefit.data.labels import as_text, is_number, is_text, number_names
+from valuefit.data.table import Table
+from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
 from valuefit.typing import Array
 
+MIN_ENDS = 10  # marked by done, before equal lengths of episodes look like a time limit
 ROWS_PER_COPY = 4096  # rows of scalar columns concatenated at a time, so that the written block stays in cache
 
 
-def build_log(
-    matched: ColumnMap, read: Callable[[str], Array], where: str, known: Mapping[str, Sequence[str]] | None = None
-) -> Transitions:  # fmt: skip
+def build_log(source: Table) -> Transitions:
     """The log of the matched columns; its notes list what was assumed or left out.
 
-    `read` returns a column by its name in the source, with missing integers masked, missing floats NaN and missing text
-    None; `where` names the source in error messages. Text in `episode`, or in a single column `obs`, names episodes or
-    states; `known` has further names of the fields "episode" and "obs", which a part of a log need not contain.
+    Text in `episode`, or in a single column `obs`, names episodes or states.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
-    episodes. `done` alone is treated as terminated. The last step of an episode is left out if it neither terminated
-    nor has a next observation.
+    episodes, and each of several files ends one. `done` alone is treated as terminated. The last step of an episode is
+    left out if it neither terminated nor has a next observation.
     """
-    notes: list[str] = []
-    table = {field: _read_field(field, names, read, where) for field, names in matched.items()}
+    matched, where, notes = source.matched, source.where, list(source.notes)
+    table = {field: _read_field(field, names, source) for field, names in matched.items()}
     _check_lengths(table, matched, where)
-    names = _number_ids(table, matched, known or {}, where)
-    table = {field: _as_numbers(field, matched[field], values, where) for field, values in table.items()}
+    names = _number_ids(table, source)
+    table = {field: _as_numbers(field, matched[field], values, source) for field, values in table.items()}
     _complete_next(table)
     table = _sort_rows(table, notes, names.get("episode"))
     n = len(table["obs"])
     terminated, truncated = _episode_ends(table, matched, notes, where)
-    ended = terminated | truncated
     episode = table.get("episode")
+    if episode is None and len(source.files) > 1:
+        _end_at_files(source, terminated, truncated, notes)
+    ended = terminated | truncated
     if episode is None:
         episode = np.concatenate(([0], np.cumsum(ended[:-1]))) if n else np.zeros(0, int)
         _check_steps_increase(table, ended)
     begins = np.ones(n, bool)
     begins[1:] = episode[1:] != episode[:-1]
+    only_done = "done" in table and not {"terminated", "truncated"} & table.keys()
+    warnings = _time_limit_warnings(str(matched["done"]), terminated, begins) if only_done else ()
     next_obs, incomplete = _next_observations(table, terminated, begins, where)
     log = Transitions.from_arrays(
         table["obs"],
@@ -65,11 +67,13 @@ def build_log(
     elif log.has_numbered_states:
         notes.append(f"The integers in {matched['obs']!r} are treated as labels of {len(log.observations)} states.")
     entries = (matched["obs"],) if isinstance(matched["obs"], str) else matched["obs"]
+    entries = tuple(entry for name in entries for entry in source.entries.get(name, (name,)))
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
     return replace(
         log,
         notes=tuple(notes),
+        warnings=warnings,
         source=where,
         names=entries,
         state_names=names.get("obs"),
@@ -77,18 +81,18 @@ def build_log(
     )._frozen()
 
 
-def _read_field(field: str, names: str | tuple[str, ...], read: Callable[[str], Array], where: str) -> Array:
+def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
     """One column as it is, or several columns of numbers concatenated to vectors."""
     if isinstance(names, str):
-        return read(names)
-    parts = [_as_numbers(field, name, read(name), where) for name in names]
+        return source.read(names)
+    parts = [_as_numbers(field, name, source.read(name), source) for name in names]
     parts = [part[:, None] if part.ndim == 1 else part for part in parts]
     n = len(parts[0])
     if any(part.ndim != 2 or len(part) != n for part in parts):
         shapes = ", ".join(f"{name!r} {part.shape}" for name, part in zip(names, parts, strict=True))
         raise ValueError(f"The columns of {field} cannot be concatenated: {shapes}. Give columns of equal length.")
     dtype, stops = common_dtype(parts), np.cumsum([part.shape[1] for part in parts])
-    parts = [exact(part, dtype, f"Column {name!r} of {where}") for name, part in zip(names, parts, strict=True)]
+    parts = [exact(part, dtype, f"Column {name!r} of {source.where}") for name, part in zip(names, parts, strict=True)]
     masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
     vectors = np.ma.empty((n, stops[-1]), dtype) if masked else np.empty((n, stops[-1]), dtype)
     for start in range(0, n, ROWS_PER_COPY):
@@ -97,70 +101,54 @@ def _read_field(field: str, names: str | tuple[str, ...], read: Callable[[str], 
     return vectors
 
 
-def _number_ids(
-    table: dict[str, Array], matched: ColumnMap, known: Mapping[str, Sequence[str]], where: str
-) -> dict[str, Array]:
+def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
     """Replace text in episode, obs and next_obs by numbers; returns the names of "episode" and "obs" that were text."""
     names: dict[str, Array] = {}
     for field, others in (("episode", ()), ("obs", ("next_obs",))):
         fields = [name for name in (field, *others) if name in table]
         if not fields or not is_text(table[field]):
             continue
-        columns = [as_text(table[name], f"Column {matched[name]!r} of {where}") for name in fields]
+        columns = [as_text(table[name], f"Column {source.matched[name]!r} of {source.where}") for name in fields]
         if field == "obs":
-            _refuse_numbers_as_text(columns[0], str(matched[field]), where)
-        names[field], numbered = number_names(columns, known.get(field, ()))
+            _refuse_numbers_as_text(columns[0], source)
+        names[field], numbered = number_names(columns, source.known.get(field, ()))
         table.update(zip(fields, numbered, strict=True))
     return names
 
 
-def _refuse_numbers_as_text(column: list[str | None], name: str, where: str) -> None:
+def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
     """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names."""
-    is_number = [_is_number(text) for text in column]
-    if any(is_number):
-        row = is_number.index(False) if not all(is_number) else 0
+    numeric = [is_number(text) for text in column]
+    if any(numeric):
+        row = numeric.index(False) if not all(numeric) else 0
         raise ValueError(
-            f"Column {name!r} of {where} holds text, such as {column[row]!r} at row {row}, and numbers. Correct that "
-            "entry, or write all of them as numbers."
+            f"Column {source.matched['obs']!r} of {source.where} holds text, {column[row]!r} at {source.place(row)}, "
+            "and numbers. Correct that entry, or write all of them as numbers."
         )
 
 
-def _is_number(text: str | None) -> bool:
-    try:
-        float(text or "")
-    except ValueError:
-        return False
-    return True
-
-
-def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, where: str) -> Array:
+def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
     """The column as numbers in native byte order; next_obs alone may have missing entries, which stay masked or NaN."""
-    what = f"Column {name!r} of {where}"
+    what = f"Column {name!r} of {source.where}"
     if field == "step" and values.dtype.kind in "mM":
         missing, values = np.isnat(values), values.astype(np.int64)  # times sort like numbers
         values = np.ma.array(values, mask=missing) if missing.any() else values
     if values.dtype.hasobject or values.dtype.kind not in "biuf":
-        kind = f"text{_example(values)}" if is_text(values) else f"dtype {values.dtype}"
+        if is_text(values):
+            raise refuse_text(field, name, values, source)
         raise ValueError(
-            f"{what} holds {kind}, but {field} must be numbers. Convert it (number the categories), or name another "
-            f"column with columns={{{field!r}: ...}}."
+            f"{what} holds dtype {values.dtype}, but {field} must be numbers. Convert it, or name another column with "
+            f"columns={{{field!r}: ...}}."
         )
     if values.ndim == 0 or (values.ndim != 1 and field not in VECTOR_FIELDS and values.shape[1:] != (1,)):
         raise ValueError(f"{what} has shape {values.shape}; {field} must be one number per step.")
     if field not in VECTOR_FIELDS:
         values = values.reshape(len(values))
     if field != "next_obs":
-        values = _refuse_missing(field, values, where)
+        values = _refuse_missing(field, values, source.where)
     if field in ("episode", "step") and values.dtype.kind == "b":
         values = values.astype(np.int64)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
-
-
-def _example(values: Array) -> str:
-    """The first entry of a text column that is not a number, for an error message."""
-    texts = (str(value) for value in values[:100_000].tolist()) if values.ndim == 1 else ()
-    found = next((text for text in texts if not _is_number(text)), None)
-    return "" if found is None else f", such as {found[:40]!r}"
 
 
 def _refuse_missing(field: str, values: Array, where: str) -> Array:
@@ -304,6 +292,33 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
     if "truncated" not in given and len(given) == 1 and "episode" not in table:
         truncated = _infer_truncation(table, terminated, notes)
     return terminated, truncated
+
+
+def _time_limit_warnings(name: str, done: Array, begins: Array) -> tuple[str, ...]:
+    """A warning if most ends come after the same number of steps, and none later: done alone hides a time limit."""
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+    lengths = (np.arange(len(begins)) - first + 1)[done]
+    longest = int(lengths.max(initial=1))
+    count = int((lengths == longest).sum())
+    if longest == 1 or len(lengths) < MIN_ENDS or 2 * count <= len(lengths):
+        return ()
+    return (
+        f"{count} of the {len(lengths)} episodes that {name!r} ends have {longest} steps, and none has more, which "
+        "looks like a time limit. Their ends are treated as terminations, so the value after them is taken as 0. If it "
+        "is a time limit, mark these steps in a column truncated, and give the observation after them as next_obs.",
+    )
+
+
+def _end_at_files(source: Table, terminated: Array, truncated: Array, notes: list[str]) -> None:
+    """Truncate an episode at the last row of each file; changes `truncated` in place."""
+    last = np.cumsum([rows for _, rows in source.files]) - 1
+    cut = last[:-1][~(terminated | truncated)[last[:-1]]]
+    truncated[last] |= ~terminated[last]
+    if len(cut):
+        notes.append(
+            f"No column numbers the episodes, so the episode at the end of a file is treated as truncated there "
+            f"({len(cut)} files). If episodes continue in the next file, add a column episode."
+        )
 
 
 def _infer_truncation(table: dict[str, Array], terminated: Array, notes: list[str]) -> Array:

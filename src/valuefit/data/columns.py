@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-# field -> column names that are recognised without a mapping (among them those of D4RL, Minari and d3rlpy)
+# field -> column names that are recognised without a mapping (among them those of D4RL, Minari, d3rlpy and RLlib)
 ALIASES: dict[str, tuple[str, ...]] = {
     "obs": ("obs", "observation", "observations"),
-    "next_obs": ("next_obs", "next_observation", "next_observations"),
+    "next_obs": ("next_obs", "next_observation", "next_observations", "new_obs"),
     "action": ("action", "actions"),
     "reward": ("reward", "rewards"),
-    "terminated": ("terminated", "terminations", "terminals"),
-    "truncated": ("truncated", "truncations", "timeouts"),
+    "terminated": ("terminated", "terminations", "terminals", "terminateds"),
+    "truncated": ("truncated", "truncations", "timeouts", "truncateds"),
     "done": ("done", "dones"),
-    "episode": ("episode", "episode_id"),
+    "episode": ("episode", "episode_id", "eps_id"),
     "step": ("step", "t"),
-    "behaviour_prob": ("behaviour_prob", "behavior_prob"),
-    "behaviour_log_prob": ("behaviour_log_prob", "behavior_log_prob", "infos/action_log_probs"),
+    "behaviour_prob": ("behaviour_prob", "behavior_prob", "action_prob"),
+    "behaviour_log_prob": ("behaviour_log_prob", "behavior_log_prob", "infos/action_log_probs", "action_logp"),
     "target_prob": ("target_prob",),
     "target_log_prob": ("target_log_prob",),
     "ratio": ("ratio",),
@@ -57,6 +57,8 @@ def match_columns(names: Sequence[str], columns: Mapping[str, Any] | None, where
         found = _find_by_alias(field, names, where)
         if found is not None:
             matched[field] = found
+    if matched.get("behaviour_prob") == "action_prob" and matched.get("behaviour_log_prob") == "action_logp":
+        del matched["behaviour_log_prob"]  # RLlib writes the same probability in both forms
     for field, example in (("obs", "obs_0, obs_1, ... (or one column obs)"), ("reward", "reward")):
         if field not in matched:
             raise ValueError(

@@ -19,6 +19,21 @@ def is_text(values: Any) -> bool:
     return np.asarray(values).dtype.kind in TEXT_KINDS
 
 
+def is_number(text: Any) -> bool:
+    """Whether text reads as a number."""
+    try:
+        float(text)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def first_text(values: Array) -> tuple[int, str]:
+    """Row and text of the first entry of a text column that is not a number; of the first entry if all are numbers."""
+    known = [(row, str(text)) for row, text in enumerate(values.tolist()) if text is not None]
+    return next(((row, text) for row, text in known if not is_number(text)), known[0] if known else (0, ""))
+
+
 def as_text(values: Any, name: str) -> list[str | None]:
     """Entries of a one-dimensional array as text, None where missing or empty; raises ValueError for other objects."""
     array = np.asarray(values)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +14,25 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import refuse_existing
+from valuefit.data.assemble import build_log
+from valuefit.data.files import file_format, find_files
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
 from valuefit.data.readers.hdf5 import read_hdf5
+from valuefit.data.readers.json_lines import read_json_lines
 from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
 from valuefit.data.readers.native import file_names, is_native, read_native, write_native
 from valuefit.data.readers.npz import read_npz, write_npz
 from valuefit.data.readers.parquet import read_parquet, write_parquet
+from valuefit.data.table import Table, join
+from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
+from valuefit.extras import said
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
-READERS: dict[str, Callable[..., Transitions]] = {
+READERS: dict[str, Callable[..., Table]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
     ".parquet": read_parquet,
@@ -32,18 +40,30 @@ READERS: dict[str, Callable[..., Transitions]] = {
     ".npz": read_npz,
     ".h5": read_hdf5,
     ".hdf5": read_hdf5,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".json": read_json_lines,
+    ".csv.gz": read_csv,
+    ".tsv.gz": read_csv,
+    ".jsonl.gz": read_json_lines,
+    ".ndjson.gz": read_json_lines,
+    ".json.gz": read_json_lines,
 }
 
 
 def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | None = None) -> Transitions:
-    """Read a log from a file, a folder, a Minari dataset, a table or a dict of arrays.
+    """Read a log from a file, several files, a folder, a Minari dataset, a table or a dict of arrays.
 
-    `source` is a path (.csv, .tsv, .parquet, .npz, .h5/.hdf5 in D4RL's layout, a folder written by `save`, a Minari
-    folder), "minari:<id>" (on this machine; nothing is downloaded), a dict of arrays, a pandas or polars frame, or an
-    Arrow table. `columns` maps valuefit's names to yours: `{"reward": "r", "obs": ["x", "v"], "done": None}`; the
+    `source` is a path (.csv, .tsv, .jsonl, .json, .parquet, .npz, .h5/.hdf5 in D4RL's layout; text also as .csv.gz,
+    .jsonl.gz), a folder written by `save`, a Minari folder, "minari:<id>" (on this machine; nothing is downloaded), a
+    dict of arrays, a pandas or polars frame, or an Arrow table. Several files are a list of paths, a pattern
+    (part-*.parquet) or a folder of files of one format; they are read in natural order of their names (part-2 before
+    part-10). Episodes continue from file to file by their ids; without ids each file ends its episode.
+
+    `columns` maps valuefit's names to yours: `{"reward": "r", "obs": ["x", "v"], "done": None}`; the
     names are obs, next_obs, action, reward, terminated, truncated, done, episode, step, behaviour_prob, target_prob,
     their logarithms behaviour_log_prob and target_log_prob, and ratio. `limit` is the maximum size in memory of the
-    contents of a file, in bytes (None: half of memory). `log.notes` list what was assumed or left out.
+    contents of the files, in bytes (None: half of memory). `log.notes` list what was assumed or left out.
     """
     limit = memory_limit() if limit is None else limit
     if isinstance(source, Transitions):
@@ -52,36 +72,64 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
         return source
+    if isinstance(source, str | os.PathLike) and is_native(Path(source)):
+        if columns:
+            raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
+        return read_native(Path(source), limit=limit)
+    columns, declared = split_categorical(columns)
+    return build_log(encode_categories(_read(source, columns, limit), declared, limit))
+
+
+def _read(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of a source that is not in valuefit's own format."""
     if isinstance(source, Mapping):
         return read_arrays(source, columns=columns)
+    if isinstance(source, list | tuple):
+        return _read_files(source, columns, limit)
     if not isinstance(source, str | os.PathLike):
         return read_frame(source, columns=columns)
-    if isinstance(source, str) and source.startswith("minari:"):
-        log = read_minari(dataset_folder(source.removeprefix("minari:")), columns=columns, limit=limit)
-        return replace(log, source=source)
-    if "://" in str(source):
-        raise ValueError(f"{source} is not on this machine. Download it first, then give its path.")
-    return _load_path(Path(source), columns, limit)
+    text = os.fspath(source)
+    if text.startswith("minari:"):
+        table = read_minari(dataset_folder(text.removeprefix("minari:")), columns=columns, limit=limit)
+        return replace(table, where=text)
+    if is_minari(Path(source)):
+        return read_minari(Path(source), columns=columns, limit=limit)
+    return _read_files(source, columns, limit)
 
 
-def _load_path(path: Path, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    if path.is_dir():
-        if is_native(path):
-            if columns:
-                raise ValueError(f"{path} was written by valuefit and has fixed column names. Load it without columns.")
-            return read_native(path, limit=limit)
-        if is_minari(path):
-            return read_minari(path, columns=columns, limit=limit)
+def _read_files(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of one file, or of several as one table."""
+    for one in source if isinstance(source, list | tuple) else [source]:
+        if isinstance(one, str | os.PathLike):
+            _check_joinable(os.fspath(one))
+    files = find_files(source, READERS)
+    if len(files) == 1:
+        return _read_file(files[0], columns, limit)
+    where = os.fspath(source) if isinstance(source, str | os.PathLike) else f"{len(files)} files ({files[0]}, ...)"
+    return join((_read_file(file, columns, limit) for file in files), where, limit)
+
+
+def _check_joinable(name: str) -> None:
+    """Raise ValueError for what is not among files and folders of files."""
+    if "://" in name:
+        raise ValueError(f"{name} is not on this machine. Download it first, then give its path.")
+    if name.startswith("minari:") or is_native(Path(name)) or is_minari(Path(name)):
         raise ValueError(
-            f"The folder {path} is neither a log that valuefit saved nor a Minari dataset. Name a file in it "
-            f"({', '.join(READERS)})."
+            f"{name} is a log that valuefit saved or a Minari dataset, which is not read together with other files. "
+            "Convert it to Parquet first."
         )
+
+
+def _read_file(path: Path, columns: Mapping[str, Any] | None, limit: int) -> Table:
     if not path.is_file():
         raise ValueError(f"There is no file {str(path)!r}.")
-    reader = READERS.get(path.suffix.lower())
+    reader = READERS.get(file_format(path))
     if reader is None:
         raise ValueError(f"{path} has an unsupported extension. valuefit reads {', '.join(READERS)} and folders.")
-    return reader(path, columns=columns, limit=limit)
+    try:
+        return reader(path, columns=columns, limit=limit)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is not a gzip file, or it is damaged ({said(error)}). Write it again.") from error
 
 
 def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -92,7 +140,20 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv", ".h5", ".hdf5", ".npy", ".json", ".pkl", ".pq", ".feather"):
+    if suffix in (
+        ".csv",
+        ".tsv",
+        ".h5",
+        ".hdf5",
+        ".npy",
+        ".json",
+        ".jsonl",
+        ".ndjson",
+        ".gz",
+        ".pkl",
+        ".pq",
+        ".feather",
+    ):
         raise ValueError(f"valuefit saves logs as folders, .parquet or .npz, not as {suffix}. Choose another name.")
     _check_target(path, force, folder=suffix not in (".parquet", ".npz"))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -24,9 +24,10 @@ class Transitions:
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
     by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied;
     observations are copied only where necessary.
-    `notes` list what a reader assumed or left out, `source` is the file or object the log was read from, and `names`
-    are the names of the entries of an observation, where they are known. If the source names states or episodes by
-    text, `state_names` and `episode_names` list the names in sorted order: entry k is the name of state or episode k.
+    `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
+    file or object the log was read from, and `names` are the names of the entries of an observation, where known. If
+    the source names states or episodes by text, `state_names` and `episode_names` list the names in sorted order: entry
+    k is the name of state or episode k.
     """
 
     observations: Array
@@ -45,6 +46,7 @@ class Transitions:
     names: tuple[str, ...] = ()
     state_names: Array | None = None
     episode_names: Array | None = None
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.assemble import build_log
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.transitions import Transitions
 
@@ -25,7 +26,7 @@ NOTE = (
 
 def example_log() -> Transitions:
     """18,307 steps in 150 episodes that all reach the goal; observations (position, velocity), three actions."""
-    log = read_npz(FILE, columns=None, limit=1 << 22)
+    log = build_log(read_npz(FILE, columns=None, limit=1 << 22))
     source = "the Mountain Car example log of valuefit"
     return replace(log, notes=(NOTE,), source=source, names=("position", "velocity"))
 

@@ -260,7 +260,8 @@ def evaluate(
     sandwich = sandwich.at(result.theta)
     value, error = value_at_starts(log, sandwich, start_rows, values)
     notes.append(_starts_note(value, starts, sandwich))
-    warnings = diagnostics(log, problem, result, sandwich, error, discount=float(discount))
+    warnings = [*log.warnings]
+    warnings += diagnostics(log, problem, result, sandwich, error, discount=float(discount))
     if values == "state-action":
         warnings += unseen_diagnostics(unseen_share(log, fitted, policy=target))
     return Evaluation(

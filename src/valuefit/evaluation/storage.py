@@ -49,7 +49,12 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         "format": FORMAT_VERSION,
         **stored.facts,
         "result": {f.name: getattr(result, f.name) for f in fields(result) if f.name not in RESULT_ARRAYS},
-        "log": {"notes": list(log.notes), "source": log.source, "names": list(log.names)},
+        "log": {
+            "notes": list(log.notes),
+            "source": log.source,
+            "names": list(log.names),
+            "warnings": list(log.warnings),
+        },
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
     arrays |= {
@@ -116,7 +121,9 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     for name, ids in NAME_ARRAYS.items():
         if f"log_{name}" in stored:
             columns[name] = check_names(stored[f"log_{name}"], columns[ids])
-    return Transitions(**columns, notes=notes, names=names, source=str(facts["source"]))._frozen()
+    warnings = tuple(map(str, facts.get("warnings", ())))  # files of version 0.1 have none
+    source = str(facts["source"])
+    return Transitions(**columns, notes=notes, names=names, warnings=warnings, source=source)._frozen()
 
 
 def as_plain(value: Any) -> Any:

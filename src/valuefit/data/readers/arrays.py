@@ -7,10 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import match_columns
 from valuefit.data.readers.arrow import to_array
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import need, translated
 from valuefit.typing import Array
 
@@ -22,8 +21,8 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
-def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Transitions:
-    """A log from named arrays, lists or CPU tensors, one entry per step; other entries are ignored."""
+def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None = None) -> Table:
+    """The columns of named arrays, lists or CPU tensors, one entry per step; other entries are ignored."""
     where = "the dict"
 
     def read(name: str) -> Array:
@@ -38,4 +37,4 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
             return np.asarray(values)
 
     matched = match_columns([name for name in source if isinstance(name, str)], columns, where)
-    return build_log(matched, read, where)
+    return Table(matched, read, where)

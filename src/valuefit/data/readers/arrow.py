@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import need, said, translated
 from valuefit.typing import Array
 
 
-def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Transitions:
-    """A log from a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
+def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Table:
+    """The columns of a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
     kind = type(source).__name__
     pyarrow = need("pyarrow", "files", f"Reading a {kind}")
     try:
@@ -29,18 +28,16 @@ def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Tran
         raise ValueError(
             f"The {kind} cannot be read as a table: {said(error)}. Drop or convert that column."
         ) from error
-    return build_log_from_table(table, columns, f"the {kind}")
+    return match_table(table, columns, f"the {kind}")
 
 
-def build_log_from_table(
-    table: Any, columns: Mapping[str, Any] | None, where: str, known: Mapping[str, Sequence[str]] | None = None
-) -> Transitions:  # fmt: skip
-    """A log from a pyarrow.Table; `known` as in `build_log`."""
+def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Table:
+    """The columns of a pyarrow.Table."""
     check_unique_names(table.column_names, where)
     matched = match_columns(table.column_names, columns, where)
     for name in columns_to_read(matched):
         check_type(name, table.schema.field(name).type, where)
-    return build_log(matched, lambda name: to_array(name, table[name], where), where, known)
+    return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
 def check_unique_names(names: Sequence[str], where: str) -> None:
@@ -100,7 +97,8 @@ def _plain_column(column: Any) -> Array:
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if is_string(column.type):
-        return np.array(column.to_pylist(), dtype=object)
+        chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
+        return np.concatenate([_texts(chunk) for chunk in chunks] or [np.zeros(0, object)])
     if types.is_null(column.type):
         column = column.cast(pyarrow.float64())
     elif types.is_decimal(column.type):  # decimal fractions become the nearest float, as in text
@@ -128,6 +126,13 @@ def _numbers(chunk: Any) -> Array:
         return values
     known = _bits(valid, here)
     return np.where(known, values, np.nan) if values.dtype.kind == "f" else np.ma.array(values, mask=~known)
+
+
+def _texts(chunk: Any) -> Array:
+    """Text as objects; equal texts share one object, which saves memory."""
+    encoded = chunk.dictionary_encode()
+    words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    return np.asarray(words[_numbers(encoded.indices.fill_null(len(words) - 1))])
 
 
 def _bits(buffer: Any, here: slice) -> Array:

@@ -8,31 +8,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.files import open_file
 from valuefit.data.readers.arrow import check_unique_names, to_array
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import need, translated
 from valuefit.memory import check_size
 
 INTEGER_FIELDS = ("episode", "step", "obs", "next_obs", "action")  # in which integers may be ids
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
+BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 
 
-def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from a CSV file; only the matched columns are converted."""
+def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of a CSV file; only the matched columns are converted."""
     where = str(path)
     names, delimiter = _header(path)
     check_unique_names(names, where)
     matched = match_columns(names, columns, where)
     wanted = columns_to_read(matched)
-    check_size(8 * len(wanted) * _count_lines(path), limit, where)
+    _check_lines(path, 8 * len(wanted), limit)
     table = _read_columns(path, delimiter, wanted)
     for name in columns_to_read({field: matched[field] for field in INTEGER_FIELDS if field in matched}):
         if _has_rounded_integers(table[name]):
             text = _read_columns(path, delimiter, [name], text=True)[name]
             table = table.set_column(table.column_names.index(name), name, _integers(text, table[name]))
-    return build_log(matched, lambda name: to_array(name, table[name], where), where)
+    return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
 def _read_columns(path: Path, delimiter: str, wanted: list[str], *, text: bool = False) -> Any:
@@ -40,7 +41,7 @@ def _read_columns(path: Path, delimiter: str, wanted: list[str], *, text: bool =
     pyarrow = need("pyarrow", "files", "Reading CSV")
     arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
     # a stream, because pyarrow would decompress a file by its extension
-    with translated(f"{path} cannot be read as CSV", "Correct that line."), open(path, "rb") as stream:
+    with translated(f"{path} cannot be read as CSV", "Correct that line."), open_file(path) as stream:
         return arrow_csv.read_csv(
             stream,
             parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
@@ -75,7 +76,7 @@ def _integers(text: Any, column: Any) -> Any:
 
 def _header(path: Path) -> tuple[list[str], str]:
     """Column names and the delimiter."""
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         start = stream.read(MAX_HEADER_BYTES)
     line = re.split(rb"[\r\n]", start, maxsplit=1)[0]  # a line ends with \n, \r\n or, on old Macs, \r
     try:
@@ -93,10 +94,18 @@ def _header(path: Path) -> tuple[list[str], str]:
     return names, delimiter
 
 
-def _count_lines(path: Path) -> int:
-    """Maximum number of rows; the file size is a poor bound, because a cell may take one byte or twenty."""
-    lines = 0
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 22):
-            lines += max(block.count(b"\n"), block.count(b"\r"))
-    return lines + 1
+def _check_lines(path: Path, row_bytes: int, limit: int) -> None:
+    """Raise ValueError if the rows exceed `limit` bytes, or a line MAX_LINE_BYTES, before the file is read to its end.
+
+    The file size is a poor bound, because a cell may take one byte or twenty, and a compressed file may expand.
+    """
+    lines, line_bytes = 1, 0
+    with open_file(path) as stream:
+        while block := stream.read(BLOCK_BYTES):
+            found = max(block.count(b"\n"), block.count(b"\r"))
+            lines, line_bytes = lines + found, 0 if found else line_bytes + len(block)
+            check_size(row_bytes * lines, limit, str(path))
+            if line_bytes > MAX_LINE_BYTES:
+                raise ValueError(
+                    f"{path} has a line that is longer than {MAX_LINE_BYTES:,} bytes, so it is not a table."
+                )

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import need, translated
 from valuefit.memory import check_size
 from valuefit.typing import Array
@@ -20,8 +19,8 @@ from valuefit.typing import Array
 MAX_DATASETS = 10_000  # bounds the time to list the datasets of an untrusted file
 
 
-def read_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from the datasets `observations, actions, rewards, terminals`; optional: `timeouts, next_observations`.
+def read_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The datasets `observations, actions, rewards, terminals`; optional: `timeouts, next_observations`.
 
     `infos/action_log_probs` are converted to behaviour probabilities. For other layouts `columns` maps
     valuefit's names to paths inside the file (`{"obs": "data/state"}`).
@@ -32,7 +31,7 @@ def read_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> T
         found = {name: find_dataset(file, name, where) for name in columns_to_read(matched)}
         check_size(sum(dataset_bytes(name, dataset, where) for name, dataset in found.items()), limit, where)
         arrays = {name: read_dataset(name, dataset, where) for name, dataset in found.items()}
-    return build_log(matched, arrays.__getitem__, where)
+    return Table(matched, arrays.__getitem__, where)
 
 
 def open_hdf5(path: Path) -> Any:

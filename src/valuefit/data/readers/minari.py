@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
 from valuefit.data.exact import concatenate
 from valuefit.data.readers.hdf5 import damaged, dataset_bytes, dataset_paths, find_dataset, open_hdf5, read_dataset
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.extras import translated
 from valuefit.memory import check_size
 from valuefit.typing import Array
@@ -48,8 +47,8 @@ def is_minari(path: Path) -> bool:
     return (path / "data" / "metadata.json").is_file() or (path / "metadata.json").is_file()
 
 
-def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from a Minari folder: terminations stop the bootstrap, truncations do not.
+def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of a Minari folder: terminations stop the bootstrap, truncations do not.
 
     Minari has no field for probabilities: map them, as in `columns={"behaviour_prob": "infos/prob"}`. Observations
     that are dicts are mapped by their parts: `columns={"obs": ["observations/position", ...]}`.
@@ -89,7 +88,7 @@ def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) ->
     obs = matched["obs"]
     complete: ColumnMap = {**matched, "episode": "<episode>"}
     complete["next_obs"] = f"next {obs}" if isinstance(obs, str) else tuple(f"next {name}" for name in obs)
-    return build_log(complete, table.__getitem__, where)
+    return Table(complete, table.__getitem__, where)
 
 
 def _episode_columns(number: int, arrays: dict[str, Array], matched: ColumnMap, where: str) -> dict[str, Array]:

@@ -59,7 +59,8 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     check_observations(f"observations.npy of {path}", observations)
     log = Transitions(observations=observations, **table, **_read_names(path, observations, table["episode"], limit))
-    return replace(log, notes=metadata["notes"], names=metadata["names"], source=str(path))._frozen()
+    texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
+    return replace(log, **texts, source=str(path))._frozen()
 
 
 def write_native(path: Path, log: Transitions) -> None:
@@ -69,11 +70,12 @@ def write_native(path: Path, log: Transitions) -> None:
         if values is not None:
             np.save(path / f"{name}.npy", values, allow_pickle=False)
     metadata = {"format": LOG_FORMAT, "steps": len(log), "notes": list(log.notes), "names": list(log.names)}
+    metadata["warnings"] = list(log.warnings)
     (path / METADATA_FILE).write_text(json.dumps(metadata, allow_nan=False))
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """`steps`, `notes` and `names` of the metadata file."""
+    """`steps`, `notes`, `names` and `warnings` of the metadata file."""
     with open(path / METADATA_FILE, "rb") as stream:
         text = stream.read(MAX_METADATA_FILE_BYTES + 1)
     try:
@@ -87,7 +89,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
             f"{path} has log format {metadata.get('format')!r}; this version of valuefit reads format {LOG_FORMAT}. "
             "Load it with the version that wrote it and save it as Parquet."
         )
-    strings = {key: metadata.get(key, []) for key in ("notes", "names")}
+    strings = {key: metadata.get(key, []) for key in ("notes", "names", "warnings")}
     for key, texts in strings.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise _damaged(path, f"{key} in {METADATA_FILE} are not text")

@@ -8,24 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.npy import array_names, read_arrays
-from valuefit.data.transitions import Transitions
+from valuefit.data.table import Table
 from valuefit.typing import Array
 
 NAME_ENTRIES = {"obs": "state_names", "episode": "episode_names"}  # arrays of all names, where ids are text
 
 
-def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from an `.npz` file with the argument names of `Transitions.from_arrays`, or others mapped by `columns`."""
+def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The arrays of an `.npz` file, named as the arguments of `Transitions.from_arrays` or mapped by `columns`."""
     where = str(path)
     found = array_names(path)
     matched = match_columns(found, columns, where)
     named = {field: name for field, name in NAME_ENTRIES.items() if name in found}
     arrays = read_arrays(path, {*columns_to_read(matched), *named.values()}, limit=limit, kinds="biufSU")
     known = {field: arrays[name].ravel().astype(str).tolist() for field, name in named.items()}
-    return build_log(matched, arrays.__getitem__, where, known)
+    return Table(matched, arrays.__getitem__, where, known=known)
 
 
 def write_npz(path: Path, columns: dict[str, Any], names: Mapping[str, Array]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import build_log_from_table, check_type, check_unique_names, is_list
-from valuefit.data.transitions import Transitions
+from valuefit.data.readers.arrow import check_type, check_unique_names, is_list, match_table
+from valuefit.data.table import Table
 from valuefit.extras import need, translated
 from valuefit.memory import check_size
 
@@ -20,8 +21,8 @@ NAMES_KEY = "valuefit names"  # of the metadata of the schema
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
-def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    """A log from a Parquet file; only the matched columns are read."""
+def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+    """The columns of a Parquet file; only the matched columns are read."""
     parquet = need("pyarrow.parquet", "files", "Reading Parquet")
     where = str(path)
     with _damaged(where):
@@ -37,7 +38,7 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
             sizes = _row_group_bytes(file, wanted)
         check_size(sum(sizes), limit, where)
         table = _read_row_groups(file, wanted, sizes, limit, where)
-    return build_log_from_table(table, columns, where, _stored_names(schema, where))
+    return replace(match_table(table, columns, where), known=_stored_names(schema, where))
 
 
 def _damaged(where: str) -> AbstractContextManager[None]:
