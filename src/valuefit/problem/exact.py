@@ -38,7 +38,9 @@ class Exact:
         self.theta: Array = self._Vt.T @ (self._sigma * self._target / curvature)
         self.theta[problem.dead] = 0.0  # zero up to rounding before
         self.w: Array = root @ (root.T @ (problem.b - problem.A @ self.theta))
-        self.scale = 0.5 * float(np.sum((self._sigma * self._target) ** 2 / curvature))
+        # divided before they are squared, since squares of products of small numbers underflow
+        self._root_curvature = np.sqrt(curvature)
+        self.scale = 0.5 * float(np.sum((self._sigma * self._target / self._root_curvature) ** 2))
         if self.scale <= 1e-15 * max(M.shape) * 0.5 * float(self._y @ self._y):
             # theta = 0 is optimal up to rounding, so F(start) - F* is the scale of the gap instead
             self.scale = 0.0 if start is None else self.excess(start)
@@ -51,10 +53,9 @@ class Exact:
     def excess(self, theta: Array) -> float:
         """F(theta) - F*, as 1/2 g' H^+ g in the singular basis."""
         inside = self._Vt @ theta
-        curvature = self._sigma**2 + self.ridge
         gradient = self._sigma * (self._sigma * inside - self._target) + self.ridge * inside
         outside = theta - self._Vt.T @ inside
-        return 0.5 * float(np.sum(gradient**2 / curvature)) + 0.5 * self.ridge * float(outside @ outside)
+        return 0.5 * float(np.sum((gradient / self._root_curvature) ** 2)) + 0.5 * self.ridge * float(outside @ outside)
 
     def inverse_hessian(self, c: Array) -> Array:
         """H^+ c with H = A'C^+A + ridge I, the second derivative of F."""
@@ -76,6 +77,8 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     b - A theta, and a pass more without it, with other dual features, or with the identity metric.
     """
     y = problem.A_dot(theta) if residual is None else problem.b - residual
+    size = float(np.abs(y).max(initial=0.0))
+    y = y / size if size > 0 else y  # squares of small numbers would underflow
     if problem.psi is problem.phi:
         p, q = problem.phi.dot2(correction, y)
     else:
@@ -89,7 +92,7 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     square = float(y @ y)
     lower = problem.ridge * float(theta @ theta)
     if square > 0:
-        lower += square if problem.identity else square * (square / (float(problem.visits @ q**2) / problem.n))
+        lower += size**2 * (square if problem.identity else square**2 * problem.n / float(problem.visits @ q**2))
     if lower > 0:
         return upper / lower
     return 0.0 if upper == 0 else np.inf

@@ -11,10 +11,18 @@ import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import numbers, run_starts
+from valuefit.data.validation import number, numbers, run_starts, shown
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.memory import require_memory
+from valuefit.problem.arguments import (
+    check_indices,
+    check_ratio_products,
+    check_ratios,
+    discounts,
+    fraction,
+    rows_of,
+)
 from valuefit.problem.cost import Cost
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
@@ -61,9 +69,7 @@ class Problem:
         dual_features: Any = None,
         metric: str = "C",
     ) -> None:
-        if np.ndim(discount) != 0:
-            raise ValueError("discount must be one number. Use Problem.from_rows for a discount per step.")
-        _between("discount", discount, 0, 1)
+        discount = fraction("discount", discount)
         if discount == 1 and not log.terminated.any():
             raise ValueError(
                 "discount is 1 but no episode of the log terminates, so values are infinite sums. "
@@ -72,7 +78,7 @@ class Problem:
         used = np.union1d(log.now, log.next[log.next >= 0])
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
         self._set_up(
-            Rows(featurise(log.observations, used, features, "features")),
+            rows_of(featurise(log.observations, used, features, "features"), "features"),
             np.searchsorted(used, log.now),
             next,
             log.reward,
@@ -81,7 +87,9 @@ class Problem:
             log.begins,
             trace,
             ridge,
-            None if dual_features is None else Rows(featurise(log.observations, used, dual_features, "dual_features")),
+            None
+            if dual_features is None
+            else rows_of(featurise(log.observations, used, dual_features, "dual_features"), "dual_features"),
             metric,
         )
 
@@ -107,19 +115,13 @@ class Problem:
         and `episode` (one episode if None) have one entry per step; a scalar discount applies to all steps.
         `dual_rows (m, k)`: rows of the dual features, k >= d.
         """
-        rows = Rows(Phi)
+        rows = rows_of(Phi, "features")
         now = numbers("now", now, dtype=np.int64)
         n = len(now)
         next = numbers("next", next, length=n, dtype=np.int64)
-        for name, index, lowest in (("now", now, 0), ("next", next, -1)):
-            if n and (index.min() < lowest or index.max() >= rows.shape[0]):
-                where = int(np.flatnonzero((index < lowest) | (index >= rows.shape[0]))[0])
-                raise ValueError(
-                    f"{name}[{where}] is {index[where]}, but there are {rows.shape[0]} rows: indices run from "
-                    f"{lowest} to {rows.shape[0] - 1}."
-                )
-        discount = numbers("discount", discount, length=n)
-        _between("discount", discount, 0, 1)
+        check_indices("now", now, 0, rows.shape[0])
+        check_indices("next", next, -1, rows.shape[0])
+        discount = discounts(discount, n)
         discount = np.where(next < 0, 0.0, discount)
         if n and (discount == 1).all():
             raise ValueError(
@@ -138,7 +140,7 @@ class Problem:
             run_starts(episode) if n else np.zeros(0, bool),
             trace,
             ridge,
-            None if dual_rows is None else Rows(dual_rows, "dual_rows"),
+            None if dual_rows is None else rows_of(dual_rows, "dual_rows"),
             metric,
         )
         return problem
@@ -159,15 +161,12 @@ class Problem:
     ) -> None:
         if len(now) == 0:
             raise ValueError("The log is empty: give at least one step.")
-        if (ratio < 0).any():
-            where = int(np.flatnonzero(ratio < 0)[0])
-            raise ValueError(f"ratio is {ratio[where]} at step {where}. Importance ratios cannot be negative.")
+        check_ratios(ratio)
         require_range("Rewards", float(np.abs(reward).max()))
-        _between("trace", trace, 0, 1)
-        if not (isinstance(ridge, int | float | np.number) and np.isfinite(ridge) and ridge >= 0):
-            raise ValueError(f"ridge is {ridge}; it must be a finite number, 0 or more.")
-        if metric not in ("C", "identity"):
-            raise ValueError(f'metric is {metric!r}; it must be "C" (MSPBE) or "identity" (NEU).')
+        trace = fraction("trace", trace)
+        ridge = number("ridge", ridge, "it must be a finite number, 0 or more", lambda x: 0 <= x < np.inf)
+        if not isinstance(metric, str) or metric not in ("C", "identity"):
+            raise ValueError(f'metric is {shown(metric)}; it must be "C" (MSPBE) or "identity" (NEU).')
         if psi is not None and psi.shape[0] != phi.shape[0]:
             raise ValueError(
                 f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
@@ -190,6 +189,9 @@ class Problem:
         self.discount, self.reward, self.ratio = discount, reward, ratio
         self.begins, self.trace, self.ridge = begins, float(trace), float(ridge)
         self.identity = metric == "identity"
+        if (ratio != 1).any():
+            with np.errstate(over="ignore", invalid="ignore"):
+                check_ratio_products(ratio, self.forward(np.ones(self.n)))
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits)) or "on-policy"
@@ -484,13 +486,3 @@ class Problem:
     def psi_squared(self) -> Array:
         """|psi_t|^2 of every step."""
         return self.psi.squared_norms()[self.now]
-
-
-def _between(name: str, value: Any, low: float, high: float) -> None:
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; it must be a number between {low} and {high}.") from None
-    if not ((array >= low) & (array <= high)).all():
-        wrong = array if array.ndim == 0 else array[~((array >= low) & (array <= high))][0]
-        raise ValueError(f"{name} is {wrong}; it must lie between {low} and {high}.")

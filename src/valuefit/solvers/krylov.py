@@ -15,7 +15,7 @@ from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import precondition
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, relative_work
+from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work
 from valuefit.typing import Array
 
 STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
@@ -48,8 +48,7 @@ class Krylov(Solver):
     depth: int = 60
 
     def __post_init__(self) -> None:
-        if self.depth < 1 or self.depth != int(self.depth):
-            raise ValueError(f"depth is {self.depth}; it must be at least 1, and a whole number.")
+        check_count(self, "depth")
 
     def cost(self, problem: Problem, gap: float) -> Estimate:
         n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
