@@ -142,6 +142,9 @@ def _run(
         after, info = solver.init(problem, theta, w)
         guard = DivergenceGuard(problem, solver, after)
         while True:
+            if info.provisional and info.gap is not None and info.gap <= rule.gap:
+                after, verified = solver.verify(problem, after)
+                info = verified._replace(passes=info.passes + verified.passes)
             budget.passes += info.passes
             budget.epoch_passes += info.passes if epochs else 0.0
             note = info.note or note

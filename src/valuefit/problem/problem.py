@@ -31,7 +31,7 @@ from valuefit.rows.storage import Rows, require_range
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
-C_CUTOFF = 1e-13  # eigenvalues of C below this fraction of the largest are treated as zero
+C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric")
 
@@ -50,7 +50,8 @@ class Problem:
     With `v_t = phi_t - discount_t phi'_t` and `u_t = ratio_t (psi_t + trace * discount_{t-1} u_{t-1})`,
     u_{t-1} = 0 at the start of an episode: `A = mean u v'`, `b = mean r u`, `C = mean psi psi'`.
     `psi` is `phi` (MSPBE) unless `dual_features` is given; `metric="identity"` sets C = I (NEU). C^-1 means the
-    pseudo-inverse. A feature that is zero in every `now` row has no data: its weight is 0, and `dead` lists it.
+    pseudo-inverse, its rank found with features scaled to equal length. A feature that is zero in every `now` row has
+    no data: its weight is 0, and `dead` lists it.
     No array of n x d is allocated, except the trace rows `u`.
 
     log: the transitions. features: callable or scikit-learn transformer, applied once to the distinct
@@ -364,9 +365,25 @@ class Problem:
 
     @cached_property
     def C_root(self) -> Array:
-        """R, (k, rank), with R R' = C^+."""
-        values, vectors = self.C_spectrum
-        return vectors / np.sqrt(values)
+        """R, (k, rank), with r' R R' r = r' C^+ r in the range of C, where b - A theta lies for every theta."""
+        return self._whitening[0]
+
+    @property
+    def C_condition(self) -> float:
+        """The condition number of C on its range, with features scaled to equal length."""
+        return self._whitening[1]
+
+    @cached_property
+    def _whitening(self) -> tuple[Array, float]:
+        """From the eigenvalues of C scaled to a unit diagonal, so that a small unit does not look like dependence."""
+        if self.identity:
+            return np.eye(self.k), 1.0
+        lengths = np.sqrt(np.diag(self.C))
+        scale = np.divide(1.0, lengths, out=np.zeros(self.k), where=lengths > 0)
+        values, vectors = linalg.eigh(scale[:, None] * self.C * scale, check_finite=False)
+        kept = values > C_CUTOFF * max(values[-1], 0.0)
+        values, vectors = values[kept], scale[:, None] * vectors[:, kept]
+        return vectors / np.sqrt(values), float(values[-1] / values[0]) if len(values) else 1.0
 
     def objective(self, theta: Array) -> float:
         """F(theta)."""

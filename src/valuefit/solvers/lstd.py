@@ -143,10 +143,7 @@ def _minimum_norm(problem: Problem) -> tuple[State, Info]:
     exact = Exact(problem)
     note = ""
     if exact.rank < problem.d:
-        note = (
-            f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm. "
-            "Features whose scales differ by more than a factor of a million look dependent: rescale them."
-        )
+        note = f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm."
     theta, w = exact.theta, exact.w
     gradient = problem.ridge * theta - problem.A.T @ w, problem.A @ theta - problem.b + problem.C @ w
     gap, objective = exact.gap(theta), exact.objective(theta)

@@ -40,6 +40,7 @@ class Info(NamedTuple):
     moments: bool = False  # whether A and C were formed, and counted in `passes`
     preconditioner: Preconditioner | None = None  # of C, if one was computed and counted in `passes`
     note: str = ""  # for the message of the result
+    provisional: bool = False  # whether `verify` must confirm `gap` before "converged"
 
 
 class Estimate(NamedTuple):
@@ -76,6 +77,10 @@ class Solver(ABC):
     @abstractmethod
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """The state after one epoch."""
+
+    def verify(self, problem: Problem, state: State) -> tuple[State, Info]:
+        """The state with a gap that is not provisional; only for methods that report provisional ones."""
+        raise NotImplementedError
 
     def cost(self, problem: Problem, gap: float) -> Estimate | None:
         """The estimate by which `solver="auto"` chooses; None for methods that it does not consider."""
