@@ -331,9 +331,9 @@ def _solve(case: Case, reference: Reference, name: str, start: np.ndarray) -> st
 
 
 def _evaluate(case: Case, reference: Reference) -> str:
-    if case.Psi is not None or case.identity or np.ptp(case.discount[case.next >= 0]) > 0:
-        return "not applicable"
     going = case.discount[case.next >= 0]
+    if case.Psi is not None or case.identity or len(np.unique(going)) > 1:
+        return "not applicable"
     found = vf.evaluate(
         case.log(), features=lambda rows: rows, discount=float(going[0]) if len(going) else 0.9, trace=case.trace,
         ridge=case.ridge, tol=case.tol, max_passes=case.max_passes,

@@ -16,6 +16,7 @@ from valuefit.data.validation import (
     number,
     numbers,
     run_starts,
+    shown,
     whole_number,
 )
 from valuefit.typing import Array
@@ -150,7 +151,12 @@ class Transitions:
 
     def __getitem__(self, steps: Any) -> Transitions:
         """The chosen steps. The eligibility trace restarts where a chosen step does not follow the previous one."""
-        chosen = np.atleast_1d(np.arange(len(self))[steps])
+        try:
+            chosen = np.atleast_1d(np.arange(len(self))[steps])
+        except (IndexError, TypeError) as error:
+            if isinstance(steps, int | np.integer):  # Python ends a loop over the log by an IndexError
+                raise IndexError(f"There is no step {shown(steps)} in a log of {len(self)} steps.") from None
+            raise ValueError(f"These steps cannot be selected from a log of {len(self)} steps: {error}.") from None
         if len(chosen) == 0:
             raise ValueError("No steps are left: the selection is empty.")
         begins = np.ones(len(chosen), bool)
@@ -175,7 +181,7 @@ class Transitions:
         wanted = np.atleast_1d(array_of("episodes", episodes))
         missing = np.setdiff1d(wanted, self.episode)
         if len(missing):
-            raise ValueError(f"There is no episode {missing[0]} in this log.")
+            raise ValueError(f"There is no episode {shown(missing[0])} in this log.")
         return self[np.isin(self.episode, wanted)]
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
@@ -207,13 +213,14 @@ def _share_rows(
         now = np.arange(n)
         rows, next = observation, np.where(last, -1, now + 1)
     else:
-        shape = np.shape(next_observation)
+        # the next observation of a terminated step is never used, so it may be padding
+        after = array_of("next_observation", next_observation, needed=~terminated, place="in row")
+        shape = after.shape
         if shape != observation.shape:
             raise ValueError(
                 f"next_observation has shape {shape} but observation has {observation.shape}. They must be equal."
             )
-        # the next observation of a terminated step is never used, so it may be padding
-        after = check_observations("next_observation", next_observation, ~terminated)
+        after = check_observations("next_observation", after, ~terminated)
         shared = np.zeros(n, bool)
         equal = after[:-1] == observation[1:]
         shared[:-1] = equal.all(axis=tuple(range(1, equal.ndim))) & ~last[:-1]

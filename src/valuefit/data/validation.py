@@ -56,7 +56,8 @@ def array_of(name: str, values: Any, *, needed: Array | None = None, place: str 
     place: how the message calls a row.
     """
     if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
-        values = np.ma.array(values)
+        constant = any(one is np.ma.masked for one in values)  # which np.ma.array would turn into NaN, with a warning
+        values = [None if one is np.ma.masked else one for one in values] if constant else np.ma.array(values)
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -70,8 +71,8 @@ def array_of(name: str, values: Any, *, needed: Array | None = None, place: str 
         missing = np.fromiter((_is_missing(one) for one in array.flat), bool, array.size).reshape(array.shape)
     if not missing.any():
         return array
-    rows = missing.reshape(len(missing), -1).any(axis=1) if missing.ndim else missing.reshape(1)
-    wrong = rows if needed is None else rows & needed
+    rows = np.atleast_1d(missing.any(axis=tuple(range(1, missing.ndim))))
+    wrong = rows if needed is None or len(needed) != len(rows) else rows & needed
     if wrong.any():
         where = int(np.flatnonzero(wrong)[0])
         raise ValueError(f"{name} is missing {place} {where}. Remove that step or give it a value.")
@@ -115,6 +116,7 @@ def _integers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Whole numbers as integers, none of them changed."""
     limits = np.iinfo(dtype)
     if array.dtype.kind == "f":
+        array = array.astype(np.float64) if array.dtype == np.float16 else array
         whole = np.isfinite(array) & (np.trunc(array) == array)
         fits = np.abs(array) <= MAX_EXACT_FLOAT
         requirement = "it must be a whole number, and up to 2^53 if it is a float"

@@ -271,7 +271,8 @@ def _weights(name: str, value: Any) -> Array:
     array = array_of(name, value)
     if array.dtype.hasobject or array.dtype.kind not in "biuf":
         raise ValueError(f"{name} has dtype {array.dtype}, which is not numeric. Give weights.")
-    return array.astype(np.float64)
+    with np.errstate(over="ignore"):  # long doubles can exceed float64
+        return array.astype(np.float64)
 
 
 def _true_gap(problem: Problem, reference: Any, start: Array) -> Callable[[Array], float] | None:

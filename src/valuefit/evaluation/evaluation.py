@@ -14,6 +14,7 @@ import numpy as np
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import shown
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
@@ -239,8 +240,8 @@ def evaluate(
     errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
-    if values not in VALUES:
-        raise ValueError(f'values is {values!r}; it must be "state" or "state-action".')
+    if not isinstance(values, str) or values not in VALUES:
+        raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
     notes = [*log.notes]
     target = None if policy is None else find_policy(policy, allow_code=True)
     if target is not None and values == "state":

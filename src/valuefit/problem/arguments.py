@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.validation import array_of, number, numbers
-from valuefit.rows.storage import Rows
+from valuefit.rows.storage import MAX_MAGNITUDE, Rows
 from valuefit.typing import Array
 
 MAX_RATIO = 1e50  # the largest ratio, also as a product along a trace, must lie between the inverse of this and this
@@ -31,9 +31,23 @@ def discounts(values: Any, n: int) -> Array:
     return array
 
 
+def refuse_infinite_sums(endless: bool, remedy: str) -> None:
+    """Refuse discount 1 where no episode terminates."""
+    if endless:
+        raise ValueError(
+            "discount is 1 but no episode of the log terminates, so values are infinite sums. "
+            f"Use a discount below 1, or {remedy}."
+        )
+
+
 def rows_of(matrix: Any, name: str) -> Rows:
     """Feature rows that a user or a transformer gave."""
     return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
+
+
+def trace_rows(matrix: Any) -> Rows:
+    """Rows of u, which may exceed the range of features by that of ratios."""
+    return Rows(matrix, "trace rows", limit=MAX_RATIO * MAX_MAGNITUDE)
 
 
 def check_indices(name: str, index: Array, lowest: int, rows: int) -> None:

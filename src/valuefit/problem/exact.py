@@ -32,7 +32,7 @@ class Exact:
         self._lengths = np.where(lengths > 0, lengths, 1.0)
         U, sigma, Vt = _svd(K / self._lengths)
         # Rounding in A is magnified by C^(+1/2), up to the square root of the condition number of C.
-        cutoff = np.finfo(float).eps * max(K.shape) * np.sqrt(problem.C_condition) * sigma[0]
+        cutoff = np.finfo(float).eps * max(K.shape) * np.sqrt(problem.C_whitening[1]) * sigma[0]
         self.rank = int((sigma > cutoff).sum())
         self._Vt, self._sigma, self._target = Vt[: self.rank], sigma[: self.rank], (U.T @ target)[: self.rank]
         self.theta: Array = self._nearest(np.zeros(problem.d))

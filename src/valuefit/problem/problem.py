@@ -21,7 +21,9 @@ from valuefit.problem.arguments import (
     check_ratios,
     discounts,
     fraction,
+    refuse_infinite_sums,
     rows_of,
+    trace_rows,
 )
 from valuefit.problem.cost import Cost
 from valuefit.rows.compile import worth_compiling
@@ -71,11 +73,7 @@ class Problem:
         metric: str = "C",
     ) -> None:
         discount = fraction("discount", discount)
-        if discount == 1 and not log.terminated.any():
-            raise ValueError(
-                "discount is 1 but no episode of the log terminates, so values are infinite sums. "
-                "Use a discount below 1, or mark the terminated steps."
-            )
+        refuse_infinite_sums(discount == 1 and not log.terminated.any(), "mark the terminated steps")
         used = np.union1d(log.now, log.next[log.next >= 0])
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
         self._set_up(
@@ -124,11 +122,7 @@ class Problem:
         check_indices("next", next, -1, rows.shape[0])
         discount = discounts(discount, n)
         discount = np.where(next < 0, 0.0, discount)
-        if n and (discount == 1).all():
-            raise ValueError(
-                "discount is 1 but no episode of the log terminates, so values are infinite sums. "
-                "Use a discount below 1, or mark the terminated steps with next = -1."
-            )
+        refuse_infinite_sums(n > 0 and bool((discount == 1).all()), "mark the terminated steps with next = -1")
         episode = np.zeros(n, np.int64) if episode is None else numbers("episode", episode, length=n, dtype=np.int64)
         problem = cls.__new__(cls)
         problem._set_up(
@@ -366,16 +360,11 @@ class Problem:
     @cached_property
     def C_root(self) -> Array:
         """R, (k, rank), with r' R R' r = r' C^+ r in the range of C, where b - A theta lies for every theta."""
-        return self._whitening[0]
-
-    @property
-    def C_condition(self) -> float:
-        """The condition number of C on its range, with features scaled to equal length."""
-        return self._whitening[1]
+        return self.C_whitening[0]
 
     @cached_property
-    def _whitening(self) -> tuple[Array, float]:
-        """From the eigenvalues of C scaled to a unit diagonal, so that a small unit does not look like dependence."""
+    def C_whitening(self) -> tuple[Array, float]:
+        """C_root and the condition number of C, scaled to a unit diagonal so that units do not look like dependence."""
         if self.identity:
             return np.eye(self.k), 1.0
         lengths = np.sqrt(np.diag(self.C))
@@ -443,14 +432,14 @@ class Problem:
                 values, columns = trace_rows_sparse(
                     self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace, self.k, starts
                 )
-                return Rows(sparse.csr_array((values, columns, starts), shape=(self.n, self.k)))
+                return trace_rows(sparse.csr_array((values, columns, starts), shape=(self.n, self.k)))
         self._require_trace_memory(self.n * self.k)
         U = np.empty((self.n, self.k))
         trace_block(
             self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace, 0, self.n,
             np.zeros(self.k), U,
         )  # fmt: skip
-        return Rows(U)
+        return trace_rows(U)
 
     def _require_trace_memory(self, count: int) -> None:
         require_memory(

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from valuefit.data.validation import shown
 from valuefit.problem.problem import Problem
 from valuefit.solvers.pdbg import PDBG
 from valuefit.solvers.saga import SAGA
@@ -46,7 +47,7 @@ class Catalyst(Solver):
 
     def __post_init__(self) -> None:
         if not isinstance(self.solver, PDBG | SVRG | SAGA):
-            name = self.solver.name if isinstance(self.solver, Solver) else repr(self.solver)
+            name = self.solver.name if isinstance(self.solver, Solver) else shown(self.solver)
             raise ValueError(f"Catalyst accelerates PDBG, SVRG or SAGA, as in Catalyst(SVRG()), not {name}.")
         if isinstance(self.solver, SVRG | SAGA) and self.solver.block > 1:
             raise ValueError(
