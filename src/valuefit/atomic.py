@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from valuefit.extras import said
+from valuefit.messages import said
 
 T = TypeVar("T")
 MAX_READS = 100  # of a folder that is replaced while it is read

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from valuefit import __version__
-from valuefit.extras import shown
+from valuefit.messages import shown
 
 MAX_CONFIG_BYTES = 1 << 20  # far above any real file of options; guards against reading a log by mistake
 MAX_SEED = 2**63 - 1

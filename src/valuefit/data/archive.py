@@ -13,8 +13,8 @@ import numpy as np
 
 from valuefit.atomic import write_bytes
 from valuefit.data.npy import read_arrays
-from valuefit.extras import translated
 from valuefit.memory import memory_limit
+from valuefit.messages import translated
 from valuefit.typing import Array
 
 KINDS = "biufUV"  # of dtypes: numbers, text (the facts), columns (a history)

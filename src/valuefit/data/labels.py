@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.extras import said
+from valuefit.messages import said
 from valuefit.typing import Array
 
 TEXT_KINDS = "OSUT"  # kinds of dtype of text columns; missing text is None

@@ -25,8 +25,8 @@ from valuefit.data.readers.parquet import read_parquet
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
-from valuefit.extras import said
 from valuefit.memory import memory_limit
+from valuefit.messages import said
 
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": read_csv,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from valuefit.extras import translated
 from valuefit.memory import check_size
+from valuefit.messages import translated
 from valuefit.typing import Array
 
 # np.load would allocate an array before its declared size can be checked

@@ -10,8 +10,20 @@ import numpy as np
 
 from valuefit.data.exact import concatenate
 from valuefit.data.labels import find_names
-from valuefit.data.validation import are_state_numbers, check_observations, flags, numbers, run_starts
+from valuefit.data.validation import (
+    are_state_numbers,
+    array_of,
+    check_observations,
+    flags,
+    number,
+    numbers,
+    run_starts,
+    whole_number,
+)
+from valuefit.messages import shown
 from valuefit.typing import Array
+
+SEED_REQUIREMENT = "it must be a whole number, 0 or more"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +105,14 @@ class Transitions:
             )
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
         if action is not None:
-            action = np.asarray(action)
+            action = array_of("action", action)
             if action.dtype.hasobject or action.ndim == 0 or len(action) != n:
                 raise ValueError(
                     f"action must be numbers, one entry per step; the log has {n} steps, "
                     f"action has shape {action.shape}."
                 )
+            if action.dtype.kind == "f":
+                action = check_observations("action", action)
         return cls(
             observations=rows,
             now=now,
@@ -144,7 +158,12 @@ class Transitions:
 
     def __getitem__(self, steps: Any) -> Transitions:
         """The chosen steps. The eligibility trace restarts where a chosen step does not follow the previous one."""
-        chosen = np.atleast_1d(np.arange(len(self))[steps])
+        try:
+            chosen = np.atleast_1d(np.arange(len(self))[steps])
+        except (IndexError, TypeError) as error:
+            if isinstance(steps, int | np.integer):  # Python ends a loop over the log by an IndexError
+                raise IndexError(f"There is no step {shown(steps)} in a log of {len(self)} steps.") from None
+            raise ValueError(f"These steps cannot be selected from a log of {len(self)} steps: {error}.") from None
         if len(chosen) == 0:
             raise ValueError("No steps are left: the selection is empty.")
         begins = np.ones(len(chosen), bool)
@@ -170,17 +189,17 @@ class Transitions:
 
     def select(self, episodes: int | str | Sequence[int] | Sequence[str] | Array) -> Transitions:
         """All steps of these episodes, by number or name, in the order of the log."""
-        wanted = np.atleast_1d(np.asarray(find_names(episodes, self.episode_names, "episode")))
+        wanted = np.atleast_1d(array_of("episodes", find_names(episodes, self.episode_names, "episode")))
         missing = np.setdiff1d(wanted, self.episode)
         if len(missing):
-            raise ValueError(f"There is no episode {missing[0]} in this log.")
+            raise ValueError(f"There is no episode {shown(missing[0])} in this log.")
         return self[np.isin(self.episode, wanted)]
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
         """Split by episode into two logs: about `fraction` of the episodes, drawn at random, and the others."""
         ids = self.episodes
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction must lie strictly between 0 and 1; it is {fraction}.")
+        fraction = number("fraction", fraction, "it must lie strictly between 0 and 1", lambda x: 0 < x < 1)
+        seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
         if len(ids) < 2:
             raise ValueError("A log with a single episode cannot be split by episode. Slice it by step instead.")
         count = min(max(round(fraction * len(ids)), 1), len(ids) - 1)
@@ -205,13 +224,14 @@ def _share_rows(
         now = np.arange(n)
         rows, next = observation, np.where(last, -1, now + 1)
     else:
-        shape = np.shape(next_observation)
+        # the next observation of a terminated step is never used, so it may be padding
+        after = array_of("next_observation", next_observation, needed=~terminated, place="in row")
+        shape = after.shape
         if shape != observation.shape:
             raise ValueError(
                 f"next_observation has shape {shape} but observation has {observation.shape}. They must be equal."
             )
-        # the next observation of a terminated step is never used, so it may be padding
-        after = check_observations("next_observation", next_observation, ~terminated)
+        after = check_observations("next_observation", after, ~terminated)
         shared = np.zeros(n, bool)
         equal = after[:-1] == observation[1:]
         shared[:-1] = equal.all(axis=tuple(range(1, equal.ndim))) & ~last[:-1]

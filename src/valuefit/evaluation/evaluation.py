@@ -34,6 +34,7 @@ from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
 from valuefit.features.registry import Fitted, from_spec, make
+from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
@@ -244,8 +245,8 @@ def evaluate(
     errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
-    if values not in VALUES:
-        raise ValueError(f'values is {values!r}; it must be "state" or "state-action".')
+    if not isinstance(values, str) or values not in VALUES:
+        raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
     notes = [*log.notes]
     target = None if policy is None else find_policy(policy, allow_code=True)
     if target is not None and values == "state":

@@ -14,7 +14,7 @@ from valuefit.data.labels import check_names
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
-from valuefit.extras import said
+from valuefit.messages import said
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1

@@ -21,7 +21,7 @@ def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
                 return sparse.eye_array(int(table.max()) + 1, format="csr")[observations]
             return sparse.eye_array(len(table), format="csr")[used]
         return observations.reshape(len(observations), -1)
-    if isinstance(features, str | np.ndarray | list):
+    if not (callable(features) or callable(getattr(features, "fit_transform", None))):
         raise ValueError(
             f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
             "To use feature rows, call Problem.from_rows."

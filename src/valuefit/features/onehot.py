@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.exact import exact_cast
-from valuefit.extras import translated
 from valuefit.features.transformer import FeatureTransformer
+from valuefit.messages import translated
 from valuefit.typing import Array
 
 

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from valuefit.extras import shown
 from valuefit.features.scaling import (
     data_range,
     number_text,
@@ -18,6 +17,7 @@ from valuefit.features.scaling import (
     whole_number,
 )
 from valuefit.features.transformer import FeatureTransformer
+from valuefit.messages import shown
 from valuefit.typing import Array
 
 MAX_SAMPLED_OBSERVATIONS = 20_000  # for placing centres; bounds the cost of k-means

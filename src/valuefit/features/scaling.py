@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.extras import shown
 from valuefit.memory import fits
+from valuefit.messages import shown
 from valuefit.typing import Array
 
 MAX_WHOLE_NUMBER = 2**31 - 1

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.extras import shown
 from valuefit.features.scaling import data_range, range_text, refuse_large, whole_number
 from valuefit.features.transformer import FeatureTransformer
+from valuefit.messages import shown
 from valuefit.typing import Array
 
 MAX_CSR_COLUMNS = 2**31 - 1  # CSR indices have 32 bits

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from valuefit.data.archive import is_number
-from valuefit.extras import shown
+from valuefit.messages import shown
 
 EXPERIMENTS = Path(__file__).parent
 MAX_FILE_BYTES = 1 << 20  # far above any real experiment

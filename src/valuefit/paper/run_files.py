@@ -9,7 +9,7 @@ from typing import Any
 
 from valuefit.atomic import write_bytes
 from valuefit.data.archive import check_version, is_number
-from valuefit.extras import said
+from valuefit.messages import said
 
 RUN_FORMAT = 1  # version of the files; those of version 0.1, which do not state it, are equal
 MAX_FILE_BYTES = 1 << 24  # a run has at most 600 points

@@ -15,15 +15,15 @@ from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, ro
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
-# The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of four stay in float64.
-MAX_MAGNITUDE = 1e70
+# The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of eight stay in float64.
+MAX_MAGNITUDE = 1e32
 SHORT_ROW_BYTES = 256  # up to it, summing four rows at a time is two to four times faster; above 400 bytes it is slower
 TEMPORARY_BYTES = 8 << 20  # of temporary arrays: large enough for BLAS, small enough to stay in cache
 
 
-def require_range(name: str, peak: float) -> None:
+def require_range(name: str, peak: float, limit: float = MAX_MAGNITUDE) -> None:
     """Raise ValueError if products of such numbers would overflow or underflow, which would make the gap wrong."""
-    if peak > MAX_MAGNITUDE or 0 < peak < 1 / MAX_MAGNITUDE:
+    if peak > limit or 0 < peak < 1 / limit:
         raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of float64. Rescale them.")
 
 
@@ -33,7 +33,7 @@ class Rows:
     float32 rows are converted as they are read, so products of the stored numbers have float64 precision.
     """
 
-    def __init__(self, matrix: Any, name: str = "features") -> None:
+    def __init__(self, matrix: Any, name: str = "features", *, limit: float = MAX_MAGNITUDE) -> None:
         if sparse.issparse(matrix):
             matrix = sparse.csr_array(matrix)
             if not matrix.has_canonical_format:
@@ -58,14 +58,14 @@ class Rows:
         self.matrix = matrix
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = np.dtype(dtype)
-        self._check_range(name)
+        self._check_range(name, limit)
 
-    def _check_range(self, name: str) -> None:
+    def _check_range(self, name: str, limit: float) -> None:
         # peak^2 <= sum of squares <= count * peak^2, so one pass is enough for most matrices
         values = self.matrix.data if self.sparse else self.matrix.reshape(-1)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"), one_blas_thread():
             squares = float(values @ values)
-        if values.size / MAX_MAGNITUDE**2 <= squares <= MAX_MAGNITUDE**2:
+        if values.size / limit**2 <= squares <= limit**2:
             return
         peak = 0.0
         for start, block in self.blocks():
@@ -82,7 +82,7 @@ class Rows:
                     f"{name} are NaN or infinite in row {where}. Check the observation of that row and the "
                     "feature transformer."
                 )
-        require_range(name, peak)
+        require_range(name, peak, limit)
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         """(first row, block of rows) in storage order; blocks fit in cache."""

@@ -8,6 +8,7 @@ import pkgutil
 from functools import cache
 from typing import Any
 
+from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver
 
@@ -44,16 +45,17 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
         return solver
     if isinstance(solver, type) and issubclass(solver, Solver):
         return solver()
-    module = str(solver).replace("-", "_")
+    solver = solver if isinstance(solver, str) else shown(solver)
+    module = solver.replace("-", "_")
     if module in _modules():  # only this module is imported, not all solvers
         for kind in _solvers_in(module):
             if kind.name == solver:
                 return kind()
-    if str(solver) in registry():
-        return registry()[str(solver)]()
-    similar = difflib.get_close_matches(str(solver).lower(), names(), n=1, cutoff=0.3)
+    if solver in registry():
+        return registry()[solver]()
+    similar = difflib.get_close_matches(solver.lower(), names(), n=1, cutoff=0.3)
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
-    raise ValueError(f"There is no solver {solver!r}.{hint} The solvers are {', '.join(names())}.")
+    raise ValueError(f"There is no solver {shown(solver)}.{hint} The solvers are {', '.join(names())}.")
 
 
 def supports(solver: Solver | type[Solver], problem: Problem) -> bool:

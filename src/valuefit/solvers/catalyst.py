@@ -8,10 +8,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.solvers.pdbg import PDBG
 from valuefit.solvers.saga import SAGA
-from valuefit.solvers.solver import Info, Solver, State, Steps
+from valuefit.solvers.solver import Info, Solver, State, Steps, check_number
 from valuefit.solvers.svrg import SVRG
 from valuefit.typing import Array
 
@@ -46,15 +47,14 @@ class Catalyst(Solver):
 
     def __post_init__(self) -> None:
         if not isinstance(self.solver, PDBG | SVRG | SAGA):
-            name = self.solver.name if isinstance(self.solver, Solver) else repr(self.solver)
+            name = self.solver.name if isinstance(self.solver, Solver) else shown(self.solver)
             raise ValueError(f"Catalyst accelerates PDBG, SVRG or SAGA, as in Catalyst(SVRG()), not {name}.")
         if isinstance(self.solver, SVRG | SAGA) and self.solver.block > 1:
             raise ValueError(
                 f"Catalyst restarts {self.solver.name} many times, and each restart would copy all rows for "
                 f"block={self.solver.block}. Leave block at 1."
             )
-        if self.proximal is not None and not (math.isfinite(self.proximal) and self.proximal > 0):
-            raise ValueError(f"proximal is {self.proximal}; it must be a positive number.")
+        check_number(self, "proximal", "it must be a positive number", lambda x: 0 < x < math.inf)
 
     @property
     def guarded(self) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 from valuefit.data.columns import match_columns
 from valuefit.data.readers.arrow import to_array
 from valuefit.data.table import Table
-from valuefit.extras import need, translated
+from valuefit.extras import need
+from valuefit.messages import translated
 from valuefit.typing import Array
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.table import Table
-from valuefit.extras import need, said, translated
+from valuefit.extras import need
+from valuefit.messages import said, translated
 from valuefit.typing import Array
 
 

@@ -12,8 +12,9 @@ from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.files import open_file
 from valuefit.data.readers.arrow import check_unique_names, to_array
 from valuefit.data.table import Table
-from valuefit.extras import need, translated
+from valuefit.extras import need
 from valuefit.memory import check_size
+from valuefit.messages import translated
 
 INTEGER_FIELDS = ("episode", "step", "obs", "next_obs", "action")  # in which integers may be ids
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table

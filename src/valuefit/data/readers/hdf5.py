@@ -12,8 +12,9 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.table import Table
-from valuefit.extras import need, translated
+from valuefit.extras import need
 from valuefit.memory import check_size
+from valuefit.messages import translated
 from valuefit.typing import Array
 
 MAX_DATASETS = 10_000  # bounds the time to list the datasets of an untrusted file

@@ -14,8 +14,8 @@ from valuefit.data.files import open_file
 from valuefit.data.labels import is_text
 from valuefit.data.table import Table, concatenate
 from valuefit.data.text import refuse_packed
-from valuefit.extras import said
 from valuefit.memory import check_size
+from valuefit.messages import said
 from valuefit.typing import Array
 
 MEMORY_PER_CHARACTER = 32  # bytes that Python needs for a character of JSON, at most: "{}," becomes 72 bytes

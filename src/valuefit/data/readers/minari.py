@@ -18,8 +18,8 @@ from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
 from valuefit.data.exact import concatenate
 from valuefit.data.readers.hdf5 import damaged, dataset_bytes, dataset_paths, find_dataset, open_hdf5, read_dataset
 from valuefit.data.table import Table
-from valuefit.extras import translated
 from valuefit.memory import check_size
+from valuefit.messages import translated
 from valuefit.typing import Array
 
 DATASET_ID = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*")

@@ -15,8 +15,8 @@ from valuefit.data.labels import check_names
 from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations, numbers
-from valuefit.extras import said
 from valuefit.memory import check_size
+from valuefit.messages import said
 from valuefit.typing import Array
 
 LOG_FORMAT = 1  # version number, raised when the layout changes

@@ -14,8 +14,9 @@ import numpy as np
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.readers.arrow import check_type, check_unique_names, is_list, match_table
 from valuefit.data.table import Table
-from valuefit.extras import need, translated
+from valuefit.extras import need
 from valuefit.memory import check_size
+from valuefit.messages import translated
 
 NAMES_KEY = "valuefit names"  # of the metadata of the schema
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch

@@ -1,0 +1,43 @@
+"""Wrong values and the errors of libraries as parts of one-line messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+@contextmanager
+def translated(problem: str, remedy: str) -> Iterator[None]:
+    """Raise any error of the library calls inside as one ValueError: "problem (message of the error). remedy".
+
+    For libraries that read untrusted files: a damaged file can make them raise an exception of any type. A missing file
+    or permission is not damage, and keeps its OSError.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{problem} ({said(error)}). {remedy}") from error
+
+
+def said(error: BaseException) -> str:
+    """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")
+
+
+def shown(value: Any) -> str:
+    """A value for a message: one line of at most 60 printable characters, without the dtype of NumPy scalars."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and value.bit_length() > 200:  # Python prints no more than 4,300 digits
+        return f"a whole number of about {value.bit_length() * 3 // 10} digits"
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # such a number, inside a list
+        return f"a {type(value).__name__} that is too long to print"
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= 60 else f"{text[:57]}..."

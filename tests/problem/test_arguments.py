@@ -1,0 +1,77 @@
+"""The range of ratios, rewards and features: products in float64 stay exact, or the step is named."""
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from valuefit.problem.arguments import MAX_RATIO
+
+STEPS = np.arange(1100)
+
+
+def walk(size=1.0, reward=1.0, n=1100, **given):
+    rng = np.random.default_rng(0)
+    rows = size * np.column_stack([np.ones(n + 1), rng.standard_normal(n + 1)])
+    return vf.Problem.from_rows(
+        rows, STEPS[:n], STEPS[:n] + 1, reward * (1 + rng.random(n)), **{"discount": 1 - 1e-9} | given
+    )
+
+
+def test_products_of_ratios_along_a_trace_are_refused_where_they_leave_the_range():
+    sentence = (
+        r"^The products of ratios along the trace exceed 1e\+50 at step 16\d: products leave the range of float64"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        walk(ratio=np.full(1100, 2.0), trace=1.0)
+    walk(ratio=np.full(1100, 2.0), trace=0.4)
+
+
+@pytest.mark.parametrize("ratio", [1e51, 1e154, 1e300])
+def test_a_ratio_out_of_range_is_refused_with_its_step(ratio):
+    with pytest.raises(ValueError, match=r"^ratio is \S+ at step 7: products leave the range of float64"):
+        walk(ratio=np.where(STEPS == 7, ratio, 1.0))
+
+
+def test_ratios_that_are_all_tiny_are_refused_but_zero_is_not():
+    with pytest.raises(ValueError, match=r"^The largest ratio is 1e-60, so products leave the range"):
+        walk(ratio=np.full(1100, 1e-60))
+    assert vf.solve(walk(ratio=np.zeros(1100)), "lstd").status == "converged"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("solver", ["auto", "lstd", "krylov", "recursive-lstd"])
+@pytest.mark.parametrize("ratio", [1.0, MAX_RATIO, 1 / MAX_RATIO])
+@pytest.mark.parametrize("reward", [1e-31, 1e31])
+@pytest.mark.parametrize("size", [1e-31, 1e31])
+def test_every_magnitude_inside_the_range_is_solved_or_not_called_converged(size, reward, ratio, solver):
+    """The value at a row does not depend on the unit of the features, and is proportional to the rewards."""
+    problem = walk(size, reward, n=30, discount=0.9, ratio=np.full(30, ratio))
+    result = vf.solve(problem, solver, max_passes=50)
+    plain = walk(n=30, discount=0.9)
+    expected = plain.phi.dot(vf.solve(plain, "lstd").theta)
+    if solver != "recursive-lstd":
+        assert result.status == "converged"
+    if result.status == "converged":
+        np.testing.assert_allclose(problem.phi.dot(result.theta) / reward, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1e-55, 1e55])
+def test_magnitudes_whose_products_leave_the_range_are_refused(size):
+    with pytest.raises(
+        ValueError, match=r"^features reach .*: their products leave the range of float64. Rescale them"
+    ):
+        walk(size)
+    with pytest.raises(ValueError, match=r"^Rewards reach .*: their products leave the range of float64. Rescale them"):
+        walk(reward=size)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_warnings_about_ratios_stay_at_large_ratios():
+    rng = np.random.default_rng(0)
+    ratio = np.where(np.arange(300) == 5, 1e49, 1.0)
+    log = vf.Transitions.from_arrays(
+        rng.standard_normal((300, 2)), rng.standard_normal(300), terminated=np.arange(300) % 10 == 9, ratio=ratio
+    )
+    text = " ".join(vf.evaluate(log, features="identity", discount=0.9).warnings)
+    assert "effective sample of 1 of 300 steps" in text
+    assert "heavy tail" in text
