@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.cells import CELLS
-from benchmarks.tasks import OWN, PEERS, plain, tasks_of
+from benchmarks.tasks import OWN, PAIRED_THREADS, PEERS, plain, tasks_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -65,8 +65,9 @@ class Kept:
 
 
 def environment() -> dict[str, str]:
-    """At most two threads (tasks use one by default), and one cache of compiled code for all processes."""
-    limits = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    """As many threads as a task may ask for (one by default), and one cache of compiled code for all processes."""
+    most = str(max(PAIRED_THREADS))
+    limits = {"OPENBLAS_NUM_THREADS": most, "OMP_NUM_THREADS": most, "NUMBA_NUM_THREADS": most}
     cache = os.environ.get("NUMBA_CACHE_DIR", str(ROOT / ".numba_cache" / digest("peers.py", "reference.py")))
     return {**os.environ, **limits, "NUMBA_CACHE_DIR": cache}
 
