@@ -283,7 +283,7 @@ def test_a_failed_write_keeps_the_old_log_and_leaves_no_temporary_file(name, tmp
     def disk_full(*arguments, **more):
         raise OSError("No space left on device")
 
-    for function in ("numpy.save", "numpy.savez", "pyarrow.parquet.write_table"):
+    for function in ("valuefit.data.readers.native._write_array", "numpy.savez", "pyarrow.parquet.write_table"):
         monkeypatch.setattr(function, disk_full)
     with pytest.raises(OSError, match="No space left"):
         vf.save(expected()[:3], kept, force=True)

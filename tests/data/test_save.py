@@ -60,13 +60,14 @@ def test_every_load_is_of_one_version_while_threads_and_processes_save(tmp_path,
     assert {entry.name for entry in tmp_path.iterdir()} == {name, "stop"}
 
 
+@pytest.mark.parametrize("limit", [60, 1000, 2000])  # in a header, in an array; C buffers up to 4,096 bytes
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk_keeps_the_old_log(tmp_path, name):
+def test_a_full_disk_keeps_the_old_log(tmp_path, name, limit):
     path = vf.save(uniform(0.0), tmp_path / name)
-    rewards = np.random.default_rng(0).random(10_000)  # Parquet compresses equal ones
-    large = vf.Transitions.from_arrays(rewards, rewards, terminated=np.arange(10_000) == 9_999)
+    rewards = np.random.default_rng(0).random(400)  # Parquet compresses equal ones
+    large = vf.Transitions.from_arrays(rewards, rewards, terminated=np.arange(400) == 399)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
     try:
         with pytest.raises(OSError, match=f"{name} cannot be written: "):
             vf.save(large, path, force=True)

@@ -126,7 +126,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _validate(path: Path, name: str, value: Any) -> Any:
     """The value with the type of its option, or a ValueError that names the file, the key and the expected type."""
-    is_number = type(value) in (int, float) and (abs(value) <= sys.float_info.max or value == math.inf)
+    is_number = type(value) in (int, float) and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
     if name == "columns":
         return _validate_columns(path, value)
     if name in SWITCHES:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from valuefit.data.archive import check_version
 from valuefit.data.labels import check_names
@@ -69,10 +70,19 @@ def write_native(path: Path, log: Transitions) -> None:
     for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS):
         values = getattr(log, name)
         if values is not None:
-            np.save(path / f"{name}.npy", values, allow_pickle=False)
+            _write_array(path / f"{name}.npy", values)
     metadata = {"format": LOG_FORMAT, "steps": len(log), "notes": list(log.notes), "names": list(log.names)}
     metadata["warnings"] = list(log.warnings)
     (path / METADATA_FILE).write_text(json.dumps(metadata, allow_nan=False))
+
+
+def _write_array(path: Path, values: Array) -> None:
+    """Write an .npy file; `numpy.save` does not notice if the last bytes do not fit on the disk."""
+    values = np.ascontiguousarray(values)
+    with open(path, "wb") as stream:
+        npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(values))
+        if values.size:
+            stream.write(values.data)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
