@@ -67,7 +67,7 @@ WRONG = [
     ("log.csv --columns reward=r", "has no column 'r', which columns gives for reward. It has 'episode', 'obs_0'"),
     ("log.csv --columns prize=reward", "columns maps 'prize', which is not a valuefit name"),
     ("nan.csv", "reward is nan at step 7"),
-    ("text.csv", "Column 'reward' of text.csv holds text, such as 'much', but reward must be numbers."),
+    ("text.csv", "Column 'reward' of text.csv holds text, 'much' at row 0 of text.csv, but reward must be numbers."),
     ("--columns reward=r", "--columns names the columns of a log, but no LOG is given."),
     # the policy and the starts
     ("bare.csv --policy three.npy", "Either give behaviour_prob, or use --values state-action, which needs none."),
