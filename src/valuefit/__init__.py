@@ -9,7 +9,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from valuefit import datasets, features, solvers
-    from valuefit.data.load import load, save
+    from valuefit.data.load import load
+    from valuefit.data.save import save
     from valuefit.data.transitions import Transitions
     from valuefit.engine.loop import solve
     from valuefit.engine.result import Result
@@ -30,7 +31,7 @@ _MODULE_OF = {
     "evaluate": "evaluation.evaluation",
     "features": "features",
     "load": "data.load",
-    "save": "data.load",
+    "save": "data.save",
     "solve": "engine.loop",
     "solvers": "solvers",
 }

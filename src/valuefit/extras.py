@@ -36,3 +36,11 @@ def said(error: BaseException) -> str:
     """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message, at most 60 printable characters."""
+    if isinstance(value, int) and value.bit_length() > 200:  # repr refuses more than 4,300 digits
+        return f"a whole number of about {value.bit_length() * 3 // 10} digits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

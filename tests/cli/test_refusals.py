@@ -1,5 +1,9 @@
 """Wrong input gives one line on stderr and its exit code, nothing on stdout, and no traceback."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +21,14 @@ TOML = {
     "truth.toml": "ridge = true",
     "seed.toml": "seed = 1.5",
     "tol.toml": 'tol = "tight"',
+    "digits.toml": f"discount = {10**400}",
+    "tol-digits.toml": f"tol = {10**400}",
+    "seed-digits.toml": "seed = 0x" + "f" * 20_000,
+    "nan.toml": "ridge = nan",
+    "list.toml": "trace = [0.5]",
+    "date.toml": "max-passes = 2020-01-01",
+    "nested.toml": "discount = " + "[" * 200 + "]" * 200,
+    "null.toml": 'log = "a\\u0000b"',
     "values.toml": 'values = "states"',
     "quiet.toml": 'quiet = "yes"',
     "features.toml": "features = 3",
@@ -87,6 +99,9 @@ WRONG = [
     ("log.csv --starts broken.parquet", "Starts are read from"),
     # features, solver, numbers
     ("log.csv --features fourrier", "There are no features 'fourrier' (did you mean 'fourier'?)"),
+    (f"log.csv --features fourier:order={'-' * 5000}5", "order is '-----"),
+    (f"log.csv --features fourier:order={'(' * 5000}", "order is '((((("),
+    (f"log.csv --features fourier:order={10**400}", "order is a whole number of about 398 digits; it must be"),
     ("log.csv --features fourier:odrer=5", "have no option 'odrer' (did you mean 'order'?)"),
     ("log.csv --solver sga", "There is no solver 'sga'. Did you mean 'saga'?"),
     ("log.csv --discount 1.5", "discount is 1.5; it must lie between 0 and 1."),
@@ -103,9 +118,12 @@ WRONG = [
     ("log.csv --write-config there.toml", "there.toml already exists."),
     ("log.csv --report page.pdf", "The report is an HTML page, so 'page.pdf' should end in .html."),
     ("log.csv --save none/x.npz", "There is no folder 'none' to write into. Create it first."),
-    ("log.csv --save sub --force", "'sub' is a folder; --save needs the name of a file."),
+    ("log.csv --save sub --force", "sub is a folder, but a file would be written."),
     ("log.csv --save log.csv --force", "--save would overwrite the input: both are 'log.csv'."),
     ("log.csv --policy wide.npy --save sub/../wide.npy --force", "--save would overwrite the input"),
+    (f"log.csv --save {'x' * 256}", f"The name {'x' * 40}... is too long to be written. Choose a shorter one."),
+    (f"log.csv --report {'x' * 251}.html", "is too long to be written. Choose a shorter one."),
+    (f"log.csv --write-config {'x' * 256}", "is too long to be written. Choose a shorter one."),
     ("log.csv --save x.html --report x.html", "--save would overwrite --report: both are 'x.html'."),
     # TOML
     ("--config none.toml", "There is no file 'none.toml'."),
@@ -117,7 +135,15 @@ WRONG = [
     ("--config force.toml", "sets force, but a file may not allow overwriting. Repeat it on the command line: --force"),
     ("--config text.toml", "text.toml sets discount = 'high'; it must be a number."),
     ("--config truth.toml", "truth.toml sets ridge = True; it must be a number."),
-    ("--config seed.toml", "seed.toml sets seed = 1.5; it must be a whole number."),
+    ("--config seed.toml", "seed.toml sets seed = 1.5; it must be a whole number below 2^63."),
+    ("--config digits.toml", "sets discount = a whole number of about 398 digits; it must be a number."),
+    ("--config tol-digits.toml", "tol-digits.toml sets tol = a whole number of about"),
+    ("--config seed-digits.toml", "seed-digits.toml sets seed = a whole number of about 24000 digits; it must be a"),
+    ("--config nan.toml", "nan.toml sets ridge = nan; it must be a number."),
+    ("--config list.toml", "list.toml sets trace = [0.5]; it must be a number."),
+    ("--config date.toml", "date.toml sets max-passes = datetime.date(2020, 1, 1); it must be a number."),
+    ("--config nested.toml", "nested.toml sets discount = [[[["),
+    ("--config null.toml", "null.toml sets log = 'a\\x00b'; it must be text in quotes."),
     ("--config tol.toml", "sets tol = 'tight'; it must be a number or \"statistical\"."),
     ("--config values.toml", 'sets values = \'states\'; it must be "state" or "state-action".'),
     ("--config quiet.toml", "sets quiet = 'yes'; it must be true or false."),
@@ -130,7 +156,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "message"), WRONG, ids=[words for words, _ in WRONG])
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[words[:80] for words, _ in WRONG])
 def test_wrong_input_gives_its_message_and_exit_code_1(words, message, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*") if "__pycache__" not in str(path))
@@ -153,6 +179,7 @@ def test_wrong_input_gives_its_message_and_exit_code_1(words, message, folder, m
         ("log.csv --columns reward", "'reward' does not have the form OURS=THEIRS, as in reward=r."),
         ("log.csv --columns reward=a --columns reward=b", "'reward' is given twice."),
         ("log.csv --discont 0.9", "--discont"),
+        (f"log.csv --seed {10**400}", "is not in the range"),
         ("log.csv log.csv", "unexpected extra argument"),
     ],
 )
@@ -173,6 +200,8 @@ def test_wrong_usage_gives_exit_code_2(words, message, folder, monkeypatch):
         ("log.csv none/out", "There is no folder 'none' to write into."),
         ("log.csv out --columns reward=r", "has no column 'r'"),
         ("nan.csv out", "reward is nan at step 7"),
+        (f"log.csv {'x' * 256}", "is too long to be written. Choose a shorter one."),
+        ("log.csv there.html", "there.html already exists."),
     ],
 )
 def test_convert_rejects_wrong_input_with_a_message(words, message, folder, monkeypatch):
@@ -218,3 +247,44 @@ def test_a_failed_write_is_reported_after_the_result(folder, monkeypatch):
     assert done.exit_code == 1
     assert "standard error" in done.stdout
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "redirection", "code", "message"),
+    [
+        ("evaluate", ">&-", 0, ""),
+        ("--help", ">&-", 0, ""),
+        ("evaluate -q", "2>&- >/dev/null", 0, ""),
+        ("evaluate", ">/dev/full", 1, "Error: .*No space left on device.*\n"),
+        ("--help", ">/dev/full", 1, "Error: The output cannot be written: No space left on device.\n"),
+        ("evaluate --json", "| head -c 1 >/dev/null", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_gives_no_traceback(words, redirection, code, message, folder):
+    command = f"{sys.executable} -m valuefit {words} {redirection}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == code
+    assert re.fullmatch(message, done.stderr), done.stderr
+
+
+def test_files_are_written_with_standard_output_closed(folder, tmp_path):
+    command = f"{sys.executable} -m valuefit evaluate {folder / 'log.csv'} --save {tmp_path / 'a.npz'} >&-"
+    assert subprocess.run(["bash", "-c", command], timeout=120).returncode == 0
+    assert (tmp_path / "a.npz").read_bytes()[:2] == b"PK"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("x.toml", 1, "There is no experiment 'x.toml'"),
+        ("random-mdp --quick --out there.html/sub", 1, "cannot be created: Not a directory."),
+        (f"random-mdp --quick --out {'x' * 256}", 1, "cannot be created: File name too long."),
+        ("random-mdp --jobs 0", 2, "0 is not in the range 1<=x<=1000"),
+        ("random-mdp --seed -1", 2, "-1 is not in the range"),
+    ],
+)
+def test_reproduce_refuses_before_the_work(words, code, message, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    done = run("reproduce", *words.split())
+    assert done.exit_code == code
+    assert message in done.stderr

@@ -261,10 +261,10 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path):
         vf.save(expected(), tmp_path / "thesis", force=True)
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
     (tmp_path / "file").write_text("text")
-    with pytest.raises(ValueError, match="is a file, but the log would be a folder"):
+    with pytest.raises(ValueError, match="is a file, but a folder would be written"):
         vf.save(expected(), tmp_path / "file", force=True)
     (tmp_path / "folder.parquet").mkdir()
-    with pytest.raises(ValueError, match="is a folder, but the log would be a file"):
+    with pytest.raises(ValueError, match="is a folder, but a file would be written"):
         vf.save(expected(), tmp_path / "folder.parquet", force=True)
 
 

@@ -4,11 +4,14 @@ import json
 import math
 import os
 import pickle
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
 
 import valuefit as vf
+from helpers.npy_headers import DAMAGED, damaged_npy
 from helpers.problems import PROBLEM
 
 
@@ -31,7 +34,7 @@ def rewrite(path, change):
 def test_a_result_file_that_was_cut_short_is_refused(saved, part):
     content = saved.read_bytes()
     saved.write_bytes(content[: int(part * len(content))])
-    with pytest.raises(ValueError, match=r"result\.npz is not a valuefit result, or was cut short"):
+    with pytest.raises(ValueError, match=r"result\.npz is not a valuefit result, or is incomplete"):
         vf.Result.load(saved)
 
 
@@ -41,7 +44,7 @@ def test_a_result_file_with_flipped_bits_is_refused(saved):
         place = content.index(stored["theta"].tobytes())
     content[place + 3] ^= 0x10
     saved.write_bytes(content)
-    with pytest.raises(ValueError, match="is not a valuefit result, or was cut short"):
+    with pytest.raises(ValueError, match="is not a valuefit result, or is incomplete"):
         vf.Result.load(saved)
 
 
@@ -84,11 +87,71 @@ def test_a_result_file_with_missing_or_unknown_facts_is_refused(saved, change):
         vf.Result.load(saved)
 
 
-@pytest.mark.parametrize("number", [0, 2, 99, None])
-def test_a_result_of_another_format_is_refused_with_both_numbers(saved, number):
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (0, "Solve and save it again"),
+        (2, "newer version: update valuefit"),
+        (99, "newer"),
+        (None, "Solve"),
+        ([], "Solve"),
+    ],
+)
+def test_a_result_of_another_format_is_refused_with_both_numbers(saved, number, advice):
     rewrite(saved, lambda facts: {**facts, "format": number})
-    with pytest.raises(ValueError, match=rf"has result format {number}; this version of valuefit reads format 1\."):
+    with pytest.raises(ValueError, match=r"has result format .*; this version of valuefit reads format 1\.") as caught:
         vf.Result.load(saved)
+    assert f"format {number};" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+def test_a_compressed_file_that_grows_in_memory_is_refused_before_it_is_read(saved):
+    with np.load(saved) as stored:
+        arrays = {**stored, "theta": np.zeros(30_000_000)}
+    np.savez_compressed(saved, **arrays)
+    assert saved.stat().st_size < 1_000_000
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="would take more memory than the file has bytes"):
+        vf.Result.load(saved)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("passes", "many"), ("passes", [1]), ("seconds", None), ("gap", "small"), ("gap", {}), ("status", "done"),
+        ("solver", 3), ("message", None), ("settings", []), ("tol", []), ("seed", 1.5), ("seed", -1), ("dead", 3),
+        ("dead", ["x"]), ("dead", [True]), ("residual", "x"), ("objective", True), ("passes", 10**400),
+    ],
+)  # fmt: skip
+def test_facts_of_the_wrong_type_are_refused(saved, name, value):
+    rewrite(saved, lambda facts: {**facts, name: value})
+    with pytest.raises(ValueError, match=f"is not a valuefit result: {name} is .*which no result has"):
+        vf.Result.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("theta", np.zeros((2, 2))), ("theta", np.array(["a"])), ("theta", np.array([np.nan])),
+        ("w", np.zeros(3, int)), ("history", np.zeros(3)), ("history", np.zeros(3, [("passes", "f8")])),
+        ("history", np.zeros(3, [("passes", "U5"), ("seconds", "f8"), ("residual", "f8")])),
+    ],
+)  # fmt: skip
+def test_arrays_of_the_wrong_type_are_refused(saved, name, array):
+    with np.load(saved) as stored:
+        arrays = {**stored, name: array}
+    np.savez(saved, **arrays)
+    with pytest.raises(ValueError, match=f"is not a valuefit result: {name} does not h"):
+        vf.Result.load(saved)
+
+
+def test_weights_in_another_byte_order_are_converted(saved):
+    with np.load(saved) as stored:
+        arrays = {**stored, "theta": stored["theta"].astype(">f8")}
+    np.savez(saved, **arrays)
+    assert vf.Result.load(saved).theta.dtype.isnative
 
 
 class Bomb:
@@ -104,6 +167,18 @@ def test_pickled_content_is_refused_and_not_run(saved, monkeypatch):
     with pytest.raises(ValueError, match="is not a valuefit result"):
         vf.Result.load(saved)
     assert not (saved.parent / "unpickled").exists()
+
+
+@pytest.mark.parametrize("error", DAMAGED)
+@pytest.mark.parametrize("name", ["theta", "facts", "other"])
+def test_a_damaged_header_is_refused(saved, error, name):
+    with zipfile.ZipFile(saved) as archive:
+        entries = {entry: archive.read(entry) for entry in archive.namelist()}
+    with zipfile.ZipFile(saved, "w") as archive:
+        for entry, content in {**entries, f"{name}.npy": damaged_npy(error)}.items():
+            archive.writestr(entry, content)
+    with pytest.raises(ValueError, match="is not a valuefit result, or is incomplete"):
+        vf.Result.load(saved)
 
 
 def test_a_missing_result_file_raises_file_not_found(tmp_path):

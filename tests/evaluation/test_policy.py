@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import valuefit as vf
+from helpers.npy_headers import DAMAGED, damaged_npy
 from valuefit.evaluation import policy as target
 from valuefit.evaluation.importance import (
     action_probabilities,
@@ -268,6 +269,16 @@ def test_files_without_probabilities_are_refused(tmp_path, monkeypatch):
     for name in ("large.npy", "large.csv"):
         with pytest.raises(ValueError, match=r"may take .* GiB of memory"):
             find_policy(tmp_path / name)
+
+
+@pytest.mark.parametrize("error", DAMAGED)
+def test_a_damaged_header_of_a_policy_or_of_starts_is_refused(error, tmp_path):
+    path = tmp_path / "policy.npy"
+    path.write_bytes(damaged_npy(error))
+    with pytest.raises(ValueError, match=r"policy file .*policy\.npy cannot be read as numbers"):
+        find_policy(path)
+    with pytest.raises(ValueError, match=r"The file of starts .*policy\.npy cannot be read as numbers"):
+        target.read_numbers(path, "file of starts")
 
 
 @given(st.lists(st.floats(0, 1e200), min_size=1, max_size=30))

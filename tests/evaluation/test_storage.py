@@ -8,7 +8,8 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 import valuefit as vf
-from helpers.problems import wide_log
+from helpers.npy_headers import DAMAGED, damaged_npy
+from helpers.problems import ROOT, wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.features import Tiles
 
@@ -124,6 +125,17 @@ def shorten(name):
         (lambda a, f: f["result"].update(colour="red"), "is not a valuefit evaluation"),
         (lambda a, f: f["policy_value"].pop("level"), "is not a valuefit evaluation"),
         (lambda a, f: f.update(fingerprint=[1.0]), "are not those of"),
+        (lambda a, f: f["policy_value"].update(estimate=123.0, interval=[0.0, 200.0]), "its policy value is 123, but"),
+        (lambda a, f: f["policy_value"].update(estimate=123.0), "contradict each other"),
+        (lambda a, f: f["policy_value"].update(standard_error="small"), "standard_error is not a finite number"),
+        (lambda a, f: f["policy_value"].update(starts=[]), "the number of starts is not a whole number"),
+        (lambda a, f: f["policy_value"].update(interval=3), "is not a valuefit evaluation"),
+        (lambda a, f: a.update(theta=a["theta"] + 1), "its policy value is .*, but its weights give"),
+        (lambda a, f: a.update(start_row=a["start_row"][1:]), r"start_row has shape \(3,\) for 4 weights"),
+        (lambda a, f: f.update(discount="0.9"), "discount is not a finite number"),
+        (lambda a, f: f.update(ridge=[]), "ridge is not a finite number"),
+        (lambda a, f: f.update(values="both"), "values or seed are not those of an evaluation"),
+        (lambda a, f: f["result"].update(gap="small"), "gap is 'small', which no result has"),
         (lambda a, f: a.update(theta=np.array([{}], object)), "is not a valuefit evaluation"),
     ],
 )
@@ -131,6 +143,36 @@ def test_a_modified_file_is_refused(saved, change, message):
     rewrite(saved, change)
     with pytest.raises(ValueError, match=message):
         vf.Evaluation.load(saved, features=own_features)
+
+
+def test_a_file_of_version_0_1_with_another_policy_value_is_refused(tmp_path):
+    path = tmp_path / "evaluation.npz"
+    path.write_bytes((ROOT / "tests" / "fixtures" / "version-0.1" / "evaluation.npz").read_bytes())
+    rewrite(path, lambda arrays, facts: facts["policy_value"].update(estimate=123.0, interval=[0.0, 200.0]))
+    with pytest.raises(ValueError, match="its policy value is 123, but its weights give"):
+        vf.Evaluation.load(path)
+
+
+def test_an_evaluation_over_given_starts_is_checked_when_it_is_loaded(tmp_path):
+    path = vf.evaluate(wide_log(), starts=wide_log().observations[:3]).save(tmp_path / "evaluation.npz")
+    assert vf.Evaluation.load(path).policy_value.starts == 3
+    rewrite(path, lambda arrays, facts: facts["policy_value"].update(estimate=123.0, interval=[0.0, 200.0]))
+    with pytest.raises(ValueError, match="its policy value is 123, but its weights give"):
+        vf.Evaluation.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 3}, {"name": "tiles", "options": {"tilings": "x"}}, {"options": {"order": [1]}}, {"shape": "x"},
+        {"shape": [10**9]}, {"shape": None}, {"options": None}, {"options": {"low": {}}}, {"shape": [-1]},
+    ],
+)  # fmt: skip
+def test_a_wrong_specification_of_features_is_refused(tmp_path, change):
+    path = vf.evaluate(wide_log(), features="fourier:order=2").save(tmp_path / "evaluation.npz")
+    rewrite(path, lambda arrays, facts: facts["spec"].update(change))
+    with pytest.raises(ValueError, match="is not a valuefit evaluation"):
+        vf.Evaluation.load(path)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.99])
@@ -148,6 +190,18 @@ def test_a_file_that_declares_more_than_memory_is_refused_before_it_is_read(tmp_
         archive.writestr("theta.npy", header.ljust(127) + b"\n")
     with pytest.raises(ValueError, match="declares more numbers than it holds"):
         vf.Evaluation.load(path)
+
+
+@pytest.mark.parametrize("error", DAMAGED)
+@pytest.mark.parametrize("name", ["theta", "facts", "other"])
+def test_a_damaged_header_is_refused(saved, error, name):
+    with zipfile.ZipFile(saved) as archive:
+        entries = {entry: archive.read(entry) for entry in archive.namelist()}
+    with zipfile.ZipFile(saved, "w") as archive:
+        for entry, content in {**entries, f"{name}.npy": damaged_npy(error)}.items():
+            archive.writestr(entry, content)
+    with pytest.raises(ValueError, match="is not a valuefit evaluation, or is incomplete"):
+        vf.Evaluation.load(saved)
 
 
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):

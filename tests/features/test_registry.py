@@ -1,6 +1,7 @@
 """Features by name, as objects and chosen automatically: the fitted rows, the sentence and the spec."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 import valuefit as vf
+from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
-from valuefit.features import Fitted, Fourier, Tiles, from_spec, make, names
+from valuefit.features import RBF, Fitted, Fourier, StateAction, Tiles, from_spec, make, names
 
 
 def log_of(observations, seed=0):
@@ -200,7 +202,17 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
         ("fourier:order", "'order' is not of the form option=value"),
         ("fourier:order=", "'order=' is not of the form"),
         ("fourier:order=five", "order is 'five'; it must be a whole number"),
-        ("tiles:wrap=1", "option of the wrong type"),
+        ("tiles:wrap=1", "wrap is 1; give a list of dimensions, from 0 to 1"),
+        ("tiles:wrap=[1.5]", "give a list of dimensions"),
+        ("one-hot:categories=5", "option of the wrong type"),
+        ("fourier:order=" + "-" * 5000 + "5", "order is '-----"),
+        ("fourier:order=" + "(" * 5000, "order is"),
+        (f"fourier:order={10**400}", "order is a whole number of about 398 digits; it must be at most"),
+        (f"fourier:low={10**400}", "low and high must each be one number"),
+        (f"rbf:bandwidth={10**400}", "bandwidth is a whole number of about"),
+        ("rbf:seed=x", "seed is 'x'; it must be a whole number"),
+        (RBF([[1.0, np.nan]]), "NaN or infinite"),
+        (RBF([[1.0], [1.0, 2.0]]), "give a number, or rows of numbers"),
         ("tiles:tilings=2.5", "tilings is 2.5"),
         ("auto:order=3", "takes no options"),
         (Fourier, r"class Fourier; give an instance, Fourier\(\)"),
@@ -245,6 +257,29 @@ def test_a_one_hot_spec_needs_no_category_0(states):
 def test_an_invalid_spec_is_refused(spec):
     with pytest.raises(ValueError, match=r"exactly the keys|no features 'os'"):
         from_spec(spec)
+
+
+@pytest.mark.parametrize("width", [1, 2, 7])
+@pytest.mark.parametrize(
+    "features",
+    [
+        "tiles:tilings=1000000000", "tiles:bins=1000000000", "tiles:hashed=1000000000", "tiles:tilings=1000000",
+        "rbf:centres=1000000000", "rbf:centres=10000", "polynomial:degree=1000000000,max_features=1000000000",
+        "fourier:order=1000000000,max_features=1000000000", "fourier:order=90000,max_features=90000",
+    ],
+)  # fmt: skip
+def test_features_that_are_too_large_are_refused_before_they_are_fitted(features, width, monkeypatch):
+    monkeypatch.setattr(memory, "memory_limit", lambda: 1 << 26)
+    started = time.process_time()
+    with pytest.raises(ValueError, match=r"would take .* GiB, more than half|too many columns|are placed|are listed"):
+        make(features, gaussian(3000, width))
+    assert time.process_time() - started < 10  # without the check, minutes or an exhausted memory
+
+
+def test_actions_with_large_numbers_are_refused(monkeypatch):
+    monkeypatch.setattr(memory, "memory_limit", lambda: 1 << 26)
+    with pytest.raises(ValueError, match="Number the actions from 0 without gaps"):
+        StateAction("fourier", 10**7).fit(np.column_stack([gaussian(30, 2), np.arange(30) % 2]))
 
 
 def test_the_repr_of_fitted_features_is_one_line():

@@ -65,7 +65,7 @@ def test_page_and_figure_are_written(cells):
     assert "SAGA against LSTD" in page
     assert (folder / "table-1.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "runs").glob("*.json"))) == 5  # one cell is in both sweeps
-    assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == found["d"][1]
+    assert json.loads((folder / "runs" / "n1000-d20.json").read_text()) == {"format": 1, **found["d"][1]}
 
 
 def test_seconds_without_the_target_are_a_lower_bound():
@@ -83,3 +83,15 @@ def test_seconds_without_the_target_are_a_lower_bound():
     )
     both = [row(1, cell(2), cell(1)), row(2, cell(2), cell(1, False)), row(3, cell(2), cell(4))]
     assert table1.crossover(both, "n", "a", "b") == "faster at n = 3; slower at n = 1; undecided at n = 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "damaged"), ("{}", "the key 'n' is missing"), ('{"n": 3}', "the value of 'n' is not that of this run")],
+)
+def test_a_damaged_file_of_a_cell_is_named(tmp_path, text, message):
+    path = tmp_path / "n200-d5.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        table1._read_cell(path, table1.Size(200, 5))
+    assert str(caught.value).startswith(str(path))

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 
 import click
 import numpy as np
@@ -11,6 +12,9 @@ from click.testing import CliRunner
 import valuefit as vf
 from helpers.problems import ROOT
 from valuefit.cli.main import main
+from valuefit.paper.definition import load_experiment
+from valuefit.paper.experiment import Job, _read_run
+from valuefit.paper.table1 import Size, _read_cell
 
 DATA = ROOT / "tests" / "fixtures"
 OLD = DATA / "version-0.1"
@@ -109,3 +113,46 @@ def test_evaluations_of_version_0_1_load(name):
     assert found == EXPECTED[name]
     assert np.mean(evaluation.value(evaluation.log.observations)) < 10
     assert "policy value" in evaluation.summary()
+
+
+def test_an_evaluation_of_version_0_1_over_given_starts_loads():
+    evaluation = vf.Evaluation.load(OLD / "evaluation-starts.npz")
+    assert evaluation.policy_value.starts == 2
+    assert evaluation.policy_value.estimate == pytest.approx(np.mean(evaluation.value(evaluation.log.observations[:2])))
+
+
+def test_runs_of_version_0_1_are_resumed():
+    panel = load_experiment("random-mdp", quick=True).panels[0]
+    job = Job(panel, "saga", 10.0, 0.3, 24.0, 1)
+    run = _read_run(OLD / "runs" / f"{job.name}.json", job)
+    assert run["passes"][-1] == pytest.approx(24, abs=1)
+    assert run["gap"][-1] < run["gap"][0]
+    assert _read_cell(OLD / "runs" / "n200-d5.json", Size(200, 5))["methods"]["lstd"]["reached"]
+
+
+def test_settings_of_version_0_1_are_read(monkeypatch):
+    monkeypatch.chdir(OLD)
+    done = CliRunner().invoke(main, ["evaluate", "--config", "config.toml", "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("-0.18714 (standard error 0.1511")
+
+
+@pytest.mark.parametrize("name", ["log", "result.npz", "evaluation.npz", "runs"])
+def test_files_of_a_newer_version_say_so(name, tmp_path):
+    if name.endswith(".npz"):
+        with np.load(OLD / name) as stored:
+            arrays = dict(stored)
+        facts = json.loads(str(arrays["facts"]))
+        np.savez(tmp_path / name, **{**arrays, "facts": np.array(json.dumps({**facts, "format": 2}))})
+    else:
+        shutil.copytree(OLD / name, tmp_path / name)
+        for path in (tmp_path / name).glob("*.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    read = {
+        "log": vf.load, "result.npz": vf.Result.load, "evaluation.npz": vf.Evaluation.load,
+        "runs": lambda path: _read_cell(path / "n200-d5.json", Size(200, 5)),
+    }[name]  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"format 2; this version of valuefit reads format 1\. It was written by a newer"
+    ):
+        read(tmp_path / name)

@@ -270,9 +270,9 @@ def test_existing_files_are_overwritten_only_with_force(tmp_path):
 
 def test_invalid_paths_raise(tmp_path):
     evaluation = KINDS["tiny"]()
-    with pytest.raises(ValueError, match=r"There is no folder .*missing' to write into. Make it first."):
+    with pytest.raises(ValueError, match=r"There is no folder .*missing' to write into. Create it first."):
         evaluation.report(tmp_path / "missing" / "report.html")
-    with pytest.raises(ValueError, match=r"is a folder. Name a file, such as .*report.html"):
+    with pytest.raises(ValueError, match="is a folder, but a file would be written"):
         evaluation.report(tmp_path, force=True)
 
 

@@ -16,17 +16,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.atomic import check_target, write_bytes
 from valuefit.cli.config import Settings, config_text
 from valuefit.cli.console import cli_facts, cli_message, one_line, print_tables, printable
 from valuefit.cli.options import EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
-from valuefit.data.load import load, save
+from valuefit.data.load import load
+from valuefit.data.save import check_save, save
 from valuefit.data.transitions import Transitions
 from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.evaluation.evaluation import Evaluation, evaluate
 from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
 from valuefit.evaluation.text import summary
+from valuefit.extras import need
 from valuefit.typing import Array
 
 
@@ -102,16 +104,14 @@ def check_outputs(settings: Settings, write_config: str | None) -> None:
         if name is None:
             continue
         path = Path(name)
+        if option == "--report":
+            need("jinja2", "plot", "A report")
         if option == "--report" and path.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"The report is an HTML page, so {name!r} should end in .html.")
         other = used.setdefault(os.path.realpath(path), option)
         if other != option:
             raise ValueError(f"{option} would overwrite {other}: both are {name!r}. Choose another name.")
-        if not path.parent.is_dir():
-            raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Create it first.")
-        if path.is_dir():
-            raise ValueError(f"{name!r} is a folder; {option} needs the name of a file.")
-        refuse_existing(path, force=settings.force)
+        check_target(path, force=settings.force)
 
 
 def load_policy(name: str) -> Policy:
@@ -165,6 +165,7 @@ def progress_bar(
 
 def run_convert(source: str | list[str], target: str, *, columns: dict[str, Any], force: bool) -> None:
     """Read a log, write it in another format, and print the notes and warnings of the reader."""
+    check_save(Path(target), force=force)
     log = load(source, columns=columns or None)
     save(log, target, force=force)
     for kind, sentences in (("Note", log.notes), ("Warning", log.warnings)):

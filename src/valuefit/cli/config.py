@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
@@ -11,8 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from valuefit import __version__
+from valuefit.extras import shown
 
 MAX_CONFIG_BYTES = 1 << 20  # far above any real file of options; guards against reading a log by mistake
+MAX_SEED = 2**63 - 1
 # Endings of policies that are files; any other policy is "module:function". A copy of `evaluation.policy.FILES`, which
 # cannot be imported here without numpy.
 POLICY_FILES = (".npy", ".csv", ".txt")
@@ -122,13 +126,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _validate(path: Path, name: str, value: Any) -> Any:
     """The value with the type of its option, or a ValueError that names the file, the key and the expected type."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = type(value) in (int, float) and (abs(value) <= sys.float_info.max or value == math.inf)
     if name == "columns":
         return _validate_columns(path, value)
     if name in SWITCHES:
         valid, expected = isinstance(value, bool), "true or false"
     elif name == "seed":
-        valid, expected = is_number and isinstance(value, int), "a whole number"
+        valid, expected = type(value) is int and value <= MAX_SEED, "a whole number below 2^63"
     elif name in NUMBERS:
         valid, expected = is_number, "a number"
     elif name == "tol":
@@ -139,10 +143,10 @@ def _validate(path: Path, name: str, value: Any) -> Any:
     elif name in CHOICES:
         valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:
-        valid, expected = isinstance(value, str), "text in quotes"
+        valid, expected = isinstance(value, str) and "\0" not in value, "text in quotes"
     if not valid:
-        raise ValueError(f"{path} sets {name.replace('_', '-')} = {value!r}; it must be {expected}.")
-    return float(value) if name in NUMBERS else value
+        raise ValueError(f"{path} sets {name.replace('_', '-')} = {shown(value)}; it must be {expected}.")
+    return float(value) if name in NUMBERS or (name == "tol" and is_number) else value
 
 
 def _validate_columns(path: Path, value: Any) -> dict[str, Any]:
@@ -153,8 +157,8 @@ def _validate_columns(path: Path, value: Any) -> dict[str, Any]:
         valid &= bool(names) and all(isinstance(name, str) for name in names)
     if not valid:
         raise ValueError(
-            f'{path} sets columns = {value!r}; it must be a table of names, as in columns = {{ reward = "r", obs = '
-            '["x", "v"] }.'
+            f"{path} sets columns = {shown(value)}; it must be a table of names, as in "
+            'columns = { reward = "r", obs = ["x", "v"] }.'
         )
     return {ours: theirs or None for ours, theirs in value.items()}
 

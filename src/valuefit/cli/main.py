@@ -10,6 +10,7 @@ from valuefit import __version__
 from valuefit.cli.config import CHOICES, merge
 from valuefit.cli.options import (
     FEATURE_NAMES,
+    SEED,
     SHELLS,
     Commands,
     SectionedCommand,
@@ -70,7 +71,7 @@ def main() -> None:
                 "statistical: stop when the solver error is far below the standard error.",
                 kind=Tolerance())  # fmt: skip
 @setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float)
-@setting_option("seed", "NUMBER", "Random seed of the solver.", kind=int)
+@setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max))
 @setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
 @click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else.")
@@ -175,7 +176,9 @@ def solvers(markdown: bool) -> None:
 @click.option("--quick", is_flag=True, help="Use a small MDP: 50 states, 20 features, 2,000 steps.")
 @click.option("--tol", default=1e-6, show_default=True, help="Relative gap at which a solver stops.")
 @click.option("--max-passes", default=100.0, show_default=True, help="Maximum number of passes per solver.")
-@click.option("--seed", default=0, show_default=True, help="Random seed of the MDP, the log and the solvers.")
+@click.option(
+    "--seed", default=0, type=SEED, show_default=True, help="Random seed of the MDP, the log and the solvers."
+)
 def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
     """Compare all solvers on the Random MDP of Du et al. (2017): passes, seconds, gap.
 
@@ -196,8 +199,10 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
 @click.argument("name")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the results. [default: results/NAME]")
 @click.option("--quick", is_flag=True, help="Run a small version, within a minute.")
-@click.option("--jobs", default=2, show_default=True, help="Number of parallel processes.")
-@click.option("--seed", default=0, show_default=True, help="Seed for tuning; the reported runs use the seeds after it.")
+@click.option("--jobs", default=2, type=click.IntRange(1, 1000), show_default=True,
+              help="Number of parallel processes.")  # fmt: skip
+@click.option("--seed", default=0, type=SEED, show_default=True,
+              help="Seed for tuning; the reported runs use the seeds after it.")  # fmt: skip
 def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
     """Reproduce an experiment of Du et al. (2017): tune the steps, run, write figure and tables.
 

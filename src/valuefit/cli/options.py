@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from valuefit.cli.config import default_of
+from valuefit.cli.config import MAX_SEED, default_of
 
 EXIT_NOT_CONVERGED, EXIT_INTERRUPTED = 3, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
+SEED = click.IntRange(0, MAX_SEED)
 SHELLS = ("bash", "zsh", "fish")
 VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --columns takes several
 SECTIONS = {
@@ -31,6 +34,15 @@ class Commands(click.Group):
         """In the order of definition instead of by name."""
         return list(self.commands)
 
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        """Run a command; also --help and --version, which `invoke` does not see."""
+        replace_closed_streams()
+        try:
+            return super().main(*arguments, **settings)
+        except OSError as error:
+            click.echo(f"Error: The output cannot be written: {error.strerror or error}.", err=True)
+            raise SystemExit(1) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -46,6 +58,13 @@ class Commands(click.Group):
                 raise
             click.echo("\nStopped.", err=True)
             raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def replace_closed_streams() -> None:
+    """Give standard output and standard error that the caller closed (>&-) a place to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 class SectionedCommand(click.Command):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from valuefit.atomic import write_bytes
+from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.typing import Array
 
 FORMAT = 1  # version of the result file
+ARRAYS = ("theta", "w", "history")
+STATUSES = ("converged", "budget", "diverged", "singular", "interrupted")
+HISTORY_COLUMNS = ("passes", "seconds", "residual", "gap")
+REMEDY = "Solve and save it again."
 
 
 @dataclass(frozen=True)
@@ -53,36 +55,65 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one .npz file. It is renamed into place, so a failed save keeps the old file."""
-        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("theta", "w", "history")}
-        text = json.dumps({"format": FORMAT, **facts}, allow_nan=False)
-        stream = io.BytesIO()
-        np.savez(stream, facts=np.array(text), theta=self.theta, w=self.w, history=self.history)
-        return write_bytes(Path(path), stream.getvalue())
+        return write_archive(
+            Path(path), result_facts(self), {name: getattr(self, name) for name in ARRAYS}, version=FORMAT, force=True
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
         """Read a file that `save` wrote, without unpickling."""
+        facts, arrays = read_archive(Path(path), "result", version=FORMAT, remedy=REMEDY)
         try:
-            with open(path, "rb") as stream:
-                stored = np.load(stream, allow_pickle=False)
-                facts = dict(json.loads(str(stored["facts"])))
-                version = facts.pop("format")
-                arrays = {name: stored[name] for name in ("theta", "w", "history")}
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"{path} is not a valuefit result, or was cut short ({error}). Solve and save it again."
-            ) from error
-        if version != FORMAT:
-            raise ValueError(
-                f"{path} has result format {version}; this version of valuefit reads format {FORMAT}. "
-                "Load it with the version that wrote it, or solve again."
-            )
-        expected = {f.name for f in fields(cls)} - arrays.keys()
-        if facts.keys() != expected:
-            differing = ", ".join(sorted(facts.keys() ^ expected))
-            raise ValueError(
-                f"{path} is not a valuefit result: fields {differing} are missing or unknown. Solve and save it again."
-            )
-        return cls(**arrays, **{**facts, "dead": tuple(facts["dead"])})
+            return result_of(facts, arrays)
+        except ValueError as error:
+            raise ValueError(f"{path} is not a valuefit result: {error}. {REMEDY}") from error
+
+
+def result_facts(result: Result) -> dict[str, Any]:
+    """Everything but the arrays, for JSON."""
+    return {one.name: getattr(result, one.name) for one in fields(result) if one.name not in ARRAYS}
+
+
+def result_of(facts: dict[str, Any], arrays: dict[str, Array]) -> Result:
+    """The result with these facts and arrays of a file, whose names and types are checked."""
+    missing = [name for name in ARRAYS if name not in arrays]
+    differing = sorted(facts.keys() ^ {one.name for one in fields(Result)} - set(ARRAYS))
+    if missing or differing:
+        raise ValueError(f"fields {', '.join([*missing, *differing])[:200]} are missing or unknown")
+    for name in ("theta", "w"):
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{name} does not hold finite weights")
+    history = arrays["history"]
+    columns = history.dtype.names or ()
+    numbers = all(history.dtype[name] == np.float64 for name in columns)
+    if history.ndim != 1 or columns not in (HISTORY_COLUMNS, HISTORY_COLUMNS[:3]) or not numbers:
+        raise ValueError("history does not have the columns passes, seconds and residual")
+    for name, is_valid in FACTS.items():
+        if not is_valid(facts[name]):
+            raise ValueError(f"{name} is {str(facts[name])[:40]!r}, which no result has")
+    values: dict[str, Any] = {**facts, **{name: arrays[name] for name in ARRAYS}, "dead": tuple(facts["dead"])}
+    return Result(**values)
+
+
+def _is_bound(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+FACTS: dict[str, Callable[[Any], bool]] = {
+    "status": lambda value: value in STATUSES,
+    "message": lambda value: isinstance(value, str),
+    "passes": is_number,
+    "seconds": is_number,
+    "objective": _is_bound,
+    "gap": _is_bound,
+    "residual": _is_bound,
+    "solver": lambda value: isinstance(value, str),
+    "settings": lambda value: isinstance(value, dict),
+    "tol": lambda value: value == "statistical" or is_number(value),
+    "seed": lambda value: type(value) is int and value >= 0,
+    "dead": lambda value: isinstance(value, list) and all(map(_is_index, value)),
+}  # whether a value in a file is valid

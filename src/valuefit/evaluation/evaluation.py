@@ -39,7 +39,7 @@ from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
-STORED_SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -52,6 +52,7 @@ class Evaluation:
     fixed point (what this estimator would give with infinite data), not what the features cannot express.
     notes: the choices that were made, as sentences. warnings: why the result may be unreliable, and what to do.
     log: the evaluated log. problem, result: what was solved, and the solver's result. features: as fitted.
+    start_row: the mean feature row of the starts; the estimate is its product with theta. None where it is not known.
     """
 
     log: Transitions
@@ -67,6 +68,7 @@ class Evaluation:
     policy_value: PolicyValue
     notes: list[str]
     warnings: list[str]
+    start_row: Array | None = None
 
     def __repr__(self) -> str:
         warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
@@ -139,7 +141,7 @@ class Evaluation:
         """Write the evaluation, including its log, to one .npz file; an existing file needs `force=True`."""
         facts = {
             "policy_value": vars(self.policy_value),
-            **{name: getattr(self, name) for name in STORED_SETTINGS},
+            **{name: getattr(self, name) for name in storage.SETTINGS},
             "notes": self.notes,
             "warnings": self.warnings,
             "spec": self.features.spec,
@@ -147,7 +149,7 @@ class Evaluation:
             "policy": None if self.policy is None else self.policy.name,
         }
         table = None if self.policy is None else self.policy.table
-        stored = storage.Stored(as_plain(facts), self.log, self.result, table)
+        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.start_row)
         return storage.write(stored, Path(path), force=force)
 
     @classmethod
@@ -161,10 +163,8 @@ class Evaluation:
         stored = storage.read(path)
         facts, log, result = stored.facts, stored.log, stored.result
         try:
-            settings = {name: facts[name] for name in STORED_SETTINGS}
-            value = dict(facts["policy_value"])
-            value["interval"] = None if value["interval"] is None else tuple(value["interval"])
-            policy_value = PolicyValue(**value)
+            settings = storage.settings_of(facts)
+            policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
             notes, warnings = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -174,14 +174,18 @@ class Evaluation:
         problem = make_problem(
             log, fitted, target, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
         )
-        if result.theta.shape != (problem.d,) or not np.isfinite(result.theta).all():
+        if result.theta.shape != (problem.d,):
             raise ValueError(
                 f"{path} holds {result.theta.size} weights, but there are {problem.d} features. Give the features (and "
                 "the policy) of that evaluation."
             )
+        start_row = stored.start_row
+        if start_row is None and not any(GIVEN_STARTS in note for note in notes):
+            start_row = starts_of(log, problem, fitted, target, settings["values"], None).c
+        storage.check_estimate(path, policy_value.estimate, start_row, result.theta)
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, warnings=warnings, **settings,
+            notes=notes, warnings=warnings, start_row=start_row, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -278,6 +282,7 @@ def evaluate(
         policy_value=value,
         notes=notes,
         warnings=warnings,
+        start_row=start_rows.c,
     )
 
 
@@ -311,7 +316,7 @@ def _policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
 
 def _starts_note(value: PolicyValue, starts: Any, sandwich: Sandwich) -> str:
     """Which starts the value is averaged over, and how its standard error is computed."""
-    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} given starts"
+    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} {GIVEN_STARTS}"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     parts = "blocks of steps" if sandwich.blocks else "episodes"
@@ -329,7 +334,10 @@ def _stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, 
             f"The evaluation in {path} used features of your own, which the file does not contain. Give them again: "
             "Evaluation.load(path, features=...)."
         )
-    return from_spec(spec)
+    try:
+        return from_spec(spec)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise storage.not_an_evaluation(path, error) from error
 
 
 def _stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:

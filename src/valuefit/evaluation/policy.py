@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.npy import map_array
+from valuefit.extras import said
 from valuefit.typing import Array
 
 PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
@@ -106,7 +108,7 @@ def read_numbers(path: Path, title: str) -> Array:
         raise ValueError(f"There is no {title} {path}.")
     try:
         if path.suffix.lower() == ".npy":
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # reads the header only
+            mapped = map_array(path)
             check_file_size(mapped.nbytes, path, title)
             return np.array(mapped)
         check_file_size(4 * path.stat().st_size, path, title)  # a number has at least two characters, and takes 8 bytes
@@ -120,7 +122,7 @@ def read_numbers(path: Path, title: str) -> Array:
     except (OSError, ValueError, EOFError, UserWarning) as error:
         if str(error).startswith(f"The {title}"):
             raise
-        raise ValueError(f"The {title} {path} cannot be read as numbers: {error}") from None
+        raise ValueError(f"The {title} {path} cannot be read as numbers: {said(error)}.") from None
 
 
 def check_file_size(size: int, path: Path, title: str) -> None:

@@ -85,6 +85,11 @@ def _state_action_rows(log: Transitions, state_features: Any, policy: Any) -> tu
     continues = (log.next >= 0) & ~log.terminated
     following, next = np.unique(log.next[continues], return_inverse=True)
     logged_actions = int(action.max()) + 1
+    if logged_actions > 10 * len(log) + 1000:
+        raise ValueError(
+            f"The log has action {logged_actions - 1}, but only {len(log)} steps. Number the actions from 0, without "
+            "gaps."
+        )
     table_actions = None if found.table is None else found.table.shape[1]
     if len(following):
         count = logged_actions if found.takes_actions else table_actions

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import zipfile
-import zlib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.atomic import check_target
+from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.data.labels import check_names
-from valuefit.data.npy import read_arrays
 from valuefit.data.transitions import Transitions
-from valuefit.engine.result import Result
-from valuefit.memory import memory_limit
+from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
+from valuefit.engine.result import Result, result_facts, result_of
+from valuefit.extras import said
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1
-RESULT_ARRAYS = ("theta", "w", "history")
+SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+OPTIONAL_NUMBERS = ("standard_error", "effective_sample_size", "solver_error")  # of a policy value
+ESTIMATE_TOL = 1e-6  # relative: machines round differently
+REMEDY = "Evaluate and save again."
 LOG_ARRAYS = (
     "observations", "now", "next", "reward", "terminated", "truncated", "episode", "ratio", "begins", "action",
     "behaviour_prob",
@@ -33,22 +32,26 @@ DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "trun
 
 
 class Stored(NamedTuple):
-    """The contents of a file, without code. facts: plain data for JSON. policy_table: (states, actions) or None."""
+    """The contents of a file, without code.
+
+    facts: plain data for JSON. policy_table: (states, actions) or None. start_row: the mean feature row of the starts
+    that the user gave; None if they were those of the log, and in files of version 0.1.
+    """
 
     facts: dict[str, Any]
     log: Transitions
     result: Result
     policy_table: Array | None
+    start_row: Array | None
 
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
     """Write one .npz file of arrays and JSON."""
-    refuse_existing(path, force=force)
+    check_target(path, force=force)
     result, log = stored.result, stored.log
     facts = {
-        "format": FORMAT_VERSION,
         **stored.facts,
-        "result": {f.name: getattr(result, f.name) for f in fields(result) if f.name not in RESULT_ARRAYS},
+        "result": result_facts(result),
         "log": {
             "notes": list(log.notes),
             "source": log.source,
@@ -62,45 +65,71 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
     }
     if stored.policy_table is not None:
         arrays["policy_table"] = stored.policy_table
-    stream = io.BytesIO()
-    np.savez(stream, facts=np.array(json.dumps(as_plain(facts), allow_nan=False)), **arrays)
-    return write_bytes(path, stream.getvalue())
+    if stored.start_row is not None:
+        arrays["start_row"] = stored.start_row
+    return write_archive(path, as_plain(facts), arrays, version=FORMAT_VERSION, force=force)
 
 
 def read(path: Path) -> Stored:
     """Read a file of `write`; the log and the result are validated."""
+    facts, arrays = read_archive(path, "evaluation", version=FORMAT_VERSION, remedy=REMEDY)
     try:
-        stored = _arrays(path)
-        facts = dict(json.loads(str(stored.pop("facts"))))
-        version = facts.pop("format")
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError, EOFError, NotImplementedError, RuntimeError, zlib.error,
-            zipfile.BadZipFile) as error:  # fmt: skip
-        raise ValueError(
-            f"{path} is not a valuefit evaluation, or is incomplete ({error}). Evaluate and save again."
-        ) from error
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has evaluation format {version}; this version of valuefit reads format {FORMAT_VERSION}. Load it "
-            "with the version that wrote it, or evaluate again."
-        )
-    try:
-        log = _log(stored, facts.pop("log"))
-        values: dict[str, Any] = {**facts.pop("result"), **{name: stored[name] for name in RESULT_ARRAYS}}
-        result = Result(**{**values, "dead": tuple(values["dead"])})
+        log = _log(arrays, dict(facts.pop("log")))
+        result = result_of(dict(facts.pop("result")), arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
-    return Stored(facts, log, result, stored.get("policy_table"))
+    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("start_row"))
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} is not a valuefit evaluation: {error}. Evaluate and save again.")
+    """The refusal of a file, for a reason that another exception states."""
+    reason = f"{said(error)} is missing" if isinstance(error, KeyError) else said(error)
+    return ValueError(f"{path} is not a valuefit evaluation: {reason}. {REMEDY}")
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    """All arrays of the file; their declared sizes are checked before they are read."""
-    return read_arrays(path, limit=memory_limit(), kinds="biufUV")
+def settings_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an evaluation, with their types checked."""
+    settings = {name: facts[name] for name in SETTINGS}
+    for name in ("discount", "trace", "ridge"):
+        settings[name] = _finite(name, settings[name])
+    if settings["values"] not in ("state", "state-action") or type(settings["seed"]) is not int:
+        raise ValueError("values or seed are not those of an evaluation")
+    return settings
+
+
+def value_facts(value: Any) -> dict[str, Any]:
+    """The facts of a policy value, with their types checked."""
+    value = dict(value)
+    interval = value["interval"]
+    for name in ("estimate", "level", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
+        value[name] = _finite(name, value[name])
+    if type(value["starts"]) is not int or value["starts"] < 1:
+        raise ValueError("the number of starts is not a whole number")
+    if interval is not None:
+        low, high = (_finite("interval", end) for end in interval)
+        value["interval"] = (low, high)
+        if not low <= value["estimate"] <= high or value["standard_error"] is None or value["standard_error"] < 0:
+            raise ValueError("the estimate, its standard error and its interval contradict each other")
+    return value
+
+
+def check_estimate(path: Path, estimate: float, start_row: Array | None, theta: Array) -> None:
+    """Raise ValueError if the estimate is not that of the weights, as in a file that was edited."""
+    if start_row is None:
+        return
+    if start_row.shape != theta.shape or start_row.dtype.kind != "f":
+        raise not_an_evaluation(path, ValueError(f"start_row has shape {start_row.shape} for {theta.size} weights"))
+    expected = float(start_row @ theta)
+    if not abs(estimate - expected) <= ESTIMATE_TOL * float(np.abs(start_row) @ np.abs(theta)):
+        raise not_an_evaluation(
+            path, ValueError(f"its policy value is {estimate:.6g}, but its weights give {expected:.6g}")
+        )
+
+
+def _finite(name: str, value: Any) -> float:
+    if not is_number(value):
+        raise ValueError(f"{name} is not a finite number")
+    return float(value)
 
 
 def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import numpy as np
 
-from valuefit.features.scaling import data_range, lowest_indices, range_text, row_blocks, to_unit, whole_number
+from valuefit.features.scaling import (
+    data_range,
+    lowest_indices,
+    range_text,
+    refuse_many_products,
+    row_blocks,
+    to_unit,
+    whole_number,
+)
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
@@ -37,10 +44,12 @@ class Polynomial(FeatureTransformer):
         count = whole_number("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         varying = np.flatnonzero(self.high_ > self.low_)
+        total = product_count(degree, len(varying), count)
+        refuse_many_products(len(X), min(count, total))
         chosen = lowest_indices(len(varying), count, each=degree, total=degree, power=1)
         self.degrees_ = np.zeros((len(chosen), X.shape[1]), np.int64)
         self.degrees_[:, varying] = chosen
-        self.complete_ = len(chosen) == math.comb(len(varying) + degree, degree)
+        self.complete_ = total <= count
         return self
 
     def transform(self, X: Any) -> Any:
@@ -78,6 +87,16 @@ class Polynomial(FeatureTransformer):
             f"polynomials of degree {self.degree} ({len(self.degrees_)} features{limited}; the first is the constant) "
             f"over {range_text(self.low_, self.high_)}"
         )
+
+
+def product_count(degree: int, dimensions: int, limit: int) -> int:
+    """The number of products, (dimensions + degree over degree); above `limit` any number above it."""
+    total = 1
+    for k in range(1, min(degree, dimensions) + 1):
+        total = total * (max(degree, dimensions) + k) // k
+        if total > limit:
+            break
+    return total
 
 
 def legendre(Z: Array, highest: int) -> Array:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self
 
 import numpy as np
 
-from valuefit.features.scaling import data_range, number_text, range_text, row_blocks, to_unit, whole_number
+from valuefit.extras import shown
+from valuefit.features.scaling import (
+    data_range,
+    number_text,
+    range_text,
+    refuse_large,
+    row_blocks,
+    to_unit,
+    whole_number,
+)
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 MAX_SAMPLED_OBSERVATIONS = 20_000  # for placing centres; bounds the cost of k-means
+MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
 MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
 
 
@@ -44,10 +55,17 @@ class RBF(FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges, place the centres and choose the bandwidth."""
         X = self._check_input(X, fitting=True)
-        if self.bandwidth is not None and not (np.ndim(self.bandwidth) == 0 and 0 < float(self.bandwidth) < np.inf):
-            raise ValueError(f"bandwidth is {self.bandwidth!r}; it must be a positive number, or None.")
+        if self.bandwidth is not None and not is_positive(self.bandwidth):
+            raise ValueError(f"bandwidth is {shown(self.bandwidth)}; it must be a positive number, or None.")
+        whole_number("seed", self.seed, 0)
         self.low_, self.high_ = data_range(X, self.low, self.high)
-        if np.ndim(self.centres) == 0:
+        if np.isscalar(self.centres):
+            columns = whole_number("centres", self.centres, 1)
+            if columns > MAX_PLACED_CENTRES:
+                raise ValueError(
+                    f"centres is {columns:,}; at most {MAX_PLACED_CENTRES:,} are placed. For more, give the centres."
+                )
+            refuse_large(len(X), columns, columns, "Use fewer centres.")
             sample = X
             if len(X) > MAX_SAMPLED_OBSERVATIONS:
                 rng = np.random.default_rng(self.seed)
@@ -55,12 +73,18 @@ class RBF(FeatureTransformer):
             scaled, spacing = self._place_centres(to_unit(sample, self.low_, self.high_))
             self.centres_ = self.low_ + scaled * (self.high_ - self.low_)
         else:
-            self.centres_ = np.array(self.centres, np.float64)
+            try:
+                self.centres_ = np.array(self.centres, np.float64)
+            except (TypeError, ValueError, OverflowError):
+                raise ValueError(f"centres is {shown(self.centres)}; give a number, or rows of numbers.") from None
+            if not np.isfinite(self.centres_).all():
+                raise ValueError("centres has a number that is NaN or infinite.")
             if self.centres_.ndim != 2 or self.centres_.shape[1] != X.shape[1] or len(self.centres_) == 0:
                 raise ValueError(
                     f"centres has shape {self.centres_.shape}; give a number, or one row for each centre with "
                     f"{X.shape[1]} columns."
                 )
+            refuse_large(len(X), len(self.centres_), len(self.centres_), "Give fewer centres.")
             spacing = neighbour_distance(to_unit(self.centres_, self.low_, self.high_))
         self.bandwidth_ = float(self.bandwidth or spacing)
         return self
@@ -111,6 +135,11 @@ class RBF(FeatureTransformer):
             np.maximum(activation, gaussians(Z[block], grid, self.bandwidth or spacing).max(axis=0), out=activation)
         kept = activation >= min(MIN_ACTIVATION, activation.max())
         return grid[kept], spacing
+
+
+def is_positive(value: Any) -> bool:
+    """Whether the value is one finite number above 0."""
+    return isinstance(value, int | float | np.number) and bool(0 < value <= sys.float_info.max)
 
 
 def gaussians(Z: Array, centres: Array, bandwidth: float) -> Array:

@@ -19,6 +19,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import check_observations
+from valuefit.extras import said, shown
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.typing import Array
 
@@ -124,6 +125,8 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
         raise ValueError("A spec of features has exactly the keys name, options, shape and sentence.")
     transformer = build(str(spec["name"]), dict(spec["options"]))
     shape = tuple(int(length) for length in spec["shape"])
+    if min(shape, default=1) < 1 or math.prod(shape) > MAX_OBSERVATION_NUMBERS:
+        raise ValueError(f"Observations of shape {str(shape)[:40]} have no built-in features.")
     transformer.set_output(transform="default")
     transformer.fit(np.zeros((2, math.prod(shape))))  # the options fix everything that fit learns from data
     example = np.zeros(shape)
@@ -144,8 +147,8 @@ def fit_named(text: str, observations: Array, steps: int) -> Fitted:
     transformer = build(name, options)
     try:
         fitted = fit_built_in(transformer, observations, opening)
-    except TypeError as error:
-        raise ValueError(f"features {text!r} has an option of the wrong type: {error}.") from None
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"features {shown(text)} has an option of the wrong type: {said(error)}.") from None
     if fitted.columns * 2 > steps:
         warning = f" That is {fitted.columns} features for {steps} steps, too many to estimate well: add a ridge."
         return with_sentence(fitted, fitted.sentence + warning)
@@ -164,10 +167,10 @@ def parse_options(text: str, rest: str) -> dict[str, Any]:
     for part in filter(None, (part.strip() for part in re.split(r",(?![^\[(]*[\])])", rest))):
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise ValueError(f"features {text!r}: {part!r} is not of the form option=value.")
+            raise ValueError(f"features {shown(text)}: {shown(part)} is not of the form option=value.")
         try:
             options[key.strip().replace("-", "_")] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # deep nesting raises the last two
             options[key.strip().replace("-", "_")] = value.strip()
     return options
 

@@ -8,16 +8,45 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.extras import shown
+from valuefit.memory import fits
 from valuefit.typing import Array
 
+MAX_WHOLE_NUMBER = 2**31 - 1
+VECTORS_OF_A_SOLVE = 16  # of one number per feature, about
+MAX_PRODUCTS = 100_000  # listing them takes two seconds; dense rows of more are not practical
+MIN_DROPPED_INDICES = 1000  # of multi-indices on a heap; fewer are not worth sorting it
 MAX_TEMPORARY_BYTES = 4 << 20  # so that temporary arrays stay in the cache
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """`value` as an int; raises ValueError if it is not an integer or below `least`."""
+    """`value` as an int; raises ValueError if it is not an integer, below `least` or beyond 32 bits."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
+        raise ValueError(f"{name} is {shown(value)}; it must be a whole number, {least} or more.")
+    if value > MAX_WHOLE_NUMBER:
+        raise ValueError(f"{name} is {shown(value)}; it must be at most {MAX_WHOLE_NUMBER:,}.")
     return int(value)
+
+
+def refuse_large(rows: int, numbers: int, columns: int, remedy: str) -> None:
+    """Raise ValueError if features would not fit into memory; called before they are fitted.
+
+    rows: observations. numbers: stored in each feature row. columns: features, of which solvers hold a few vectors.
+    """
+    count = max(rows * numbers, VECTORS_OF_A_SOLVE * columns)
+    if not fits(count):
+        raise ValueError(
+            f"{columns:,} features of {rows:,} observations would take {8 * count / 2**30:,.1f} GiB, more than half of "
+            f"this machine's memory. {remedy}"
+        )
+
+
+def refuse_many_products(rows: int, columns: int) -> None:
+    """Raise ValueError if there would be more products of one-dimensional features than can be listed and stored."""
+    remedy = "Lower max_features."
+    if columns > MAX_PRODUCTS:
+        raise ValueError(f"max_features allows {columns:,} features; at most {MAX_PRODUCTS:,} are listed. {remedy}")
+    refuse_large(rows, columns, columns, remedy)
 
 
 def data_range(X: Array, low: Any, high: Any) -> tuple[Array, Array]:
@@ -25,10 +54,10 @@ def data_range(X: Array, low: Any, high: Any) -> tuple[Array, Array]:
     try:
         bottom = np.broadcast_to(X.min(axis=0) if low is None else np.asarray(low, np.float64), X.shape[1]).copy()
         top = np.broadcast_to(X.max(axis=0) if high is None else np.asarray(high, np.float64), X.shape[1]).copy()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"low and high must each be one number or one for each of {X.shape[1]} dimensions; "
-            f"they are {low!r} and {high!r}."
+            f"they are {shown(low)} and {shown(high)}."
         ) from None
     with np.errstate(over="ignore"):
         extent = top - bottom
@@ -55,24 +84,34 @@ def lowest_indices(dimensions: int, count: int, *, each: int, total: int, power:
     """The `count` lowest multi-indices c, (at most count, dimensions), sorted by sum of c_k^power.
 
     Every c_k is at most `each`, and their sum at most `total`. Ties: fewer nonzero entries first, then earlier
-    dimensions. The heap holds c as the non-decreasing tuple of its dimensions (each k appears c_k times). Extending
-    tuples only at the end generates every c once, after all lower ones, without listing (each + 1)^dimensions.
+    dimensions, then larger entries. The heap holds c as pairs (k, -c_k) of its nonzero entries. Raising only the last
+    entry, or one after it, generates every c once, after all lower ones, without listing (each + 1)^dimensions.
     """
-    heap: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
-    found: list[tuple[int, ...]] = []
+    heap: list[tuple[int, int, tuple[tuple[int, int], ...]]] = [(0, 0, ())]
+    limit = None  # entries above it are not among the lowest
+    found: list[tuple[tuple[int, int], ...]] = []
     while heap and len(found) < count:
         size, used, index = heapq.heappop(heap)
         found.append(index)
-        if len(index) == total:
+        if each == 0 or -sum(negative for _, negative in index) == total:
             continue
-        for k in range(index[-1] if index else 0, dimensions):
-            times = index.count(k)
-            if times < each:
-                larger = size + (times + 1) ** power - times**power
-                heapq.heappush(heap, (larger, used + (times == 0), (*index, k)))
+        last, times = (index[-1][0], -index[-1][1]) if index else (-1, each)
+        if times < each:
+            larger = size + (times + 1) ** power - times**power
+            heapq.heappush(heap, (larger, used, (*index[:-1], (last, -times - 1))))
+        for k in range(last + 1, dimensions):
+            entry = (size + 1, used + 1, (*index, (k, -1)))
+            if limit is not None and entry > limit:
+                break  # those of larger k are above it, too
+            heapq.heappush(heap, entry)
+        needed = count - len(found)
+        if len(heap) > 2 * needed + MIN_DROPPED_INDICES:
+            heap = heapq.nsmallest(needed, heap)
+            limit = heap[-1] if heap else None
     indices = np.zeros((len(found), dimensions), np.int64)
     for row, index in enumerate(found):
-        np.add.at(indices[row], list(index), 1)
+        for k, negative in index:
+            indices[row, k] = -negative
     return indices
 
 

@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.validation import numbers
 from valuefit.features.registry import Fitted, make
-from valuefit.features.scaling import whole_number
+from valuefit.features.scaling import refuse_large, whole_number
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
@@ -38,6 +38,7 @@ class StateAction(FeatureTransformer):
         """The transformer for state features that `make` has fitted; it needs no `fit`."""
         stacked = cls(features, actions)
         stacked.features_, stacked.actions_ = features, whole_number("actions", actions, 1)
+        refuse_many_actions(stacked.actions_, features.columns)
         return stacked
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -46,6 +47,7 @@ class StateAction(FeatureTransformer):
         self.actions_ = int(action.max()) + 1 if self.actions is None else whole_number("actions", self.actions, 1)
         one_hot(action, self.actions_)
         self.features_ = make(self.features, observations)[0]
+        refuse_many_actions(self.actions_, self.features_.columns)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -75,6 +77,11 @@ class StateAction(FeatureTransformer):
         self._check_fitted()
         width = self.features_.columns
         return np.array([f"a{a}_{j}" for a in range(self.actions_) for j in range(width)], dtype=object)
+
+
+def refuse_many_actions(actions: int, columns: int) -> None:
+    """Raise ValueError if the blocks of all actions would have too many columns."""
+    refuse_large(1, 1, actions * columns, "Number the actions from 0 without gaps, or use fewer features.")
 
 
 def split_actions(X: Any) -> tuple[Array, Array]:

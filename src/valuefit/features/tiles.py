@@ -9,11 +9,13 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.features.scaling import data_range, range_text, whole_number
+from valuefit.extras import shown
+from valuefit.features.scaling import data_range, range_text, refuse_large, whole_number
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
 MAX_CSR_COLUMNS = 2**31 - 1  # CSR indices have 32 bits
+NUMBERS_PER_ACTIVE_TILE = 3  # its number, its column and its 1
 # Active tiles (observations x tilings) from which the numba kernel is used: NumPy needs about 2 ms per dimension for
 # this many, while importing numba and compiling the kernel takes more than a second.
 MIN_KERNEL_TILES = 100_000
@@ -62,6 +64,8 @@ class Tiles(FeatureTransformer):
         self._check_settings(d)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         self.bins_ = np.broadcast_to(np.asarray(self.bins, np.int64), d).copy()
+        self.tiles_ = math.prod(self.bins_.tolist())
+        self._check_size(len(X))
         wraps = np.zeros(d, bool)
         wraps[list(self.wrap)] = True
         self.wraps_ = wraps
@@ -71,11 +75,6 @@ class Tiles(FeatureTransformer):
         parts = coprime(d, self.tilings) if self.displacement == "asymmetric" else np.ones(d, np.int64)
         self.shift_ = (np.arange(self.tilings)[:, None] * parts % self.tilings) / self.tilings
         self.shift_[:, self.bins_ == 1] = 0.0  # a single tile covers the whole range
-        self.tiles_ = math.prod(self.bins_.tolist())
-        if self.hashed is None and self.tilings * self.tiles_ > MAX_CSR_COLUMNS:
-            raise ValueError(
-                f"{self.tilings} tilings of {self.tiles_} tiles are too many columns. Use fewer bins, or hashed=10**6."
-            )
         self.collisions_ = 0
         if self.hashed is not None:
             used = np.unique(self._tile_numbers(X))
@@ -138,17 +137,29 @@ class Tiles(FeatureTransformer):
         hashed ^= hashed >> np.uint64(32)
         return (hashed % np.uint64(self.hashed or 1)).astype(np.int64)
 
+    def _check_size(self, rows: int) -> None:
+        """Raise ValueError if there are too many columns or active tiles."""
+        if self.hashed is None and self.tilings * self.tiles_ > MAX_CSR_COLUMNS:
+            raise ValueError(
+                f"{self.tilings} tilings of {shown(self.tiles_)} tiles are too many columns. Use fewer bins, or "
+                "hashed=10**6."
+            )
+        refuse_large(rows, NUMBERS_PER_ACTIVE_TILE * self.tilings, self._columns(), "Use fewer tilings or bins.")
+
     def _check_settings(self, d: int) -> None:
         whole_number("tilings", self.tilings, 1)
         bins = np.asarray(self.bins)
         if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or bins.dtype.kind not in "iu" or (bins < 1).any():
-            raise ValueError(f"bins is {self.bins}; give one positive number, or one for each of {d} dimensions.")
+            raise ValueError(
+                f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions."
+            )
         if self.displacement not in ("asymmetric", "uniform"):
             raise ValueError(f'displacement is {self.displacement!r}; it must be "asymmetric" or "uniform".')
         if self.hashed is not None:
             whole_number("hashed", self.hashed, 1)
-        if any(not 0 <= dimension < d for dimension in self.wrap):
-            raise ValueError(f"wrap is {tuple(self.wrap)}; dimensions run from 0 to {d - 1}.")
+        wrap = self.wrap if isinstance(self.wrap, list | tuple | np.ndarray) else [None]
+        if not all(isinstance(dimension, int | np.integer) and 0 <= dimension < d for dimension in wrap):
+            raise ValueError(f"wrap is {shown(self.wrap)}; give a list of dimensions, from 0 to {d - 1}.")
 
 
 def coprime(count: int, to: int) -> Array:

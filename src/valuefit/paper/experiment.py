@@ -1,24 +1,29 @@
-"""Experiments defined by a TOML file: problems, methods, step grids, seeds. Tunes the steps, runs, and resumes."""
+"""Run an experiment: tune the steps of every method, run the best ones, and resume what was interrupted."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import tomllib
+import multiprocessing
+import operator
+import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from valuefit.atomic import write_bytes
 from valuefit.datasets.baird import CLASSIC_WEIGHTS, baird_features, baird_log
 from valuefit.datasets.mdp import random_mdp
 from valuefit.engine.loop import solve
+from valuefit.engine.result import STATUSES
+from valuefit.paper.definition import Experiment, Panel
+from valuefit.paper.run_files import are_numbers, damaged_run, read_run, write_run
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
@@ -26,31 +31,13 @@ from valuefit.solvers import find, registry
 from valuefit.solvers.solver import Solver
 from valuefit.threads import limit_threads
 
-EXPERIMENTS = Path(__file__).parent
 # Rungs of successive halving on the first tuning seed: (fraction of the pass budget, fraction of configurations that
 # is promoted). The configurations promoted from the last rung run with the full budget on every tuning seed.
 RUNGS = ((1 / 32, 1 / 4), (1 / 6, 0.0))
 MIN_PROMOTED = 3  # configurations
 MIN_RUNG_PASSES = 24.0  # SVRG with N = 2n takes eight snapshots in them
-TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
 SOLVED_GAP = 1e-10  # smaller gaps are not compared
 MAX_GAP_RISE = 100.0  # a gap that rises by this factor above its minimum so far counts as unstable
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One panel of a figure: a problem, its label and its budget of passes."""
-
-    label: str
-    source: dict[str, Any]
-    problem: dict[str, Any]
-    ridge: dict[str, Any]
-    passes: float
-
-    @property
-    def key(self) -> str:
-        """The problem as JSON, for `prepare`."""
-        return json.dumps([self.source, self.problem, self.ridge], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -69,57 +56,6 @@ class Job:
         """A hash of all fields, the name of the file of its result."""
         text = json.dumps([self.panel.key, self.method, self.step_theta, self.step_w, self.passes, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """The contents of a TOML file."""
-
-    name: str
-    title: str
-    panels: tuple[Panel, ...]
-    methods: tuple[str, ...]
-    grids: dict[str, dict[str, list[float]]]
-    seeds: tuple[int, ...]
-    tuning_seeds: tuple[int, ...]
-
-
-def available() -> list[str]:
-    """Names of the experiments in the package."""
-    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
-
-
-def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experiment:
-    """Load an experiment by name or from a path to a TOML file; `quick` applies its [quick] table.
-
-    A panel has the passes of [run] or its own `passes`; in the quick version those of [quick.run] or its own
-    `quick_passes`. Tuning uses seed + `TUNING_SEED_OFFSETS`; the reported runs use the seeds after `seed`.
-    """
-    path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
-    if not path.exists():
-        raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
-    try:
-        data = tomllib.loads(path.read_text())
-        changes = data.pop("quick", {}) if quick else {}
-        run = {**data["run"], **changes.get("run", {})}
-        source = {**data["source"], **changes.get("source", {})}
-        panels = tuple(
-            Panel(
-                panel["label"],
-                panel.get("only_source") or {**source, **panel.get("source", {})},
-                {**data.get("problem", {}), **panel.get("problem", {})},
-                panel.get("ridge", {}),
-                float(panel.get("quick_passes" if quick else "passes", run["passes"])),
-            )
-            for panel in data["panel"]
-        )
-        grids = {**data["grid"], **changes.get("grid", {})}
-        seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
-        tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
-        title = changes.get("title", data["title"] + (" (quick version)" if quick else ""))
-        return Experiment(path.stem, title, panels, tuple(run["methods"]), grids, seeds, tuning)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not an experiment: {error!r}. See the examples in {EXPERIMENTS}.") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +202,7 @@ def run_experiment(
         for method in experiment.methods
         if not (panel.ridge and "ridge" in registry()[method].refusals)
     ]
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_end_with_parent) as pool:
         running: dict[Future[dict[str, Any]], Job] = {}
         searches_of: dict[str, list[StepSearch]] = {}  # by job; the grids overlap, so two searches may share a job
         total_passes = sum(search.total_passes for search in searches)
@@ -277,7 +213,7 @@ def run_experiment(
                 for job in search.next_rung():
                     path = store / f"{job.name}.json"
                     if path.exists():
-                        search.add_result(job, json.loads(path.read_text()))
+                        search.add_result(job, _read_run(path, job))
                         continue
                     search.pending.add(job.name)
                     if job.name not in searches_of:
@@ -291,7 +227,7 @@ def run_experiment(
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
                     run = future.result()
-                    write_bytes(store / f"{job.name}.json", json.dumps(run, allow_nan=False).encode())
+                    write_run(store / f"{job.name}.json", run)
                     for search in searches_of.pop(job.name):
                         search.pending.remove(job.name)
                         search.add_result(job, run)
@@ -302,6 +238,31 @@ def run_experiment(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [search.curves() for search in searches]
+
+
+def _end_with_parent() -> None:
+    """In a worker: end when the parent process does, also if it was killed and could not stop its workers."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait_for_end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+
+
+def _read_run(path: Path, job: Job) -> dict[str, Any]:
+    """The curve of a finished job, as `run_job` returned it."""
+    wanted = {
+        "method": job.method, "panel": job.panel.label, "step_theta": job.step_theta, "step_w": job.step_w,
+        "seed": job.seed,
+    }  # fmt: skip
+    checks = {name: partial(operator.eq, value) for name, value in wanted.items()}
+    run = read_run(path, {**checks, "status": STATUSES.__contains__, "passes": are_numbers, "gap": are_numbers})
+    if len(run["passes"]) != len(run["gap"]):
+        raise damaged_run(path, "'passes' and 'gap' have different lengths")
+    return run
 
 
 class StepSearch:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.paper.experiment import Curves, Experiment
+from valuefit.paper.definition import Experiment
+from valuefit.paper.experiment import Curves
 from valuefit.typing import Array
 
 METHOD_LABELS = {
@@ -55,6 +56,11 @@ def passes_to(passes: Array, gap: Array, target: float) -> float | None:
     """The first pass at which the gap is at most `target`, or None."""
     below = np.flatnonzero(gap <= target)
     return float(passes[below[0]]) if len(below) else None
+
+
+def outputs(experiment: Experiment) -> list[str]:
+    """Names of the files that `draw` and `write_tables` write."""
+    return [f"{experiment.name}.png", f"{experiment.name}.svg", "table.md", "results.csv"]
 
 
 def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Path]:

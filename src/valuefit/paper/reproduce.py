@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from valuefit.paper.experiment import load_experiment, run_experiment
-from valuefit.paper.plots import draw, table, write_tables
-from valuefit.paper.table1 import run_table1
+from valuefit.atomic import check_target
+from valuefit.extras import need
+from valuefit.paper.definition import load_experiment
+from valuefit.paper.experiment import run_experiment
+from valuefit.paper.plots import draw, outputs, table, write_tables
+from valuefit.paper.table1 import OUTPUTS, run_table1
 
 
 @contextmanager
@@ -24,8 +27,20 @@ def _progress(console: Console) -> Iterator[Callable[[str, float], None]]:
         yield lambda text, fraction: bars.update(bar, description=text, completed=fraction)
 
 
+def _prepare_folder(folder: Path, names: Iterable[str]) -> None:
+    """Create the output folder, and check that these files, and those of runs, can be written, before the work."""
+    need("matplotlib", "plot", "A figure")
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"The folder {str(folder / 'runs')[:200]} cannot be created: {error.strerror}.") from error
+    for name in (*names, "runs/run.json"):
+        check_target(folder / name, force=True)
+
+
 def _reproduce_table1(folder: Path, quick: bool) -> Path:
     console = Console()
+    _prepare_folder(folder, OUTPUTS)
     with _progress(console) as progress:
         run_table1(folder, quick=quick, progress=progress)
     console.print((folder / "table.md").read_text(), soft_wrap=True, markup=False, highlight=False)
@@ -39,7 +54,7 @@ def reproduce_experiment(name: str, *, out: str | None, quick: bool, jobs: int, 
         return _reproduce_table1(Path(out or ("results/table-1" + ("-quick" if quick else ""))), quick)
     experiment = load_experiment(name, quick=quick, seed=seed)
     folder = Path(out) if out else Path("results") / (experiment.name + ("-quick" if quick else ""))
-    folder.mkdir(parents=True, exist_ok=True)
+    _prepare_folder(folder, outputs(experiment))
     console = Console()
     with _progress(console) as progress:
         curves = run_experiment(experiment, folder, jobs=jobs, progress=progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import statistics
 from collections.abc import Callable
@@ -14,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
+from valuefit.data.archive import is_number
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
+from valuefit.paper.run_files import read_run, write_run
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
@@ -28,6 +29,7 @@ TARGET_GAP = 1e-6
 FREQUENCY_SPREAD = 4.0  # of the Fourier features; conditions them well enough that most cells reach the target
 MAX_SECONDS = 40.0  # per method and size
 REPEAT_BELOW_SECONDS = 2.0  # shorter solves are timed three times, longer ones once
+OUTPUTS = ("table.md", "table-1.png", "table-1.svg")
 METHOD_COLOURS = {
     "lstd": "#CC79A7", "pdbg (I)": "#0072B2", "pdbg (II)": "#56B4E9", "svrg": "#D55E00", "saga": "#009E73",
 }  # fmt: skip
@@ -144,13 +146,34 @@ def run_table1(
             path = store / f"n{size.n}-d{size.d}.json"
             if not path.exists():
                 row = measure(size, max_passes=2000 if quick else 6000)
-                write_bytes(path, json.dumps(row, allow_nan=False).encode())
-            found[axis].append(json.loads(path.read_text()))
+                write_run(path, row)
+            found[axis].append(_read_cell(path, size))
             done += size.n * size.d
             progress(f"n = {size.n}, d = {size.d}", done / total)
     write_bytes(folder / "table.md", markdown(found).encode())
     draw(found, folder)
     return found
+
+
+def _read_cell(path: Path, size: Size) -> dict[str, Any]:
+    """The row of a finished cell, as `measure` returned it."""
+    facts = ("kappa_C", "kappa", "kappa_G", "beats lstd from d", "beats pdbg from n")
+    checks = {"n": size.n.__eq__, "d": size.d.__eq__, **dict.fromkeys(facts, is_number), "methods": _are_costs}
+    return read_run(path, checks)
+
+
+def _are_costs(methods: Any) -> bool:
+    return isinstance(methods, dict) and all(_is_cost(methods.get(name)) for name in METHOD_COLOURS)
+
+
+def _is_cost(cost: Any) -> bool:
+    """Whether a value in a file is the cost of one method, as in `measure`."""
+    numbers = ("passes", "seconds", "operations", "formula")
+    return (
+        isinstance(cost, dict)
+        and isinstance(cost.get("reached"), bool)
+        and all(is_number(cost.get(name)) for name in numbers)
+    )
 
 
 def exponent(rows: list[dict[str, Any]], axis: str, name: str, what: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from valuefit import __version__
-from valuefit.atomic import refuse_existing, write_bytes
+from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.text import number
 from valuefit.extras import need
@@ -34,12 +34,8 @@ def write_report(
     that reproduce the run, printed after the Python call. Needs jinja2: pip install 'valuefit[plot]'.
     """
     path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Make it first.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder. Name a file, such as {path / 'report.html'}.")
-    refuse_existing(path, force=force)
-    return write_bytes(path, render(evaluation, config=config).encode())
+    check_target(path, force=force)
+    return write_bytes(path, render(evaluation, config=config).encode(), force=force)
 
 
 def render(evaluation: Evaluation, *, config: str = "") -> str:

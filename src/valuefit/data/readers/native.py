@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.archive import check_version
 from valuefit.data.labels import check_names
 from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions
@@ -84,11 +85,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
         raise _damaged(path, f"{METADATA_FILE}: {said(error)}") from error
     if not isinstance(metadata, dict) or type(metadata.get("steps")) is not int or metadata["steps"] < 1:
         raise _damaged(path, f"{METADATA_FILE} does not give the number of steps")
-    if metadata.get("format") != LOG_FORMAT:
-        raise ValueError(
-            f"{path} has log format {metadata.get('format')!r}; this version of valuefit reads format {LOG_FORMAT}. "
-            "Load it with the version that wrote it and save it as Parquet."
-        )
+    check_version(path, "log", metadata.get("format"), LOG_FORMAT, "Save the log again.")
     strings = {key: metadata.get(key, []) for key in ("notes", "names", "warnings")}
     for key, texts in strings.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

@@ -1,0 +1,72 @@
+"""One .npz file of arrays and JSON facts with a format version: the files of results and evaluations, no pickle."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from valuefit.atomic import write_bytes
+from valuefit.data.npy import read_arrays
+from valuefit.extras import translated
+from valuefit.memory import memory_limit
+from valuefit.typing import Array
+
+KINDS = "biufUV"  # of dtypes: numbers, text (the facts), columns (a history)
+
+
+def write_archive(path: Path, facts: dict[str, Any], arrays: dict[str, Array], *, version: int, force: bool) -> Path:
+    """Write facts that JSON can represent, with the format version, and arrays; not compressed."""
+    text = json.dumps({"format": version, **facts}, allow_nan=False)
+    stream = io.BytesIO()
+    np.savez(stream, facts=np.array(text), **arrays)  # type: ignore[arg-type]
+    return write_bytes(path, stream.getvalue(), force=force)
+
+
+def read_archive(path: Path, what: str, *, version: int, remedy: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Facts and arrays of a file of `write_archive`, which `what` names in messages; at most the size of the file."""
+    with translated(f"{path} is not a valuefit {what}, or is incomplete", remedy):
+        arrays = _arrays(path)
+        facts = dict(json.loads(str(arrays.pop("facts")), parse_constant=_refuse_constant))
+        found = facts.pop("format")
+    check_version(path, what, found, version, remedy)
+    return facts, arrays
+
+
+def check_version(path: Path, what: str, found: Any, version: int, remedy: str) -> None:
+    """Raise ValueError unless the file has the format version that is read."""
+    if type(found) is int and found == version:
+        return
+    newer = type(found) is int and found > version
+    advice = "It was written by a newer version: update valuefit." if newer else remedy
+    raise ValueError(
+        f"{path} has {what} format {str(found)[:20]}; this version of valuefit reads format {version}. {advice}"
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value in a file is a finite number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """All arrays of the file; their declared sizes are checked before they are read."""
+    with zipfile.ZipFile(path) as archive:
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > path.stat().st_size:
+        raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
+    return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds=KINDS).items()}
+
+
+def _native(array: Array) -> Array:
+    """The array in the byte order of this machine, which compiled code needs."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"it contains the number {word}")

@@ -1,0 +1,219 @@
+"""The TOML file of an experiment: problems, methods, step grids and seeds, with every key checked."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from valuefit.data.archive import is_number
+from valuefit.extras import shown
+
+EXPERIMENTS = Path(__file__).parent
+MAX_FILE_BYTES = 1 << 20  # far above any real experiment
+METHODS = ("pdbg", "gtd2", "flstd-sa", "svrg", "saga", "tdc")
+TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure: a problem, its label and its budget of passes."""
+
+    label: str
+    source: dict[str, Any]
+    problem: dict[str, Any]
+    ridge: dict[str, Any]
+    passes: float
+
+    @property
+    def key(self) -> str:
+        """The problem as JSON, for `experiment.prepare`."""
+        return json.dumps([self.source, self.problem, self.ridge], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The contents of a TOML file."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    methods: tuple[str, ...]
+    grids: dict[str, dict[str, list[float]]]
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+
+
+def available() -> list[str]:
+    """Names of the experiments in the package."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+
+
+def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experiment:
+    """Load an experiment by name or from a path to a TOML file; `quick` applies its [quick] table.
+
+    A panel has the passes of [run] or its own `passes`; in the quick version those of [quick.run] or its own
+    `quick_passes`. Tuning uses seed + `TUNING_SEED_OFFSETS`; the reported runs use the seeds after `seed`.
+    """
+    path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
+    if not path.is_file():
+        raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
+    file = _File(path)
+    data = file.checked("", file.read(), FILE_KEYS)
+    changes = file.checked("quick", data.get("quick", {}), QUICK_KEYS) if quick else {}
+    run = file.checked("run", {**data["run"], **changes.get("run", {})}, RUN_KEYS)
+    grids = {**data["grid"], **changes.get("grid", {})}
+    for grid, steps in grids.items():
+        file.checked(f"grid.{grid}", steps, GRID_KEYS)
+    source = {**data.get("source", {}), **changes.get("source", {})}
+    panels = []
+    for number, panel in enumerate(data["panel"], 1):
+        where = f"panel {number}"
+        file.checked(where, panel, PANEL_KEYS)
+        own_source = panel.get("only_source") or {**source, **panel.get("source", {})}
+        kind = file.checked(f"source of {where}", {"kind": own_source.get("kind")}, {"kind": KIND})["kind"]
+        problem = {**data.get("problem", {}), **panel.get("problem", {})}
+        passes = float(panel.get("quick_passes" if quick else "passes", run["passes"]))
+        panels.append(
+            Panel(
+                panel["label"],
+                file.checked(f"source of {where}", own_source, SOURCE_KEYS[kind]),
+                file.checked(f"problem of {where}", problem, PROBLEM_KEYS),
+                file.checked(f"ridge of {where}", panel.get("ridge", {}), RIDGE_KEYS),
+                passes,
+            )
+        )
+    seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
+    tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
+    title = changes.get("title", data["title"] + (" (quick version)" if quick else ""))
+    return Experiment(path.stem, title, tuple(panels), tuple(run["methods"]), grids, seeds, tuning)
+
+
+class Key(NamedTuple):
+    """A key of a table: which values are valid, the same in words, and whether it must be there."""
+
+    is_valid: Callable[[Any], bool]
+    expected: str
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class _File:
+    """The file that messages name."""
+
+    path: Path
+
+    def read(self) -> dict[str, Any]:
+        with open(self.path, "rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"{self.path} is larger than {MAX_FILE_BYTES:,} bytes, the limit for an experiment.")
+        try:
+            return tomllib.loads(content.decode())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.path} is not valid TOML: {error}") from None
+
+    def checked(self, where: str, table: dict[str, Any], keys: dict[str, Key]) -> dict[str, Any]:
+        """The table, if its keys and values are valid; `where` is its name, empty for the whole file."""
+        title = f"[{where}] of {self.path}" if where else str(self.path)
+        for key in table:
+            if key not in keys:
+                near = difflib.get_close_matches(key, keys, n=1)
+                hint = f"Did you mean {near[0]!r}?" if near else f"The known keys are {', '.join(keys)}."
+                raise ValueError(f"{title} has the key {key[:40]!r}, which no experiment has. {hint}")
+        for key, rule in keys.items():
+            if key not in table:
+                if rule.required:
+                    raise ValueError(f"{title} has no {key!r}; it must be {rule.expected}.")
+            elif not rule.is_valid(table[key]):
+                raise ValueError(f"{title} sets {key} = {shown(table[key])}; it must be {rule.expected}.")
+        return table
+
+
+def _is_positive(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= 10**9
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def _are_methods(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) == len({str(one) for one in value})
+        and set(map(str, value)) <= {*METHODS}
+    )
+
+
+def _are_steps(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(map(_is_positive, value))
+
+
+def _are_panels(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(map(_is_table, value))
+
+
+def _are_tables(value: Any) -> bool:
+    return _is_table(value) and len(value) > 0 and all(map(_is_table, value.values()))
+
+
+TEXT, TABLE = Key(_is_text, "text"), Key(_is_table, "a table")
+COUNT, POSITIVE = Key(_is_count, "a whole number from 1 to 1e9"), Key(_is_positive, "a number above 0")
+PROBABILITY = Key(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", required=False)
+STEPS = Key(_are_steps, "a list of numbers above 0")
+SEED = Key(lambda value: type(value) is int and 0 <= value < 2**63, "a whole number, 0 or more", required=False)
+SWITCH = Key(lambda value: isinstance(value, bool), "true or false", required=False)
+FILE_KEYS = {
+    "title": TEXT,
+    "source": TABLE._replace(required=False),
+    "problem": TABLE._replace(required=False),
+    "panel": Key(_are_panels, "one table [[panel]] or more"),
+    "run": TABLE,
+    "grid": Key(_are_tables, "one table [grid.NAME] or more"),
+    "quick": TABLE._replace(required=False),
+}
+QUICK_KEYS = {
+    name: rule._replace(required=False)
+    for name, rule in FILE_KEYS.items()
+    if name in ("title", "source", "run", "grid")
+}
+RUN_KEYS = {
+    "methods": Key(_are_methods, f"a list of some of {', '.join(METHODS)}"),
+    "passes": POSITIVE,
+    "seeds": Key(lambda value: _is_count(value) and value <= 10_000, "a whole number from 1 to 10,000"),
+}
+GRID_KEYS = {"step_theta": STEPS, "step_w": STEPS}
+PANEL_KEYS = {
+    "label": TEXT,
+    **{name: TABLE._replace(required=False) for name in ("source", "only_source", "problem", "ridge")},
+    **{name: POSITIVE._replace(required=False) for name in ("passes", "quick_passes")},
+}
+SOURCES = ("random-mdp", "baird", "mountain-car")
+KIND = Key(lambda value: value in SOURCES, f"one of {', '.join(SOURCES)}")
+ANY_SOURCE = {"kind": KIND, "steps": COUNT, "seed": SEED}
+SOURCE_KEYS = {
+    "random-mdp": {
+        **ANY_SOURCE, **{name: COUNT._replace(required=False) for name in ("states", "actions", "features")},
+        "off_policy": SWITCH,
+    },
+    "baird": ANY_SOURCE,
+    "mountain-car": ANY_SOURCE,
+}  # fmt: skip
+PROBLEM_KEYS = {"discount": PROBABILITY, "trace": PROBABILITY}
+RIDGE_KEYS = {
+    "times": Key(lambda value: is_number(value) and value >= 0, "a number, 0 or more", required=False),
+    "of": Key(lambda value: value in ("L", "sqrt(L)"), "L or sqrt(L)", required=False),
+}
