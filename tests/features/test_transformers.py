@@ -1,6 +1,7 @@
 """Fourier, RBF, polynomial, one-hot, identity and state-action features, compared with plain loops."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -209,6 +210,28 @@ def test_state_action_rows_have_a_block_for_each_action(features, actions):
     assert len(stacked.get_feature_names_out()) == actions * rows.shape[1]
     # with seven actions most entries of a row are zero, even if the state features are dense
     assert sparse.issparse(stacked.rows(observations, action)) == (actions == 7 or features != "fourier:order=2")
+
+
+@pytest.mark.parametrize("first", [2**53, 2**60 + 1, 2**63 + 1, -(2**62) - 1])
+def test_one_hot_features_tell_large_integers_apart(first):
+    ids = np.array([first, first + 3, first + 6], np.uint64 if first > 0 else np.int64)
+    fitted = OneHot().fit(ids)
+    np.testing.assert_array_equal(fitted.transform(ids).toarray(), np.eye(3))
+    assert fitted.get_feature_names_out().tolist() == [f"x0_{first + k}" for k in (0, 3, 6)]
+    copy = OneHot(**json.loads(json.dumps(fitted.options()))).fit(ids[:1])
+    np.testing.assert_array_equal(copy.transform(ids[::-1]).toarray(), np.eye(3)[::-1])
+    np.testing.assert_array_equal(OneHot().fit_transform(ids[:, None].tolist()).toarray(), np.eye(3))
+    with pytest.raises(ValueError, match=f"Row 0 has {first + 1} in column 0"):
+        fitted.transform(ids[:1] + ids.dtype.type(1))
+    with pytest.raises(ValueError, match="Row 0 has"):  # a float this large may stand for several integers
+        OneHot([[first, first + 3]]).fit(ids).transform(np.array([[float(first + 3)]]))
+
+
+def test_one_hot_categories_are_numbers_of_64_bits():
+    np.testing.assert_array_equal(OneHot([[0.0, 1.0]]).fit([[0]]).categories_[0], [0, 1])  # as stored by version 0.1
+    for wrong in ([["a"]], [[-1, 2**63]], [[2**70]], [[[1]]]):
+        with pytest.raises(ValueError, match=r"categories must hold numbers \("):
+            OneHot(wrong).fit([[0]])
 
 
 def test_state_action_features_are_a_scikit_learn_transformer():

@@ -16,7 +16,7 @@ from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
-from valuefit.features.transformer import FeatureTransformer
+from valuefit.features.transformer import FeatureTransformer, number_type
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -93,7 +93,7 @@ class PolicyEvaluator(BaseEstimator):
         if isinstance(X, Transitions):
             used, index = np.unique(X.now, return_inverse=True)
             return self._values(X.observations[used])[index]
-        return self._values(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._values(validate_data(self, X, dtype=number_type(X), reset=False))
 
     def score(
         self,
@@ -140,7 +140,7 @@ class PolicyEvaluator(BaseEstimator):
                 "PolicyEvaluator requires y to be passed, but the target y is None: give the rewards, or a Transitions "
                 "that holds them."
             )
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
+        X, y = validate_data(self, X, y, dtype=number_type(X), y_numeric=True, reset=reset)
         n = len(X)
         terminated, truncated = flags("terminated", terminated, n), flags("truncated", truncated, n)
         if episode is None:

@@ -126,7 +126,7 @@ def state_numbers(observations: Array, states: int, name: str) -> Array:
         )
     if len(observations) and (observations.min() < 0 or observations.max() >= states):
         worst = observations.min() if observations.min() < 0 else observations.max()
-        raise ValueError(f"State {worst:g} has no row in {name}, whose {states} rows are states 0 to {states - 1}.")
+        raise ValueError(f"State {worst} has no row in {name}, whose {states} rows are states 0 to {states - 1}.")
     return observations.astype(np.int64)
 
 

@@ -99,8 +99,8 @@ def category_array(values: Any) -> Array:
         array = np.asarray(values)
         if array.ndim != 1 or array.dtype.kind not in "biuf":
             raise ValueError(f"one of them has dtype {array.dtype} and shape {array.shape}")
-        if array.dtype.kind == "f" and any(isinstance(value, int) and int(float(value)) != value for value in values):
-            raise ValueError("the integers of one column do not fit 64 bits")
+        if array.dtype.kind == "f" and any(isinstance(value, int) and abs(value) > 2**53 for value in values):
+            raise ValueError("the integers of one column do not fit one integer type")
     return whole(array)
 
 
