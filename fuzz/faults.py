@@ -30,25 +30,27 @@ import numpy as np
 import valuefit as vf
 from valuefit.cli.main import main as command_line
 from valuefit.paper.definition import load_experiment
-from valuefit.paper.experiment import StepSearch, _read_run, run_experiment
+from valuefit.paper.experiment import run_experiment
+from valuefit.paper.run_files import are_numbers, read_run
 
 STEPS = 400  # of the logs that are written
-MAX_WRITER_SECONDS = 0.12  # until a writer of files is killed; a write takes a few milliseconds
-MAX_REPRODUCE_SECONDS = 1.5  # until `reproduce` is killed
+MAX_WRITER_SECONDS = 0.25  # until a writer of files is killed; a write takes a few milliseconds
+MAX_REPRODUCE_SECONDS = 1.0  # until `reproduce` is killed
 MAX_ORPHAN_SECONDS = 20.0  # until the workers of a killed process must have ended
 NOBODY = 65534  # the user without rights
+RUN = {"status": lambda status: isinstance(status, str), "passes": are_numbers, "gap": are_numbers}
 EXPERIMENT = """
 title = "small"
 [source]
 kind = "random-mdp"
 states = 10
 features = 5
-steps = 100
+steps = 500
 [[panel]]
 label = "only"
 [run]
 methods = ["saga", "pdbg"]
-passes = 30
+passes = 200
 seeds = 2
 [grid.small]
 step_theta = [1.0, 10.0, 100.0]
@@ -129,6 +131,7 @@ class Faults:
         self.failures: list[str] = []
         (folder / "sources").mkdir()
         self.writers = writers(folder / "sources")
+        self.curves = run_experiment(self.experiment(), folder / "reference", jobs=1)
 
     def expect(self, kind: str, what: str, correct: bool) -> None:
         """Count a case, and record a failure with its description."""
@@ -194,29 +197,23 @@ class Faults:
         self.expect("writes after a kill", writer.name, self.works(lambda: writer.write(path, 5)) and not left)
 
     def kill_reproduce(self) -> None:
-        """Kill `reproduce`: every run on disk must be whole, and its workers must end."""
-        folder = self.folder / "reproduce"
+        """Kill `reproduce`: runs on disk must be whole, its workers must end, and it resumes to the same curves."""
+        folder = self.folder / f"reproduce-{self.counts['finished experiments']}"
         pid = self.child(lambda: run_experiment(self.experiment(), folder, jobs=2))
         time.sleep(self.rng.uniform(0.02, MAX_REPRODUCE_SECONDS))
         os.kill(pid, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-        self.expect("kills of reproduce", self.error(), status in (0, signal.SIGKILL))
+        finished = os.waitpid(pid, 0)[1] != signal.SIGKILL
+        if finished:
+            same = run_experiment(self.experiment(), folder, jobs=1) == self.curves
+            self.expect("finished experiments", f"other curves after kills; {self.error()}", same)
+            return
+        self.counts["kills of reproduce"] += 1
         deadline = time.monotonic() + MAX_ORPHAN_SECONDS
         while in_session(pid) and time.monotonic() < deadline:
             time.sleep(0.01)
-        self.expect("workers that end", f"{len(in_session(pid))} workers live on", not in_session(pid))
-        if not self.resumes(folder):
-            self.expect("runs on disk", "a file of a run is damaged", False)
-
-    def resumes(self, folder: Path) -> bool:
-        """Whether every file of a run is whole; after a finished experiment, start with an empty folder."""
-        experiment = self.experiment()
-        search = StepSearch(experiment, experiment.panels[0], "small", "saga")
-        jobs = {f"{job.name}.json": job for job in search.next_rung()}
-        files = list((folder / "runs").glob("*.json"))
-        whole = self.works(lambda: [_read_run(file, jobs[file.name]) for file in files if file.name in jobs])
-        self.counts["whole files of runs"] += sum(file.name in jobs for file in files)
-        return whole
+        self.expect("kills whose workers end", f"{len(in_session(pid))} workers live on", not in_session(pid))
+        for file in (folder / "runs").glob("*.json"):
+            self.expect("files of runs after a kill", self.error(), self.works(lambda file=file: read_run(file, RUN)))
 
     def experiment(self) -> Any:
         path = self.folder / "small.toml"
@@ -315,11 +312,11 @@ class Faults:
 
 
 def followed_by_pause(function: Callable[..., None]) -> Callable[..., None]:
-    """The function, with 20 ms in which the process may be killed before it goes on."""
+    """The function, with 50 ms in which the process may be killed before it goes on."""
 
     def slow(*arguments: Any) -> None:
         function(*arguments)
-        time.sleep(0.02)
+        time.sleep(0.05)
 
     return slow
 

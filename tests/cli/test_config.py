@@ -58,7 +58,7 @@ def test_a_run_on_several_files_is_repeated(workdir):
     assert tomllib.loads(Path("runs/run.toml").read_text())["log"] == ["part-1.csv", "part-2.csv"]
     assert run("evaluate", "--config", "runs/run.toml", "--json").output == first.output
     Path("wrong.toml").write_text("log = [1]")
-    assert "it must be text in quotes or a list of such texts" in run("evaluate", "--config", "wrong.toml").output
+    assert "it must be text in quotes, or a list of such texts" in run("evaluate", "--config", "wrong.toml").output
     done = run("evaluate", *files, "--columns", "reward=r", "--save", "runs/part-2.csv", "--force")
     assert "--save would overwrite the input" in done.output
 

@@ -488,4 +488,4 @@ def test_csv_integers_of_more_than_64_bits(tmp_path):
     assert log.episode_names.tolist() == [str(10**30), str(10**30 + 1)]
     assert log.reward[0] == 1e20
     (tmp_path / "log.csv").write_text(f"obs,reward,done\n{10**30},1,1\n{10**30 + 1},1,1\n")
-    refused(r"Column 'obs' of .* holds text, such as '1000000000.* at row 0, and numbers", tmp_path / "log.csv")
+    refused(r"Column 'obs' of .* holds text, '1000000000.* at row 0 of .*, and numbers", tmp_path / "log.csv")

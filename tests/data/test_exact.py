@@ -40,7 +40,7 @@ def test_a_cast_is_exact_only_if_the_number_is_the_same(edge):
 
 
 def test_the_first_value_that_would_change_is_named():
-    with pytest.raises(ValueError, match=r"x is 258 at row 1, which uint8 does not represent exactly. Write"):
+    with pytest.raises(ValueError, match=r"x is 258 at row 1, which uint8 does not represent exactly. Round"):
         exact(np.array([2, 258]), np.uint8, "x")
     with pytest.raises(ValueError, match=r"x is 0.5 at row 2, which int64 does not represent exactly"):
         exact(np.array([1.0, 2.0, 0.5]), np.int64, "x")
@@ -163,6 +163,13 @@ def test_decimals_without_fraction_are_integers():
     large = pa.array([Decimal(2**70), Decimal(1)], pa.decimal128(38, 0))
     refused(
         r"Column 'obs' of the Table cannot be read \(", pa.table({"obs": large, "reward": [1.0, 2.0], "done": [0, 1]})
+    )
+
+
+def test_integer_rewards_are_not_rounded():
+    assert vf.load(table(reward=[2**53, 2, 3, 4])).reward[0] == 2**53
+    refused(
+        r"reward in the dict is 9007199254740993 at row 0, which float64 does not", table(reward=[2**53 + 1, 2, 3, 4])
     )
 
 

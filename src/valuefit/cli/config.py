@@ -126,7 +126,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _validate(path: Path, name: str, value: Any) -> Any:
     """The value with the type of its option, or a ValueError that names the file, the key and the expected type."""
-    is_number = type(value) in (int, float) and (abs(value) <= sys.float_info.max or value == math.inf)
+    is_number = type(value) in (int, float) and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
     if name == "columns":
         return _validate_columns(path, value)
     if name in SWITCHES:
@@ -139,14 +139,19 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
     elif name == "log":
         paths = value if isinstance(value, list) and value else [value]
-        valid, expected = all(isinstance(one, str) for one in paths), "text in quotes or a list of such texts"
+        valid, expected = all(_is_path(one) for one in paths), "text in quotes, or a list of such texts"
     elif name in CHOICES:
         valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:
-        valid, expected = isinstance(value, str) and "\0" not in value, "text in quotes"
+        valid, expected = _is_path(value), "text in quotes"
     if not valid:
         raise ValueError(f"{path} sets {name.replace('_', '-')} = {shown(value)}; it must be {expected}.")
     return float(value) if name in NUMBERS or (name == "tol" and is_number) else value
+
+
+def _is_path(value: Any) -> bool:
+    """Whether a value is text that may be a path."""
+    return isinstance(value, str) and "\0" not in value
 
 
 def _validate_columns(path: Path, value: Any) -> dict[str, Any]:

@@ -146,17 +146,19 @@ def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: 
         values = values.reshape(len(values))
     if field != "next_obs":
         values = _refuse_missing(field, values, source.where)
-    if field in ("episode", "step") and values.dtype.kind == "b":
-        values = values.astype(np.int64)
+    if field in ("episode", "step"):
+        values = values.astype(np.int64) if values.dtype.kind == "b" else values
+    elif field not in VECTOR_FIELDS and values.dtype.kind in "iu":
+        values = exact(values, np.float64, f"{field} in {source.where}")
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 def _refuse_missing(field: str, values: Array, where: str) -> Array:
     """A plain array; raises ValueError if an entry is masked, or if an action or a step is NaN or infinite."""
-    missing = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(values.shape, bool)
+    missing = np.ma.getmask(values)
     if field in ("action", "step", "episode") and values.dtype.kind == "f":
         missing = missing | ~np.isfinite(np.ma.getdata(values))
-    if missing.any():
+    if np.any(missing):
         row = int(np.argwhere(missing)[0, 0])
         raise ValueError(f"{field} is missing or infinite at row {row} of {where}. Remove that step or fill the gap.")
     return np.ma.getdata(values)

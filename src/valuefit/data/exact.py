@@ -53,8 +53,8 @@ def exact(values: Array, dtype: Any, name: str) -> Array:
     if not (same | mask).all():
         place = tuple(np.argwhere(~(same | mask))[0])
         raise ValueError(
-            f"{name} is {values[place]} at row {place[0]}, which {np.dtype(dtype)} does not represent exactly. Write "
-            "the columns with one integer type, or ids as text."
+            f"{name} is {values[place]} at row {place[0]}, which {np.dtype(dtype)} does not represent exactly. Round "
+            "it if it is a quantity; write ids with one integer type or as text."
         )
     return converted if mask is False else np.ma.array(converted, mask=mask)
 
