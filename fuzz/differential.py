@@ -99,7 +99,7 @@ def random_case(rng: np.random.Generator) -> Case:
         ratio=_ratios(rng, n),
         episode=episode,
         trace=float(rng.choice([0.0, 0.0, 0.5, 1.0, rng.random()])),
-        ridge=float(rng.choice([0.0, 0.0, 10.0 ** rng.uniform(-12, 3)])),
+        ridge=float(rng.choice([0.0, 0.0, 10.0 ** rng.uniform(-12, 3), 10.0 ** rng.uniform(-90, 90)])),
         identity=bool(rng.random() < 0.1),
         storage=storage,
         tol=float(rng.choice([1e-2, 1e-4, 1e-6, 1e-8, 1e-10])),
@@ -210,15 +210,15 @@ class Reference:
         steps = np.abs(self.T.T) @ (np.abs(self.V) @ np.abs(theta) + np.abs(self.case.reward)) / np.sqrt(self.n)
         return _half_square(ROUNDING_UNITS * EPSILON * (system.size @ steps))
 
-    def value_error(self, c: np.ndarray, theta: np.ndarray, gap: float) -> float:
-        """The smallest |c'(theta - theta*)| over admissible ranks beyond what `gap` allows; 0 if undetermined."""
+    def value_error(self, value: float, c: np.ndarray, theta: np.ndarray, gap: float) -> float:
+        """The smallest |value - c'theta*| over admissible ranks beyond what `gap` allows; 0 if undetermined."""
         errors = [0.0] if not self._systems else []
         for system in self._systems:
             allowed = np.sqrt(2 * (gap * system.excess(0 * theta) + self._rounding(system, theta)))
             weights, *_ = np.linalg.lstsq(system.K.T, c, rcond=None)
             if np.linalg.norm(system.K.T @ weights - c) > 1e-9 * np.linalg.norm(c):
                 return 0.0
-            error = abs(float(weights @ (system.K @ theta - system.target)))
+            error = abs(value - float(c @ theta) + float(weights @ (system.K @ theta - system.target)))
             rounding = 1e-9 * float(np.abs(c) @ np.abs(theta))
             errors.append(max(0.0, error - SLACK * allowed * float(np.linalg.norm(weights)) - rounding))
         return min(errors)
@@ -344,8 +344,7 @@ def _evaluate(case: Case, reference: Reference) -> str:
     c = case.Phi[case.now[first]].mean(axis=0)
     if not np.isfinite(value):
         return f"FAILED: the policy value is {value}"
-    error = reference.value_error(c, found.result.theta, case.tol)
-    if outcome == "converged" and error > 0:
+    if outcome == "converged" and (error := reference.value_error(value, c, found.result.theta, case.tol)) > 0:
         return f"FAILED: the policy value is {value}, off by {error}"
     return outcome
 
@@ -356,8 +355,10 @@ def _judge(result: vf.Result, reference: Reference, start: np.ndarray, tol: floa
         return "FAILED: weights that are not finite"
     if not result.message.isprintable():
         return f"FAILED: not one line: {result.message!r}"
+    if result.status != "converged":
+        return result.status
     gaps = reference.gaps(theta, start) or [(0.0, 0.0)]
-    if result.status == "converged" and all(gap > max(SLACK * tol, floor) for gap, floor in gaps):
+    if all(gap > max(SLACK * tol, floor) for gap, floor in gaps):
         gap, floor = min(gaps)
         return f"FAILED: converged at tol {tol:.0e}, true gap {gap:.1e}, rounding {floor:.1e}, stated {result.gap:.1e}"
     return result.status

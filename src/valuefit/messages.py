@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 
 @contextmanager
 def translated(problem: str, remedy: str) -> Iterator[None]:
@@ -32,7 +30,8 @@ def said(error: BaseException) -> str:
 
 def shown(value: Any) -> str:
     """A value for a message: one line of at most 60 printable characters, without the dtype of NumPy scalars."""
-    value = value.item() if isinstance(value, np.generic) else value
+    if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
+        value = value.item()
     if isinstance(value, int) and value.bit_length() > 200:  # Python prints no more than 4,300 digits
         return f"a whole number of about {value.bit_length() * 3 // 10} digits"
     try:

@@ -114,7 +114,7 @@ class Certificate:
         own = problem.ridge * float(theta @ theta)
         if size > 0:
             y = y / size  # squares of small numbers would underflow
-            own += size**2 * float(y @ y) * (float(y @ y) / float(y @ self._C_dot(y)))
+            own += size * size * float(y @ y) * (float(y @ y) / float(y @ self._C_dot(y)))
         self._own_scale = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
         # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
         self.objective = 0.5 * upper + 0.5 * float(w @ (r - g_w)) + 0.5 * problem.ridge * float(theta @ theta)

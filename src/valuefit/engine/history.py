@@ -79,6 +79,11 @@ class History:
         if self.callback is not None and self.callback(Progress(*row, gap, theta)):
             raise StoppedByCallback
 
+    @property
+    def squared_residual(self) -> float:
+        """residual^2, infinite where that overflows: ** would raise OverflowError."""
+        return self.residual * self.residual
+
     def table(self) -> Array:
         """A structured array with the columns passes, seconds, residual and, with a reference, gap."""
         columns = ["passes", "seconds", "residual", "gap"][: 3 if self.true_gap is None else 4]

@@ -143,9 +143,6 @@ def _run(
         after, info = solver.init(problem, theta, w)
         guard = DivergenceGuard(problem, solver, after)
         while True:
-            if info.provisional and info.gap is not None and info.gap <= rule.gap:
-                after, verified = solver.verify(problem, after)
-                info = verified._replace(passes=info.passes + verified.passes)
             budget.passes += info.passes
             budget.epoch_passes += info.passes if epochs else 0.0
             note = info.note or note
@@ -156,6 +153,11 @@ def _run(
                 if gradient is not None:
                     history.record(state.theta, gradient)
                 if test.passed(state, info, started=epochs > 0):
+                    if info.provisional:
+                        after, info = solver.verify(problem, state)
+                        if not test.confirmed(after, info):
+                            continue
+                        state, budget.passes = after, budget.passes + info.passes
                     status, message = "converged", _converged(rule, test)
                     break
                 if info.finished:

@@ -91,7 +91,7 @@ class Statistical:
         self._check_passes = max(passes, 0.5 * self._check_passes)
         self.confirmed = error <= 1
         if not self.confirmed:
-            self._ask_for(gap * min(0.5, 0.5 / error**2))
+            self._ask_for(gap * min(0.5, 0.5 / (error * error)))
         return self.confirmed
 
     def early(self, predicted_gap: float, budget: Budget) -> bool:
@@ -142,6 +142,11 @@ class ConvergenceTest:
             return False
         return self.gap is not None and self.rule.satisfied(self.gap, state.theta, self.budget)
 
+    def confirmed(self, state: State, info: Info) -> bool:
+        """Whether the gap that satisfied the rule is still small enough now that the solver has verified it."""
+        self.gap, self.objective, self._gap_of = info.gap, info.objective, state
+        return self.gap is not None and self.gap <= self.rule.gap
+
     def known(self, state: State) -> tuple[float | None, float | None]:
         """Gap and objective of this iterate, where they are known or cheap."""
         if self._gap_of is not state:
@@ -163,7 +168,7 @@ class ConvergenceTest:
     def _due(self) -> bool:
         if self.certificate.cheap:
             return True
-        squared = self.history.residual**2
+        squared = self.history.squared_residual
         if self.history.current and squared <= self._threshold:
             return True
         waited = self.budget.passes - self._evaluated_at
@@ -182,7 +187,7 @@ class ConvergenceTest:
         self._evaluation_passes = self.certificate.passes - spent
         self.budget.passes += self._evaluation_passes
         self._evaluated_at = self.budget.passes
-        squared, left = self.history.residual**2, 0.1
+        squared, left = self.history.squared_residual, 0.1
         if self.gap is not None and np.isfinite(self.gap):
             left = self.rule.final / max(self.gap, self.rule.final)
             if squared:

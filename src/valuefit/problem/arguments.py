@@ -11,12 +11,19 @@ from valuefit.data.validation import array_of, number, numbers
 from valuefit.rows.storage import MAX_MAGNITUDE, Rows
 from valuefit.typing import Array
 
+MAX_RIDGE = 1e100  # a ridge other than 0 lies between the inverse of this and this
 MAX_RATIO = 1e50  # the largest ratio, also as a product along a trace, must lie between the inverse of this and this
 
 
 def fraction(name: str, value: Any) -> float:
     """A number between 0 and 1."""
     return number(name, value, "it must lie between 0 and 1", lambda x: 0 <= x <= 1)
+
+
+def ridge_of(value: Any) -> float:
+    """0, or a number whose square is within the range of float64."""
+    requirement = f"it must be a finite number, 0 or more, and between {1 / MAX_RIDGE:.0e} and {MAX_RIDGE:.0e} unless 0"
+    return number("ridge", value, requirement, lambda x: x == 0 or 1 / MAX_RIDGE <= x <= MAX_RIDGE)
 
 
 def discounts(values: Any, n: int) -> Array:

@@ -113,7 +113,7 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     square = float(y @ y)
     lower = problem.ridge * float(theta @ theta)
     if square > 0:
-        lower += size**2 * (square if problem.identity else square**2 * problem.n / float(problem.visits @ q**2))
+        lower += size * size * (square if problem.identity else square**2 * problem.n / float(problem.visits @ q**2))
     if lower > 0:
         return upper / lower
     return 0.0 if upper == 0 else np.inf

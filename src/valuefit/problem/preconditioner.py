@@ -289,6 +289,6 @@ def energy_below(problem: Problem, preconditioner: Preconditioner, r: Array) -> 
     z = preconditioner.dual(r)
     energy = float(r @ z)
     if preconditioner.excess == 1.0 or not energy > 0:
-        return size**2 * max(energy, 0.0), 0.0
+        return size * size * max(energy, 0.0), 0.0
     values = problem.psi.dot(z)
-    return size**2 * energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5
+    return size * size * energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5

@@ -11,7 +11,7 @@ import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import number, numbers, run_starts
+from valuefit.data.validation import numbers, run_starts
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.memory import require_memory
@@ -23,6 +23,7 @@ from valuefit.problem.arguments import (
     discounts,
     fraction,
     refuse_infinite_sums,
+    ridge_of,
     rows_of,
     trace_rows,
 )
@@ -160,7 +161,7 @@ class Problem:
         check_ratios(ratio)
         require_range("Rewards", float(np.abs(reward).max()))
         trace = fraction("trace", trace)
-        ridge = number("ridge", ridge, "it must be a finite number, 0 or more", lambda x: 0 <= x < np.inf)
+        ridge = ridge_of(ridge)
         if not isinstance(metric, str) or metric not in ("C", "identity"):
             raise ValueError(f'metric is {shown(metric)}; it must be "C" (MSPBE) or "identity" (NEU).')
         if psi is not None and psi.shape[0] != phi.shape[0]:

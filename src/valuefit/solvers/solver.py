@@ -131,9 +131,17 @@ class Steps(Solver):
     def choose_steps(self, problem: Problem) -> tuple[float, float]:
         theta, w = self.step_theta, self.step_w
         if theta is None or w is None:
-            chosen = self.auto_steps(problem) if self.steps == "auto" else self.theorem_steps(Theory(problem))
+            chosen = self.auto_steps(problem) if self.steps == "auto" else self._theorem_steps(problem)
             theta, w = chosen[0] if theta is None else theta, chosen[1] if w is None else w
         return theta, w
+
+    def _theorem_steps(self, problem: Problem) -> tuple[float, float]:
+        try:
+            return self.theorem_steps(Theory(problem))
+        except (OverflowError, ZeroDivisionError):
+            raise ValueError(
+                'The step sizes of the theorem leave the range of float64. Rescale the features, or use steps="auto".'
+            ) from None
 
     def auto_steps(self, problem: Problem) -> tuple[float, float]:
         return row_steps(problem)
