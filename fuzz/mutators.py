@@ -1,0 +1,485 @@
+"""Mutations of bytes, of text, of `.npy` headers and of tables, and the odd values that they put in."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import struct
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fuzz.reference import Columns
+
+Rng = np.random.Generator
+
+EXTREME_NUMBERS: list[Any] = [
+    0, 1, -1, 2, 0.5, -0.0, 255, 256, 258, 2**31 - 1, 2**31, 2**53 + 1, 2**60 + 1, 2**60 + 4, 2**63 - 1, 2**63, 2**64 - 1,
+    -(2**63), 10**19, 1e-320, 1e-300, 1e-160, 1e-55, 1e55, 1e100, 1e154, 1e300, 2e300, 1.7e308, float("nan"), float("inf"),
+    -float("inf"), 0.1 + 0.2, 1e16 + 2,
+]  # fmt: skip
+NUMBER_TEXTS = [
+    "1e400", "-1e-400", "1" * 400, "0x10", "1_000", "1,5", "+1", " 1 ", "1.", ".5", "1e", "--1", "NaN", "nan", "inf", "Infinity",
+    "null", "NULL", "N/A", "", "true", "False", "1e308", "9223372036854775808", "18446744073709551616", "1.0000000000000002",
+    "2021-01-01", "١", "1\u00a0", "\x00", "abc", "\u202e", "\U0001f600",
+]  # fmt: skip
+TEXTS = [
+    "", " ", "a", "0.9", "nan", "\x00", "\n", "\x1b[31m", "é", "\ud800", "x" * 5000, "-" * 5000, "[" * 3000, "{}", "None", "../../etc",
+    "%s%n", "auto", "a" * 300, "/", ".", "\u202eabc", "__import__('os')",
+]  # fmt: skip
+
+
+def chance(rng: Rng, probability: float) -> bool:
+    return bool(rng.random() < probability)
+
+
+def pick(rng: Rng, options: Sequence[Any]) -> Any:
+    """One of the options; unlike rng.choice it does not convert them."""
+    return options[int(rng.integers(len(options)))]
+
+
+def number(rng: Rng) -> Any:
+    """A number, often an extreme one."""
+    return pick(rng, EXTREME_NUMBERS) if chance(rng, 0.8) else float(rng.normal()) * 10.0 ** int(rng.integers(-30, 30))
+
+
+def scalar(rng: Rng) -> Any:
+    """Any Python object that a caller might pass in place of a number or a name."""
+    others: list[Any] = [
+        None, True, False, [], [0.9], [[]], (), {}, {"a": 1}, {1, 2}, b"0.9", 1j, 10**400, -(10**400), Decimal("0.9"),
+        Decimal("NaN"), Fraction(1, 3), datetime.date(2021, 1, 1), object(), int, len, lambda x: x, float, np.float16(0.5),
+        np.float32(0.9), np.longdouble("1e4000"), np.int8(-3), np.uint64(2**64 - 1), np.bool_(True), np.datetime64("NaT"),
+        np.array(0.9), np.array([0.9]), np.array([]), np.array(["a"]), np.array(None), np.ma.masked, np.float64("nan"),
+        np.zeros((2, 2)), range(3), iter([1.0]), type("Liar", (), {"__float__": lambda self: 0.9})(), Ellipsis, slice(3),
+    ]  # fmt: skip
+    draw = rng.random()
+    if draw < 0.5:
+        return pick(rng, others)
+    return pick(rng, TEXTS) if draw < 0.65 else number(rng)
+
+
+# ---- bytes -----------------------------------------------------------------------------------------
+
+
+def mutate_bytes(rng: Rng, data: bytes, others: bytes = b"") -> bytes:
+    """A few random edits, mostly small ones."""
+    if chance(rng, 0.01):
+        return b"" if chance(rng, 0.5) else rng.bytes(int(rng.integers(1, 2000)))
+    for _ in range(int(rng.geometric(0.5))):
+        data = _edit(rng, bytearray(data), others or data)
+    return data
+
+
+def _edit(rng: Rng, data: bytearray, others: bytes) -> bytes:
+    at = int(rng.integers(len(data) + 1))
+    length = int(rng.integers(1, 1 + min(64, max(1, len(data) // 4))))
+    kind = int(rng.integers(9))
+    if kind <= 1 and data:
+        data[at % len(data)] ^= 1 << int(rng.integers(8))
+    elif kind == 2 and data:
+        data[at % len(data)] = int(rng.integers(256))
+    elif kind == 3:
+        return bytes(data[:at])
+    elif kind == 4:
+        del data[at : at + length]
+    elif kind == 5:
+        data[at:at] = rng.bytes(length)
+    elif kind == 6:
+        start = int(rng.integers(len(others) + 1))
+        data[at : at + length] = others[start : start + length]
+    elif kind == 7:
+        data[at : at + length] = pick(rng, [b"\x00", b"\xff", b" ", b"\n"]) * length
+    else:
+        word = pick(rng, [0, 1, -1, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63), len(data)])
+        size = pick(rng, ["<q", "<i", ">q", ">i"])
+        mask = 2 ** (8 * struct.calcsize(size)) - 1
+        data[at : at + struct.calcsize(size)] = struct.pack(size.upper(), word & mask)
+    return bytes(data)
+
+
+def mutate_text(rng: Rng, text: str) -> bytes:
+    """Edits of lines and words of a text file: CSV, JSON or TOML."""
+    for _ in range(int(rng.geometric(0.6))):
+        lines = text.split("\n")
+        at = int(rng.integers(len(lines)))
+        kind = int(rng.integers(8))
+        if kind <= 2:
+            lines[at] = _replace_word(rng, lines[at])
+        elif kind == 3:
+            del lines[at]
+        elif kind == 4:
+            lines.insert(int(rng.integers(len(lines) + 1)), lines[at])
+        elif kind == 5:
+            other = int(rng.integers(len(lines)))
+            lines[at], lines[other] = lines[other], lines[at]
+        elif kind == 6:
+            lines[at] += pick(rng, [",", ",1", '"', "'", " ", "\t", ";", "#", "[", "{", "]", "}", "=", ":", "\\"])
+        else:
+            separator = pick(rng, ["\r\n", "\r", "\n\n", "\x0b", "\u2028", " "])
+            return separator.join(lines).encode("utf-8", "surrogatepass")
+        text = "\n".join(lines)
+    data = text.encode("utf-8", "surrogatepass")
+    return mutate_bytes(rng, data) if chance(rng, 0.3) else data
+
+
+def _replace_word(rng: Rng, line: str) -> str:
+    """Replace one cell or word by an odd number or text."""
+    for separator in (",", ":", "=", " "):
+        if separator in line:
+            words = line.split(separator)
+            text = pick(rng, NUMBER_TEXTS) if chance(rng, 0.7) else repr(number(rng))
+            words[int(rng.integers(len(words)))] = text if chance(rng, 0.9) else pick(rng, TEXTS)
+            return separator.join(words)
+    return line + str(number(rng))
+
+
+# ---- .npy and .npz ---------------------------------------------------------------------------------
+
+DESCRS = [
+    "'<f8'", "'>f8'", "'<f4'", "'<f2'", "'<i8'", "'<u8'", "'|i1'", "'|b1'", "'|O'", "'<U5'", "'|S3'", "'<M8[s]'", "'<c16'", "'|V8'",
+    "'<f16'", "[('a', '<f8')]", "[('a', '<f8', (2**40,))]", "'f8,f8'", "'<f99'", "''", "None", "3", "['x']", "'" + "a" * 500 + "'",
+]  # fmt: skip
+SHAPES = [
+    "()", "(0,)", "(1,)", "(3,)", "(30,)", "(30, 2)", "(-1,)", "(2**62,)", "(4611686018427387904,)", "(9223372036854775807, 2)", "(1" + "0" * 400 + ",)",
+    "(0, 9999999999)", "(1.5,)", "('3',)", "(None,)", "3", "[3]", "((3,),)", "(True,)", "(" + "1, " * 100 + ")", "(3", "(-3, -10)", "{3}", "(1000000000,)",
+]  # fmt: skip
+
+
+def mutate_npy(rng: Rng, data: bytes) -> bytes:
+    """Change the header of an .npy file, its bytes, or replace the array."""
+    draw = rng.random()
+    if draw < 0.25:
+        return mutate_bytes(rng, data)
+    if draw < 0.5:
+        with contextlib.suppress(Exception):  # the data may be mutated already
+            return npy_bytes(mutate_array(rng, np.load(io.BytesIO(data), allow_pickle=False)))
+    size = struct.unpack("<H", data[8:10])[0]
+    header, body = data[10 : 10 + size].decode("latin1").strip(), data[10 + size :]
+    if "'shape'" not in header:  # mutated before
+        return mutate_bytes(rng, data)
+    if draw < 0.7:
+        header = (
+            f"{{'descr': {pick(rng, DESCRS)}, 'fortran_order': {pick(rng, ['False', 'True', '0', 'None'])}, "
+            + header[header.index("'shape'") :]
+        )
+    elif draw < 0.9:
+        header = header[: header.index("'shape'")] + f"'shape': {pick(rng, SHAPES)}, }}"
+    else:
+        at = int(rng.integers(len(header)))
+        insert = pick(
+            rng,
+            ["(", ")", "'", '"', "{", "\\", "\n", "\x00", "é", "(" * 300, "-" * 300, "\n  (", "'''", "1L", ", 'x': 1"],
+        )
+        header = header[:at] + insert + header[at + int(rng.integers(3)) :]
+    text = header.encode("utf-8")
+    if chance(rng, 0.03):
+        text = text.ljust(60_000)
+    version = pick(rng, [b"\x01\x00"] * 8 + [b"\x02\x00", b"\x03\x00", b"\x09\x00"])
+    length = struct.pack("<H" if version == b"\x01\x00" else "<I", len(text) + 1)
+    return b"\x93NUMPY" + version + length + text + b"\n" + body
+
+
+def npy_bytes(array: Any) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+    return stream.getvalue()
+
+
+def mutate_npz(rng: Rng, data: bytes) -> bytes:
+    """Change one entry of an archive, the set of entries, or the bytes of the archive."""
+    if chance(rng, 0.3):
+        return mutate_bytes(rng, data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    name = pick(rng, list(entries))
+    kind = int(rng.integers(10))
+    if kind < 7:
+        entries[name] = mutate_npy(rng, entries[name])
+    elif kind == 7:
+        del entries[name]
+    elif kind == 8:
+        entries[pick(rng, [name.replace(".npy", ""), "x" + name, name.upper(), "../" + name, "a/" + name])] = (
+            entries.pop(name)
+        )
+    else:
+        entries[name] = entries[pick(rng, list(entries))]
+    return npz_bytes(rng, entries)
+
+
+def npz_bytes(rng: Rng, entries: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", pick(rng, [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+# ---- arrays ----------------------------------------------------------------------------------------
+
+DTYPES = "?bBhHiIlLefdg"
+
+
+def mutate_array(rng: Rng, array: Any) -> Any:
+    """A numeric array with other values, another dtype, shape or layout; always plain enough for an .npy file."""
+    array = np.array(array)
+    kind = int(rng.integers(9))
+    with np.errstate(all="ignore"):
+        if kind <= 1 and array.size and array.dtype.kind in "biuf":
+            return put(rng, array)
+        if kind == 2 and array.dtype.kind in "biuf":
+            return array.astype(pick(rng, DTYPES))
+        if kind == 3 and array.dtype.kind in "iuf":
+            return array * array.dtype.type(pick(rng, [0, -1, 3, 1e-30, 1e30, 1e-55, 1e120]))
+    if kind == 4:
+        return pick(
+            rng,
+            [
+                array[:-1],
+                array[:0],
+                array[:1],
+                array[::-1],
+                array[..., None],
+                array.ravel()[:1].reshape(()),
+                array[None],
+            ],
+        )
+    if kind == 5:
+        return array.astype(array.dtype.newbyteorder(">")) if array.dtype.kind in "iuf" else array[::-1]
+    if kind == 6:
+        return np.asfortranarray(np.repeat(array, 2, axis=0)) if array.ndim else array
+    if kind == 7 and array.ndim:
+        return rng.permutation(array)
+    return pick(rng, [np.zeros(3), np.zeros((0, 3)), np.array("text"), np.array(["a", "b"]), np.array([b"a"]), np.array([1 + 1j]),
+                      np.array(["2021"], "M8[Y]"), np.zeros(2, [("a", "f8")])])  # fmt: skip
+
+
+def put(rng: Rng, array: Any) -> Any:
+    """The array with one entry replaced by an extreme number, in a dtype that holds it."""
+    value = number(rng)
+    if array.dtype.kind != "f" and isinstance(value, int) and -(2**63) <= value < 2**64:
+        array = array.astype(np.int64 if value < 2**63 else np.uint64)
+    elif not (array.dtype.kind == "f" and isinstance(value, float)):
+        array = array.astype(np.float64)
+    array.flat[int(rng.integers(array.size))] = value
+    return array
+
+
+# ---- tables ----------------------------------------------------------------------------------------
+
+
+def base_table(rng: Rng) -> Columns:
+    """A correct log of a few short episodes, as columns of Python values; which columns it has is random."""
+    lengths = rng.integers(1, 7, int(rng.integers(2, 6)))
+    labels, width = chance(rng, 0.3), int(rng.integers(1, 4))
+    columns: Columns = {}
+    names = ["obs"] if labels else [f"obs_{i}" for i in range(width)]
+    for name in names:
+        columns[name] = []
+    wanted = {
+        "next_obs": 0.5, "reward": 1.0, "terminated": 1.0, "truncated": 0.6, "episode": 0.8, "step": 0.5, "action": 0.4, "ratio": 0.2,
+    }  # fmt: skip
+    present = [name for name, probability in wanted.items() if chance(rng, probability)]
+    for name in present:
+        for column in [n.replace("obs", "next_obs") for n in names] if name == "next_obs" else [name]:
+            columns[column] = []
+    for episode, length in enumerate(lengths):
+        path = rng.integers(0, 5, (length + 1, 1)) if labels else np.round(rng.normal(size=(length + 1, width)), 3)
+        end = "truncated" if "truncated" in present and episode % 2 else "terminated"
+        for t in range(length):
+            for i, name in enumerate(names):
+                columns[name].append(path[t, i].item())
+                if "next_obs" in present:
+                    columns[name.replace("obs", "next_obs")].append(path[t + 1, i].item())
+            values = {"reward": round(float(rng.normal()), 3), "episode": episode, "step": t, "action": int(rng.integers(3)),
+                      "ratio": round(float(rng.uniform(0.5, 1.5)), 3), "terminated": False, "truncated": False}  # fmt: skip
+            if t == length - 1:
+                values[end] = True
+            for name in present:
+                if name in values:
+                    columns[name].append(values[name])
+    return columns
+
+
+TABLE_MUTATIONS: list[Callable[[Rng, Columns], None]] = []
+
+
+def table_mutation(function: Callable[[Rng, Columns], None]) -> Callable[[Rng, Columns], None]:
+    TABLE_MUTATIONS.append(function)
+    return function
+
+
+def mutate_table(rng: Rng, columns: Columns) -> None:
+    """Apply some of TABLE_MUTATIONS in place; none in one of ten cases."""
+    for _ in range(int(rng.geometric(0.5)) if chance(rng, 0.9) else 0):
+        if columns:
+            pick(rng, TABLE_MUTATIONS)(rng, columns)
+
+
+def _rows(columns: Columns) -> int:
+    return min(map(len, columns.values()), default=0)
+
+
+def _keep_rows(columns: Columns, rows: Sequence[int]) -> None:
+    for name, values in columns.items():
+        columns[name] = [values[row] for row in rows]
+
+
+@table_mutation
+def put_number(rng: Rng, columns: Columns) -> None:
+    values = columns[pick(rng, list(columns))]
+    if values:
+        values[int(rng.integers(len(values)))] = number(rng)
+
+
+@table_mutation
+def put_anything(rng: Rng, columns: Columns) -> None:
+    values = columns[pick(rng, list(columns))]
+    odd = pick(
+        rng, [None, None, True, "x", "", [1.0], [None], [], [[1.0]], {"a": 1}, "1", b"x", datetime.datetime(2021, 1, 1)]
+    )
+    if values:
+        values[int(rng.integers(len(values)))] = odd
+
+
+@table_mutation
+def fill_column(rng: Rng, columns: Columns) -> None:
+    name = pick(rng, list(columns))
+    columns[name] = [pick(rng, [None, 0, 1, True, False, "a", number(rng)])] * len(columns[name])
+
+
+@table_mutation
+def scale_column(rng: Rng, columns: Columns) -> None:
+    name = pick(rng, list(columns))
+    factor = pick(rng, [0, -1, 2, 1e-3, 1e-6, 1e-55, 1e-60, 1e55, 1e60, 1e150, 1e300, 2**60, 2**53, 0.5])
+    columns[name] = [value * factor if isinstance(value, int | float) else value for value in columns[name]]
+
+
+@table_mutation
+def shift_column(rng: Rng, columns: Columns) -> None:
+    name = pick(rng, list(columns))
+    offset = pick(rng, [1, -1, -100, 250, 2**31, 2**53, 2**60, -(2**62), 2**63, 0.5, 1e16])
+    columns[name] = [value + offset if isinstance(value, int | float) else value for value in columns[name]]
+
+
+@table_mutation
+def convert_column(rng: Rng, columns: Columns) -> None:
+    name = pick(rng, list(columns))
+    convert = pick(
+        rng,
+        [
+            float,
+            str,
+            bool,
+            lambda v: [v],
+            lambda v: [bool(v)],
+            Decimal,
+            lambda v: datetime.datetime(2021, 1, 1 + int(v) % 28),
+        ],
+    )
+    try:
+        columns[name] = [value if value is None else convert(value) for value in columns[name]]
+    except (TypeError, ValueError, OverflowError, ArithmeticError):
+        return
+
+
+@table_mutation
+def huge_ids(rng: Rng, columns: Columns) -> None:
+    name = pick(rng, ["episode", "obs", "step"])
+    if name in columns:
+        steps = pick(rng, [1, 3, 1000])
+        for column in (name, f"next_{name}"):
+            if column in columns:
+                columns[column] = [2**60 + steps * v if isinstance(v, int) else v for v in columns[column]]
+
+
+@table_mutation
+def text_ids(rng: Rng, columns: Columns) -> None:
+    if "episode" in columns:
+        columns["episode"] = [str(uuid.UUID(int=zlib.crc32(repr(v).encode()))) for v in columns["episode"]]
+
+
+@table_mutation
+def terminal_nulls(rng: Rng, columns: Columns) -> None:
+    """No next observation where an episode terminated, which many writers do."""
+    for name in columns:
+        if name.startswith("next_obs") and len(columns.get("terminated", [])) == len(columns[name]):
+            columns[name] = [
+                None if end is True else v for v, end in zip(columns[name], columns["terminated"], strict=True)
+            ]
+
+
+@table_mutation
+def vector_column(rng: Rng, columns: Columns) -> None:
+    """Observations as one column of lists."""
+    for name in ("obs", "next_obs"):
+        parts = [column for column in columns if column.startswith(f"{name}_")]
+        if parts:
+            columns[name] = [list(row) for row in zip(*(columns.pop(part) for part in parts), strict=False)]
+
+
+@table_mutation
+def ragged(rng: Rng, columns: Columns) -> None:
+    for values in columns.values():
+        if values and isinstance(values[0], list) and values[0]:
+            values[int(rng.integers(len(values)))] = pick(rng, [[], [1.0], [1.0] * 5, None, [None, 1.0]])
+
+
+@table_mutation
+def shuffle_rows(rng: Rng, columns: Columns) -> None:
+    _keep_rows(columns, rng.permutation(_rows(columns)).tolist())
+
+
+@table_mutation
+def repeat_or_drop_rows(rng: Rng, columns: Columns) -> None:
+    n = _rows(columns)
+    if n:
+        few = [int(row) for row in rng.integers(n, size=int(rng.integers(1, 4)))]
+        everything = list(range(n))
+        _keep_rows(
+            columns, pick(rng, [everything + few, [r for r in everything if r not in few], few[:1], [], everything * 2])
+        )
+
+
+@table_mutation
+def drop_column(rng: Rng, columns: Columns) -> None:
+    del columns[pick(rng, list(columns))]
+
+
+@table_mutation
+def rename_column(rng: Rng, columns: Columns) -> None:
+    name = pick(rng, list(columns))
+    others = ["done", "dones", "terminals", "timeouts", "t", "rewards", "episode_id", "observations", "target_prob", "behaviour_prob",
+              "behaviour_log_prob", "", "x" * 400, "a\nb", name.upper(), name + "0", "obs_99999999999", "é"]  # fmt: skip
+    columns[pick(rng, others)] = columns.pop(name)
+
+
+@table_mutation
+def done_column(rng: Rng, columns: Columns) -> None:
+    if "terminated" in columns and "truncated" not in columns:
+        columns["done"] = columns.pop("terminated")
+
+
+@table_mutation
+def extra_column(rng: Rng, columns: Columns) -> None:
+    name = pick(
+        rng,
+        [
+            "done",
+            "note",
+            "behaviour_prob",
+            "target_prob",
+            "behaviour_log_prob",
+            "target_log_prob",
+            "ratio",
+            "step",
+            "obs",
+        ],
+    )
+    columns.setdefault(name, [pick(rng, [0.5, True, "text", 0, -1.0])] * _rows(columns))
