@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-import os
 import sys
-import tempfile
-import time
-from pathlib import Path
 
-from fuzz import logs
+from fuzz import calls, commands, logs, stored
 from fuzz.outcome import ALLOWED, FAILURES
 from fuzz.runner import Report, Target, run
 
-TARGETS: dict[str, Target] = {target.name: target for module in (logs,) for target in module.TARGETS}
+TARGETS: dict[str, Target] = {
+    target.name: target for module in (logs, stored, calls, commands) for target in module.TARGETS
+}
 SHOWN_FAILURES = 5  # of one target and kind
 
 

@@ -15,6 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pandas
+import scipy.sparse as sparse
 
 from fuzz.reference import Columns
 
@@ -236,7 +238,7 @@ def mutate_array(rng: Rng, array: Any) -> Any:
         if kind == 2 and array.dtype.kind in "biuf":
             return array.astype(pick(rng, DTYPES))
         if kind == 3 and array.dtype.kind in "iuf":
-            return array * array.dtype.type(pick(rng, [0, -1, 3, 1e-30, 1e30, 1e-55, 1e120]))
+            return array * pick(rng, [0, -1, 3, 1e-30, 1e30, 1e-55, 1e120])
     if kind == 4:
         return pick(
             rng,
@@ -263,12 +265,51 @@ def mutate_array(rng: Rng, array: Any) -> Any:
 def put(rng: Rng, array: Any) -> Any:
     """The array with one entry replaced by an extreme number, in a dtype that holds it."""
     value = number(rng)
-    if array.dtype.kind != "f" and isinstance(value, int) and -(2**63) <= value < 2**64:
+    if array.dtype.kind != "f" and isinstance(value, int) and abs(value) < 2**64:
         array = array.astype(np.int64 if value < 2**63 else np.uint64)
     elif not (array.dtype.kind == "f" and isinstance(value, float)):
         array = array.astype(np.float64)
     array.flat[int(rng.integers(array.size))] = value
     return array
+
+
+def odd_array(rng: Rng, array: Any) -> Any:
+    """What a caller might pass in place of an array: another array, list, series, masked or sparse array, or a scalar."""
+    draw = rng.random()
+    if draw < 0.4:
+        return mutate_array(rng, array)
+    if draw < 0.6:
+        return scalar(rng)
+    array = np.array(array)
+    column = array.ravel() if array.ndim else array[None]
+    others: list[Callable[[], Any]] = [
+        array.tolist,
+        lambda: [*array.tolist(), "x"],
+        lambda: [*array.tolist(), [1, 2, 3]],
+        lambda: np.ma.masked_array(array, mask=rng.random(array.shape) < 0.2),
+        lambda: np.ma.masked_array(array, mask=False),
+        lambda: pandas.Series(column),
+        lambda: pandas.Series(column).astype("Float64").mask(rng.random(len(column)) < 0.2),
+        lambda: pandas.Series(column.astype(np.int64)).astype("Int64").mask(rng.random(len(column)) < 0.2),
+        lambda: pandas.Series(column.astype(str)).astype("category"),
+        lambda: pandas.Series(column, dtype=object),
+        lambda: pandas.DataFrame(np.atleast_2d(array)),
+        lambda: sparse.csr_array(np.atleast_2d(array)),
+        lambda: sparse.coo_matrix(np.atleast_2d(array)),
+        lambda: array.astype(object),
+        lambda: array.astype(str),
+        lambda: array.astype("M8[s]"),
+        lambda: array.astype(complex),
+        lambda: np.broadcast_to(array, (3, *array.shape)),
+        lambda: (value for value in column),
+        lambda: memoryview(np.ascontiguousarray(array)),
+        lambda: array.astype(np.longdouble) * np.longdouble("1e400"),
+    ]
+    try:
+        with np.errstate(all="ignore"):
+            return pick(rng, others)()
+    except (TypeError, ValueError, OverflowError):
+        return array
 
 
 # ---- tables ----------------------------------------------------------------------------------------

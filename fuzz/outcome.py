@@ -12,13 +12,12 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any
 
-
 import valuefit
 
 PACKAGE = str(Path(valuefit.__file__).parent)
 MAX_MESSAGE_CHARACTERS = 600
-# what the message of an exception must not contain: names of Python's own types, addresses, printed arrays
-INTERNAL = re.compile(r"NoneType|<class |object at 0x|Traceback|array\(|\bdtype\('|np\.float64\(")
+# what a message must not contain: internals of Python in place of words
+INTERNAL = re.compile(r"NoneType|Traceback|<ast\.")
 
 RIGHT, ANSWER, REFUSED = "right", "answer", "refused"
 ALLOWED = (RIGHT, ANSWER, REFUSED)
@@ -94,10 +93,13 @@ def _judge(error: Exception) -> Refusal | Failure:
     deliberate = linecache.getline(last.filename, last.lineno or 0).lstrip().startswith("raise ")
     if isinstance(error, MemoryError):
         return Refusal(text) if deliberate and PACKAGE in last.filename else Failure("memory", shown)
+    from_sklearn = any(
+        "sklearn/utils" in one.filename for one in frames
+    )  # estimators must give scikit-learn's messages
+    if from_sklearn and isinstance(error, ValueError | TypeError):
+        return Refusal(text)
     if not isinstance(error, ValueError | OSError):
         return Failure("exception", shown)
-    if deliberate and "sklearn" in last.filename:  # estimators must give scikit-learn's own messages
-        return Refusal(text)
     if not isinstance(error, OSError) and not (deliberate and PACKAGE in last.filename):
         return Failure("unclear", f"message of a library: {shown}")
     why = fault_of_message(text)

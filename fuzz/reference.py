@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import valuefit as vf
-from fuzz.outcome import Failure, expect
+from fuzz.outcome import expect
 
 Columns = dict[str, list[Any]]  # name -> one value per row: a number, text, None (missing) or a list of numbers
 
@@ -65,6 +65,8 @@ class Log(NamedTuple):
 
 def read_log(columns: Columns) -> Log:
     """The log that a table means; raises Unknown where it is unusual or not a log."""
+    if not all(isinstance(values, list) for values in columns.values()):
+        raise Unknown
     fields = {field: found for field in ALIASES if (found := _find(field, columns))}
     if any("log_prob" in name for name in columns) or not {"obs", "reward"} <= fields.keys():
         raise Unknown
@@ -345,25 +347,16 @@ def _form(H: list[list[Fraction]], x: Sequence[Fraction]) -> Fraction:
     return sum((x[i] * H[i][j] * x[j] for i in range(len(x)) for j in range(len(x))), Fraction(0))
 
 
-def check_solution(
-    log: Log,
-    theta: Sequence[float],
-    status: str,
-    tol: float,
-    *,
-    discount: float,
-    trace: float = 0.0,
-    ridge: float = 0.0,
-) -> None:
+def check_solution(log: Log, result: vf.Result, tol: float, *, discount: float, trace: float, ridge: float) -> None:
     """Fail if a solve of this log on its own observations (one-hot for labels) says converged, but is not."""
-    if not all(math.isfinite(value) for value in theta):
-        raise Failure("wrong", f"theta has {next(v for v in theta if not math.isfinite(v))} ({status})")
-    if status != "converged":
+    theta = result.theta.tolist()
+    expect(all(map(math.isfinite, theta)), f"{result.solver} gave a weight that is not finite ({result.status})")
+    if result.status != "converged":
         return
     rows, after, used = feature_rows(log)
     kept = theta if len(theta) == len(used) else [theta[j] for j in used]
     gap = exact_lstd(log, rows, after, discount=discount, trace=trace, ridge=ridge).gap(kept)
-    expect(gap <= 2 * tol, f"converged at tol {tol:g}, but the gap is {gap:.2g}")
+    expect(gap <= 2 * tol, f"{result.solver} converged at tol {tol:g}, but the gap is {gap:.2g}")
 
 
 def feature_rows(log: Log) -> tuple[list[Any], list[Any], list[int]]:
