@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fuzz import calls, commands, logs, stored
+from fuzz import array_files, calls, commands, logs, stored, text_files
 from fuzz.outcome import ALLOWED, FAILURES
 from fuzz.runner import Report, Target, run
 
 TARGETS: dict[str, Target] = {
-    target.name: target for module in (logs, stored, calls, commands) for target in module.TARGETS
+    target.name: target
+    for module in (text_files, logs, array_files, stored, calls, commands)
+    for target in module.TARGETS
 }
 SHOWN_FAILURES = 5  # of one target and kind
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 import valuefit as vf
-from fuzz.mutators import Rng, base_table, chance, number, odd_array, pick, scalar
+from fuzz.logs import check_evaluate
+from fuzz.mutators import Rng, chance, number, odd_array, pick, scalar
 from fuzz.outcome import RIGHT, ask, expect
 from fuzz.reference import Log, Step, Unknown, check_solution, compare_log, read_log
 from fuzz.runner import Target
 from fuzz.stored import POLICY, small_log
+from fuzz.tables import base_table
 
 SLOW_SOLVERS = {"gtd2", "tdc", "flstd-sa", "catalyst"}
 MAX_PASSES = {True: 20, False: 100}  # by whether the solver is slow
@@ -24,9 +26,9 @@ MAX_SOLVE_SECONDS = 2.0
 
 
 def mutate_arguments(rng: Rng, arguments: dict[str, Any], scalars: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The arguments with one to three of them replaced; those in `scalars` by odd scalars, the others by odd arrays."""
+    """The arguments with one or more of them replaced; those in `scalars` by odd scalars, the others by odd arrays."""
     changed = dict(arguments)
-    for _ in range(int(rng.integers(1, 4))):
+    for _ in range(int(rng.geometric(0.7))):
         name = pick(rng, [*arguments, *scalars])
         changed[name] = scalar(rng) if name in scalars or chance(rng, 0.2) else odd_array(rng, arguments[name])
     return changed
@@ -239,6 +241,9 @@ def solve_case(rng: Rng, folder: Path) -> str | None:
 
 
 def evaluate_case(rng: Rng, folder: Path) -> str | None:
+    """`evaluate` of data of any magnitude against exact LSTD, or with odd options."""
+    if chance(rng, 0.4):
+        return check_evaluate(rng, *random_log(rng))
     labels = chance(rng, 0.5)
     log = small_log(labels=labels)
     options: dict[str, Any] = {"discount": 0.9, "features": "one-hot" if labels else "identity"}
@@ -256,8 +261,7 @@ def evaluate_case(rng: Rng, folder: Path) -> str | None:
         "features",
         "policy",
     }
-    for _ in range(int(rng.integers(1, 3))):
-        options[pick(rng, sorted(odd))] = scalar(rng)
+    options[pick(rng, sorted(odd))] = scalar(rng)
     if chance(rng, 0.2):
         options["features"] = feature_spec(rng)
     if labels and chance(rng, 0.3):
@@ -314,8 +318,10 @@ OPTIONS = {
     "nonsense": ("x",),
 }
 OPTION_TEXTS = [
-    "5", "0", "-1", "1e9", "1000000000", "10" * 20, "9" * 400, "0.5", "nan", "None", "True", "[4,8]", "[1]", "[]", "'a'", "-" * 5000, "(" * 500,
-    "[" * 200 + "]" * 200, "1e400", "inf", "[1e300,2]", "abc", "", "__import__('os')", "1j", "{}", "2**99", "\x00", "\x1b[31m", "7" * 5000,
+    "5", "0", "-1", "1e9", "1000000000", "10" * 20, "9" * 400, "0.5", "nan", "None", "True", "[4,8]", "[1]", "[]",
+    "'a'", "-" * 5000, "(" * 500,
+    "[" * 200 + "]" * 200, "1e400", "inf", "[1e300,2]", "abc", "", "__import__('os')", "1j", "{}", "2**99", "\x00",
+    "\x1b[31m", "7" * 5000,
 ]  # fmt: skip
 
 
@@ -380,7 +386,8 @@ def datasets_case(rng: Rng, folder: Path) -> str | None:
         "ar1_log": (vf.datasets.ar1_log, {"steps": 10, "dimensions": 2, "memory": 0.9, "seed": 0}),
         "baird_log": (vf.datasets.baird_log, {"steps": 10, "seed": 0}),
         "boyan_log": (vf.datasets.boyan_log, {"episodes": 2, "seed": 0}),
-        "random_walk_log": (vf.datasets.random_walk_log, {"episodes": 2, "states": 5, "behaviour": 0.5, "target": 0.7, "seed": 0}),
+        "random_walk_log": (vf.datasets.random_walk_log, {"episodes": 2, "states": 5, "behaviour": 0.5, "target": 0.7,
+        "seed": 0}),
         "random_walk_value": (vf.datasets.random_walk_value, {"states": 5, "target": 0.7, "discount": 1.0}),
         "fourier_features": (vf.datasets.fourier_features, {"count": 3, "dimensions": 2, "spread": 1.0, "seed": 0}),
     }  # fmt: skip

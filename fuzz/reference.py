@@ -20,15 +20,15 @@ Columns = dict[str, list[Any]]  # name -> one value per row: a number, text, Non
 
 ALIASES = {
     "obs": ("obs", "observation", "observations"),
-    "next_obs": ("next_obs", "next_observation", "next_observations"),
+    "next_obs": ("next_obs", "next_observation", "next_observations", "new_obs"),
     "action": ("action", "actions"),
     "reward": ("reward", "rewards"),
-    "terminated": ("terminated", "terminations", "terminals"),
-    "truncated": ("truncated", "truncations", "timeouts"),
+    "terminated": ("terminated", "terminations", "terminals", "terminateds"),
+    "truncated": ("truncated", "truncations", "timeouts", "truncateds"),
     "done": ("done", "dones"),
-    "episode": ("episode", "episode_id"),
+    "episode": ("episode", "episode_id", "eps_id"),
     "step": ("step", "t"),
-    "behaviour_prob": ("behaviour_prob", "behavior_prob"),
+    "behaviour_prob": ("behaviour_prob", "behavior_prob", "action_prob"),
     "target_prob": ("target_prob",),
     "ratio": ("ratio",),
 }
@@ -68,7 +68,7 @@ def read_log(columns: Columns) -> Log:
     if not all(isinstance(values, list) for values in columns.values()):
         raise Unknown
     fields = {field: found for field in ALIASES if (found := _find(field, columns))}
-    if any("log_prob" in name for name in columns) or not {"obs", "reward"} <= fields.keys():
+    if any("log_prob" in name or name == "action_logp" for name in columns) or not {"obs", "reward"} <= fields.keys():
         raise Unknown
     n = len(columns[fields["reward"][0]])
     if n == 0 or any(len(columns[name]) != n for names in fields.values() for name in names):
@@ -77,7 +77,7 @@ def read_log(columns: Columns) -> Log:
         field: [_scalar(v) for v in columns[names[0]]] for field, names in fields.items() if field not in VECTORS
     }
     vectors = {field: _vectors(columns, fields[field]) for field in VECTORS if field in fields}
-    labels = len(fields["obs"]) == 1 and all(type(value) is int for value in columns[fields["obs"][0]])
+    labels = fields["obs"][0] in ALIASES["obs"] and all(type(value) is int for value in columns[fields["obs"][0]])
     order = _order(scalars, n)
     scalars = {field: [values[i] for i in order] for field, values in scalars.items()}
     vectors = {field: [values[i] for i in order] for field, values in vectors.items()}
@@ -353,20 +353,24 @@ def check_solution(log: Log, result: vf.Result, tol: float, *, discount: float, 
     expect(all(map(math.isfinite, theta)), f"{result.solver} gave a weight that is not finite ({result.status})")
     if result.status != "converged":
         return
-    rows, after, used = feature_rows(log)
-    kept = theta if len(theta) == len(used) else [theta[j] for j in used]
-    gap = exact_lstd(log, rows, after, discount=discount, trace=trace, ridge=ridge).gap(kept)
+    rows, after, used = feature_rows(log, len(theta))
+    exact = exact_lstd(log, rows, after, discount=discount, trace=trace, ridge=ridge)
+    gap = exact.gap([theta[j] for j in used])
     expect(gap <= 2 * tol, f"{result.solver} converged at tol {tol:g}, but the gap is {gap:.2g}")
 
 
-def feature_rows(log: Log) -> tuple[list[Any], list[Any], list[int]]:
-    """The observations before and after each step as features, and the columns that are not 0 before every step."""
+def feature_rows(log: Log, count: int) -> tuple[list[Any], list[Any], list[int]]:
+    """The observations before and after each step as features, and the columns that are not 0 before every step.
+
+    count: the number of weights that valuefit gave; fails if it is not the number of features.
+    """
     now = [step.obs for step in log.steps]
     after = [step.obs if step.next is None else step.next for step in log.steps]
     if log.labels:
         states = sorted({row[0] for row in [*now, *after]})
         now, after = ([[int(row[0] == state) for state in states] for row in rows] for rows in (now, after))
-    used = [j for j in range(len(now[0])) if any(row[j] for row in now)]
+    expect(len(now[0]) == count, f"{count} weights for {len(now[0])} features: states were merged or split")
+    used = [j for j in range(count) if any(row[j] for row in now)]
     if not used:
         raise Unknown
     return [[row[j] for j in used] for row in now], [[row[j] for j in used] for row in after], used

@@ -1,4 +1,4 @@
-"""Run the cases of a target in forked children: a batch of cases per child, which is restarted after a case kills it."""
+"""Run the cases of a target in forked children: a batch per child, which is replaced after a case kills it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DATA_BYTES = 3 << 30  # of a child beyond what it starts with; working memory ne
 
 @dataclass(frozen=True)
 class Target:
-    """A format or an API entry. case: one case. cases: how many a full run makes. prepare: called once before forking."""
+    """A format or an API entry. case: one case. cases: of a full run. prepare: called once before forking."""
 
     name: str
     case: Case

@@ -230,9 +230,12 @@ def policy_case(rng: Rng, folder: Path) -> str | None:
     array = np.round(rng.uniform(0.1, 0.9, len(log)), 3) if by_step else POLICY
     given: Any = _numbers_file(rng, folder, array, "policy")
     if chance(rng, 0.3):
-        others = [mutate_array(rng, array), array.tolist(), lambda x: POLICY[x], lambda x, a: POLICY[x, a], lambda: 0, lambda x: None,
-                  lambda x: "x", lambda x: np.full((len(x), 3), np.nan), lambda x: POLICY[x][:1], lambda x: mutate_array(rng, POLICY[x]),
-                  "json:loads", "nothing:here", "os:environ", ":", "a:b:c", pick(rng, TEXTS), number(rng), None]  # fmt: skip
+        others = [mutate_array(rng, array), array.tolist(), lambda x: POLICY[x], lambda x, a: POLICY[x, a], lambda: 0,
+            lambda x: None,
+                  lambda x: "x", lambda x: np.full((len(x), 3), np.nan), lambda x: POLICY[x][:1],
+                  lambda x: mutate_array(rng, POLICY[x]),
+                  "json:loads", "nothing:here", "os:environ", ":", "a:b:c", pick(rng, TEXTS), number(rng),
+                  None]  # fmt: skip
         given = pick(rng, others)
     values = pick(rng, ["state", "state-action"])
     policy = ask(find_policy, given, allow_code=True) if given is not None else None
