@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 
 import valuefit as vf
-from fuzz.mutators import Rng, chance, mutate_array, mutate_bytes, pick
+from fuzz.mutators import Rng, chance, mutate_array, mutate_bytes, pick, scalar
 from fuzz.outcome import RIGHT, Refusal, ask, expect
 from fuzz.reference import Columns, Log, Unknown, check_solution, compare_log, feature_rows, read_log
 from fuzz.runner import Target

@@ -296,7 +296,7 @@ def exact_lstd(
     trace: float,
     ridge: float,
 ) -> Exact:
-    """The minimiser of the MSPBE with these feature rows; raises Unknown where C or H is singular.
+    """The minimiser of the MSPBE with these feature rows; raises Unknown where C is close to singular, or H singular.
 
     rows, after: features before and after each step (after a terminated step: anything).
     """
@@ -317,6 +317,7 @@ def exact_lstd(
                 A[i][j] += u[i] * (x[j] - y[j]) / n
                 C[i][j] += x[i] * x[j] / n
         previous = step
+    _require_rank(C)
     weighted = _solve(C, [[*row, value] for row, value in zip(A, b, strict=True)])  # C^-1 [A b]
     H = [
         [sum(A[k][i] * weighted[k][j] for k in range(d)) + Fraction(ridge) * (i == j) for j in range(d)]
@@ -324,6 +325,13 @@ def exact_lstd(
     ]
     right = [[sum((A[k][i] * weighted[k][d] for k in range(d)), Fraction(0))] for i in range(d)]
     return Exact(H, [row[0] for row in _solve(H, right)])
+
+
+def _require_rank(C: list[list[Fraction]]) -> None:
+    """Raise Unknown where valuefit may treat an eigenvalue of C as 0: below 1e-13 of the largest, by its definition."""
+    largest = max(abs(value) for row in C for value in row)
+    if largest == 0 or np.linalg.eigvalsh([[float(value / largest) for value in row] for row in C])[0] < 1e-11:
+        raise Unknown
 
 
 def _solve(matrix: list[list[Fraction]], right: list[list[Fraction]]) -> list[list[Fraction]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
