@@ -30,7 +30,7 @@ from fuzz.outcome import ANSWER, CHECKING, IN_VALUEFIT, PREPARING, REFUSED, Fail
 Case = Callable[[np.random.Generator, Path], str | None]  # mutates, calls valuefit, compares; RIGHT or None
 
 MAX_CASE_CPU_SECONDS = 20  # of CPU time, which does not depend on how busy the machine is
-MAX_CASE_SECONDS = 60  # of the clock, for a case that waits for ever
+MAX_CASE_SECONDS = 120  # of the clock, for a case that waits for ever
 BATCH = 200  # cases per child
 MACHINE_BYTES = 2 << 30  # memory of the machine as valuefit sees it; its limit for one array is half of that
 DATA_BYTES = 3 << 30  # of a child beyond what it starts with; working memory next to an array at the limit
