@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 import valuefit as vf
 from fuzz.logs import check_evaluate
@@ -38,7 +39,7 @@ def plain_list(values: Any) -> Any:
     """An argument as a list with None for missing entries; raises where it is no array."""
     if isinstance(values, np.ma.MaskedArray | np.ndarray):
         return values.tolist()
-    if type(values).__module__.startswith("pandas"):
+    if isinstance(values, pandas.Series):
         return [None if value is None or value != value else value for value in values.astype(object).tolist()]
     if isinstance(values, list):
         return values
@@ -93,16 +94,16 @@ def random_log(rng: Rng) -> tuple[vf.Transitions, Log]:
     """A log with observations, rewards and ratios of any magnitude, and the same for the reference."""
     long = chance(rng, 0.01)
     n, d = (1100, 1) if long else (int(rng.integers(3, 25)), int(rng.integers(1, 4)))
-    scales = 10.0 ** rng.integers(-8, 9, d) if chance(rng, 0.4) else np.ones(d)
-    scales = scales * pick(rng, [1.0, 1.0, 1.0, 1e-60, 1e-55, 1e-30, 1e30, 1e60, 1e80])
+    scales = 10.0 ** rng.integers(-8, 9, d) if chance(rng, 0.2) else 10.0 ** rng.integers(-3, 4, d)
+    scales = scales * pick(rng, [*[1.0] * 12, 1e-60, 1e-55, 1e-30, 1e30, 1e60, 1e80])
     observations = np.round(rng.normal(size=(n, d)), 2) * scales
     after = np.where(np.arange(n)[:, None] == n - 1, observations[0], np.roll(observations, -1, axis=0))
-    reward = np.round(rng.normal(size=n), 2) * pick(rng, [1.0, 1.0, 1e-55, 1e-12, 1e12, 1e55, 1e60])
+    reward = np.round(rng.normal(size=n), 2) * pick(rng, [*[1.0] * 8, 1e-55, 1e-12, 1e12, 1e55, 1e60])
     if chance(rng, 0.1):
         reward = reward * observations[:, -1]
     ratio = np.ones(n)
     if long or chance(rng, 0.4):
-        ratio = np.round(rng.uniform(0, 2, n), 2) * pick(rng, [1.0, 1.0, 2.0, 1e5, 1e50, 1e100, 1e154, 1e-100])
+        ratio = np.round(rng.uniform(0, 2, n), 2) * pick(rng, [*[1.0] * 8, 2.0, 1e5, 1e50, 1e100, 1e154, 1e-100])
         ratio = np.full(n, 2.0) if long else ratio
     episode = np.zeros(n, int) if long else np.arange(n) // int(rng.integers(1, 8))
     last = np.append(np.diff(episode) != 0, True)

@@ -256,7 +256,7 @@ def mutate_array(rng: Rng, array: Any) -> Any:
                 array[:1],
                 array[::-1],
                 array[..., None],
-                array.ravel()[:1].reshape(()),
+                array.sum(),
                 array[None],
             ],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet
 
-from fuzz.logs import arrow_table, check_load, plain_arrow
+import valuefit as vf
+from fuzz.logs import LIMIT, arrow_table, check_load, plain_arrow
 from fuzz.mutators import Rng, chance, mutate_bytes, mutate_text, pick
+from fuzz.outcome import ask
 from fuzz.reference import Columns, Unknown
 from fuzz.runner import Target
 from fuzz.tables import base_table, mutate_table
@@ -34,10 +37,9 @@ def csv_case(rng: Rng, folder: Path) -> str | None:
         data = b"\xef\xbb\xbf" + data
     path = folder / "log.csv"
     path.write_bytes(data)
-    plain = lambda: _plain_csv(data)  # noqa: E731
     if chance(rng, 0.05):
-        path = _zipped(rng, path)
-    return check_load(rng, path, plain)
+        return _check_zipped(rng, path, lambda: _plain_csv(data))
+    return check_load(rng, path, lambda: _plain_csv(data))
 
 
 def _csv_text(columns: Columns, delimiter: str) -> str:
@@ -58,12 +60,16 @@ def _plain_csv(data: bytes) -> Columns:
     return plain_arrow(pyarrow.csv.read_csv(io.BytesIO(data), parse_options=options))
 
 
-def _zipped(rng: Rng, path: Path) -> Path:
-    """A gzip file of this file, sometimes damaged."""
+def _check_zipped(rng: Rng, path: Path, plain: Callable[[], Columns]) -> str | None:
+    """Compress the file, and sometimes damage the compressed bytes."""
     data = gzip.compress(path.read_bytes(), mtime=0)
     target = path.with_name(path.name + ".gz")
-    target.write_bytes(mutate_bytes(rng, data) if chance(rng, 0.3) else data)
-    return target
+    if chance(rng, 0.7):
+        target.write_bytes(data)
+        return check_load(rng, target, plain)
+    target.write_bytes(mutate_bytes(rng, data))
+    ask(vf.load, target, limit=LIMIT)
+    return None
 
 
 # ---- JSON Lines --------------------------------------------------------------------------------------
@@ -91,7 +97,7 @@ def json_case(rng: Rng, folder: Path) -> str | None:
     path = folder / "log.jsonl"
     path.write_bytes(data)
     if chance(rng, 0.05):
-        path = _zipped(rng, path)
+        return _check_zipped(rng, path, lambda: _plain_json(data))
     return check_load(rng, path, lambda: _plain_json(data))
 
 
