@@ -65,7 +65,8 @@ def npz_case(rng: Rng, folder: Path) -> str | None:
     if any("/" in name or "\n" in name for name in arrays):
         arrays = {name.replace("/", "").replace("\n", ""): array for name, array in arrays.items()}
     data = npz_bytes(rng, {f"{name}.npy": npy_bytes(array) for name, array in arrays.items()})
-    if arrays and chance(rng, 0.6):
+    damaged = bool(arrays) and chance(rng, 0.6)
+    if damaged:
         data = mutate_npz(rng, data)
     path = folder / "log.npz"
     path.write_bytes(data)
@@ -74,7 +75,7 @@ def npz_case(rng: Rng, folder: Path) -> str | None:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name].tolist() for name in stored.files if f"{name}.npy" in stored.zip.namelist()}
 
-    return check_load(rng, path, plain)
+    return check_load(rng, path, plain, damaged=damaged)
 
 
 def native_case(rng: Rng, folder: Path) -> str | None:
@@ -124,7 +125,8 @@ def hdf5_case(rng: Rng, folder: Path) -> str | None:
         for name, array in _mutated_arrays(rng).items():
             _write_dataset(rng, file, D4RL.get(name, name), array)
         file.create_group("metadata")["algorithm"] = "text that is not needed"
-    if chance(rng, 0.6):
+    damaged = chance(rng, 0.6)
+    if damaged:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
 
     def plain() -> Columns:
@@ -135,7 +137,7 @@ def hdf5_case(rng: Rng, folder: Path) -> str | None:
                     columns[name] = np.asarray(file[name][()]).tolist()
         return columns
 
-    return check_load(rng, path, plain)
+    return check_load(rng, path, plain, damaged=damaged)
 
 
 def _write_dataset(rng: Rng, group: Any, name: str, array: Any) -> None:
@@ -175,17 +177,13 @@ def minari_case(rng: Rng, folder: Path) -> str | None:
         {"total_episodes": 3, "data_format": "hdf5", "observation_space": space, "dataset_id": "walk-v0"}
     )
     path = data / "main_data.hdf5"
-    plain = _plain_minari
-    if chance(rng, 0.2):
-        metadata, plain = _mutated_json(rng, metadata).decode("utf-8", "replace"), _undecided
-    elif chance(rng, 0.7):
+    draw = rng.random()
+    if draw < 0.2:
+        metadata = _mutated_json(rng, metadata).decode("utf-8", "replace")
+    elif draw < 0.75:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
     (data / "metadata.json").write_text(metadata)
-    return check_load(rng, folder / "walk-v0", lambda: plain(path))
-
-
-def _undecided(path: Path) -> Columns:
-    raise Unknown
+    return check_load(rng, folder / "walk-v0", lambda: _plain_minari(path), damaged=draw < 0.75)
 
 
 def _plain_minari(path: Path) -> Columns:
