@@ -348,7 +348,7 @@ def test_split_is_determined_by_the_seed():
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.2, 1.5, np.nan])
 def test_split_refuses_a_fraction_that_leaves_one_side_empty(fraction):
-    with pytest.raises(ValueError, match="fraction must lie strictly between 0 and 1"):
+    with pytest.raises(ValueError, match=f"fraction is {fraction}; it must lie strictly between 0 and 1"):
         MANY.log().split(fraction)
 
 

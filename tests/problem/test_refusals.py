@@ -122,7 +122,7 @@ def test_an_empty_log_is_refused():
         vf.Problem.from_rows(np.ones((3, 2)), [], [], [], [])
 
 
-@pytest.mark.parametrize("bad", [np.array([1, None, 2, 3], object), np.array(list("abcd")), np.full(4, 1j)])
+@pytest.mark.parametrize("bad", [np.array([1, "b", 2, 3], object), np.array(list("abcd")), np.full(4, 1j)])
 def test_arrays_of_objects_text_or_complex_numbers_are_refused(bad):
     for name in ("observation", "reward", "ratio", "episode", "terminated"):
         with pytest.raises(ValueError, match=f"^{name} has dtype .*, which is not numeric"):
@@ -136,7 +136,7 @@ def test_arrays_of_objects_text_or_complex_numbers_are_refused(bad):
 
 def test_an_action_of_objects_is_refused():
     with pytest.raises(ValueError, match="action must be numbers"):
-        log_of(action=np.array([1, None, 2, 3], object))
+        log_of(action=np.array([1, "b", 2, 3], object))
 
 
 def test_a_single_action_is_refused():
@@ -198,7 +198,7 @@ def test_a_discount_outside_0_and_1_is_refused(discount):
     with pytest.raises(ValueError, match=r"discount is .*between 0 and 1"):
         vf.Problem(log_of(), discount=discount)
     if np.isfinite(discount):
-        with pytest.raises(ValueError, match=f"discount is {discount}; it must lie between 0 and 1"):
+        with pytest.raises(ValueError, match=f"discount is {discount} at step 1; it must lie between 0 and 1"):
             rows_of(discount=[0.9, discount, 0.9, 0.9])
 
 

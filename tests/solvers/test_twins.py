@@ -259,7 +259,7 @@ def test_recursive_lstd_keeps_the_inverse_and_refines_with_it(case: Case) -> Non
     state, _ = solver.init(problem, theta, w)
     for _ in range(3):
         state, _ = solver.epoch(problem, state, None)
-        assert apart((state.memory[0],), (P,)) <= TOLERANCE[case.storage]
+        assert apart((state.memory,), (P,)) <= TOLERANCE[case.storage]
         x = np.concatenate([theta, w]) - problem.n * P @ np.concatenate(naive.B(log, theta, w))
         theta, w = x[: problem.d], x[problem.d :]
         assert apart((state.theta, state.w), (theta, w)) <= TOLERANCE[case.storage]

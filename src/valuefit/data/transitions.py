@@ -8,8 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.validation import are_state_numbers, check_observations, flags, numbers, run_starts
+from valuefit.data.validation import (
+    are_state_numbers,
+    array_of,
+    check_observations,
+    flags,
+    number,
+    numbers,
+    run_starts,
+    whole_number,
+)
 from valuefit.typing import Array
+
+SEED_REQUIREMENT = "it must be a whole number, 0 or more"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +97,14 @@ class Transitions:
             )
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
         if action is not None:
-            action = np.asarray(action)
+            action = array_of("action", action)
             if action.dtype.hasobject or action.ndim == 0 or len(action) != n:
                 raise ValueError(
                     f"action must be numbers, one entry per step; the log has {n} steps, "
                     f"action has shape {action.shape}."
                 )
+            if action.dtype.kind == "f":
+                action = check_observations("action", action)
         return cls(
             observations=rows,
             now=now,
@@ -159,7 +172,7 @@ class Transitions:
 
     def select(self, episodes: int | Sequence[int] | Array) -> Transitions:
         """All steps of these episodes, in the order of the log."""
-        wanted = np.atleast_1d(np.asarray(episodes))
+        wanted = np.atleast_1d(array_of("episodes", episodes))
         missing = np.setdiff1d(wanted, self.episode)
         if len(missing):
             raise ValueError(f"There is no episode {missing[0]} in this log.")
@@ -168,8 +181,8 @@ class Transitions:
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
         """Split by episode into two logs: about `fraction` of the episodes, drawn at random, and the others."""
         ids = self.episodes
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction must lie strictly between 0 and 1; it is {fraction}.")
+        fraction = number("fraction", fraction, "it must lie strictly between 0 and 1", lambda x: 0 < x < 1)
+        seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
         if len(ids) < 2:
             raise ValueError("A log with a single episode cannot be split by episode. Slice it by step instead.")
         count = min(max(round(fraction * len(ids)), 1), len(ids) - 1)

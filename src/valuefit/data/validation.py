@@ -2,13 +2,89 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from valuefit.typing import Array
 
+MAX_SHOWN = 60  # characters of a value in an error message
+MAX_EXACT_FLOAT = 2.0**53  # whole numbers beyond it are not all floats, so two of them may have become one
 ROWS_PER_CHECK = 65_536  # rows compared at a time, which bounds the size of temporary arrays
+
+
+def number(name: str, value: Any, requirement: str, accepts: Callable[[float], bool]) -> float:
+    """A scalar argument as a float; booleans, text, arrays and what `accepts` rejects are refused.
+
+    `requirement` ends the message: "ridge is -1; it must be a finite number, 0 or more."
+    """
+    value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if type(value) is not bool and isinstance(value, Real):
+        try:
+            converted = float(value)
+        except OverflowError:  # an integer beyond the range of float
+            converted = math.nan
+        if accepts(converted):
+            return converted
+    raise ValueError(f"{name} is {shown(value)}; {requirement}.")
+
+
+def whole_number(name: str, value: Any, requirement: str, *, low: int) -> int:
+    """A scalar argument as an int, at least `low`; 3.0 is accepted, 2**53 and above only as integers below 2**63."""
+    number(name, value, requirement, lambda x: x >= low and x.is_integer() and x < 2.0**63)
+    return int(value)
+
+
+def shown(value: Any) -> str:
+    """A value for an error message: one short line, without the dtype of NumPy scalars."""
+    value = value.item() if isinstance(value, np.generic) else value
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return f"a {type(value).__name__} that is too long to print"
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def array_of(name: str, values: Any, *, needed: Array | None = None, place: str = "at step") -> Array:
+    """`values` as a plain array; raises ValueError if one is missing: masked, None, pandas.NA or NaN among objects.
+
+    needed: one flag for each row, False where a missing value does not matter and becomes zero (None: all matter).
+    place: how the message calls a row.
+    """
+    if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
+        values = np.ma.array(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} cannot be read as an array ({shown(str(error))}). Give numbers, with rows of equal length."
+        ) from None
+    missing: Array = np.zeros(0, bool)
+    if isinstance(values, np.ma.MaskedArray):
+        missing = np.ma.getmaskarray(values)
+    elif array.dtype.hasobject and array.dtype.names is None:
+        missing = np.fromiter((_is_missing(one) for one in array.flat), bool, array.size).reshape(array.shape)
+    if not missing.any():
+        return array
+    rows = missing.reshape(len(missing), -1).any(axis=1) if missing.ndim else missing.reshape(1)
+    wrong = rows if needed is None else rows & needed
+    if wrong.any():
+        where = int(np.flatnonzero(wrong)[0])
+        raise ValueError(f"{name} is missing {place} {where}. Remove that step or give it a value.")
+    return np.where(missing, 0, array).astype(array.dtype)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):  # pandas.NA has no truth value, and neither have arrays
+        return type(value).__name__ == "NAType"
 
 
 def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = np.float64) -> Array:
@@ -16,7 +92,7 @@ def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = n
 
     A single number is repeated `length` times. `length` is the required number of entries (None: any).
     """
-    array = np.asarray(values)
+    array = array_of(name, values)
     if array.dtype.hasobject or array.dtype.kind not in "biuf":
         raise ValueError(f"{name} has dtype {array.dtype}, which is not numeric. Convert it to numbers first.")
     if array.ndim == 0 and length is not None:
@@ -25,12 +101,29 @@ def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = n
         raise ValueError(f"{name} must be one-dimensional, one number per step; it has shape {array.shape}.")
     if length is not None and len(array) != length:
         raise ValueError(f"{name} has {len(array)} entries but the log has {length} steps. They must be equal.")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        step = int(np.flatnonzero(~np.isfinite(array))[0])
+    if np.dtype(dtype).kind == "i":
+        return _integers(name, array, np.dtype(dtype))
+    with np.errstate(over="ignore"):  # long doubles can exceed float64
+        converted = np.array(array, dtype=dtype)
+    if converted.dtype.kind == "f" and not np.isfinite(converted).all():
+        step = int(np.flatnonzero(~np.isfinite(converted))[0])
         raise ValueError(f"{name} is {array[step]} at step {step}. Remove that step or give it a finite value.")
-    if np.dtype(dtype).kind == "i" and array.dtype.kind == "f" and (array % 1 != 0).any():
-        step = int(np.flatnonzero(array % 1 != 0)[0])
-        raise ValueError(f"{name} is {array[step]} at step {step}; it must be a whole number.")
+    return converted
+
+
+def _integers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Whole numbers as integers, none of them changed."""
+    limits = np.iinfo(dtype)
+    if array.dtype.kind == "f":
+        whole = np.isfinite(array) & (np.trunc(array) == array)
+        fits = np.abs(array) <= MAX_EXACT_FLOAT
+        requirement = "it must be a whole number, and up to 2^53 if it is a float"
+    else:
+        whole, fits = np.ones(len(array), bool), (array >= limits.min) & (array <= limits.max)
+        requirement = f"whole numbers run from {limits.min} to {limits.max}"
+    if not (whole & fits).all():
+        step = int(np.flatnonzero(~(whole & fits))[0])
+        raise ValueError(f"{name} is {array[step]} at step {step}; {requirement}.")
     return np.array(array, dtype=dtype)
 
 
@@ -60,7 +153,7 @@ def run_starts(episode: Array) -> Array:
 
 def check_observations(name: str, values: Any, needed: Array | None = None) -> Array:
     """Observations as a numeric array (n, ...), finite in the rows where `needed` is True (all rows if None)."""
-    array = np.asarray(values)
+    array = array_of(name, values, needed=needed, place="in row")
     if array.dtype.hasobject or array.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} has dtype {array.dtype}, which is not numeric. Give numbers, or state indices as integers."

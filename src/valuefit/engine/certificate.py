@@ -110,10 +110,11 @@ class Certificate:
             return None
         # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
         y = problem.b - r
-        square = float(y @ y)
+        size = float(np.abs(y).max())
         own = problem.ridge * float(theta @ theta)
-        if square > 0:
-            own += square * (square / float(y @ self._C_dot(y)))
+        if size > 0:
+            y = y / size  # squares of small numbers would underflow
+            own += size**2 * float(y @ y) * (float(y @ y) / float(y @ self._C_dot(y)))
         self._own_scale = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
         # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
         self.objective = 0.5 * upper + 0.5 * float(w @ (r - g_w)) + 0.5 * problem.ridge * float(theta @ theta)

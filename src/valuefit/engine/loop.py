@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from valuefit.data.transitions import SEED_REQUIREMENT
+from valuefit.data.validation import array_of, number, shown, whole_number
 from valuefit.engine.budget import Budget
 from valuefit.engine.choice import rank
 from valuefit.engine.divergence import DivergenceGuard
@@ -55,25 +57,29 @@ def solve(
         raise ValueError(
             f"solve takes a Problem, not {type(problem).__name__}: make one with valuefit.Problem(log, ...)."
         )
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed is {seed!r}; it must be a whole number, 0 or more.")
+    seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
     solver = find(solver)
-    if tol != "statistical" and not (isinstance(tol, int | float | np.number) and np.isfinite(tol) and tol >= 0):
-        raise ValueError(f'tol is {tol!r}; it must be a finite number, 0 or more, or "statistical".')
-    if not max_passes > 0:
-        raise ValueError(f"max_passes is {max_passes}; it must be more than 0.")
+    if not (isinstance(tol, str) and tol == "statistical"):
+        requirement = 'it must be a finite number, 0 or more, or "statistical"'
+        tol = number("tol", tol, requirement, lambda x: 0 <= x < math.inf)
+    max_passes = number("max_passes", max_passes, "it must be more than 0 (math.inf: no limit)", lambda x: x > 0)
+    if max_seconds is not None:
+        requirement = "it must be 0 or more, or None for no limit"
+        max_seconds = number("max_seconds", max_seconds, requirement, lambda x: x >= 0)
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback is {shown(callback)}; it must be a function of a Progress.")
     refuse(solver, problem)
     theta, w = _start(problem, init)
     true_gap = _true_gap(problem, reference, theta)
     solvers, why = [solver], ""
     if isinstance(solver, Auto):
-        names, why = rank(problem, FINEST_GAP if tol == "statistical" else float(tol), solver.memory)
+        names, why = rank(problem, FINEST_GAP if tol == "statistical" else tol, solver.memory)
         solvers = [find(name) for name in names]
     solvers = _with_fallbacks(solvers)
     budget = Budget(max_passes, max_seconds)
     history = History(problem, budget, true_gap, callback)
     for candidate, following in zip(solvers, [*solvers[1:], None], strict=True):
-        rule: StoppingRule = Statistical(problem, reported) if tol == "statistical" else Gap(float(tol))
+        rule: StoppingRule = Statistical(problem, reported) if tol == "statistical" else Gap(tol)
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 result, note = _run(problem, candidate, rule, budget, history, theta, w, np.random.default_rng(seed))
@@ -92,8 +98,7 @@ def solve(
             why += f" {note or f'{candidate.name} gave up'}; this was solved directly, as by '{following.name}'."
         else:
             why += f" {candidate.name} ended as {result.status}, so the next was taken."
-    tol = tol if tol == "statistical" else float(tol)
-    return replace(result, message=f"{result.message} {why.strip()}".strip(), tol=tol, seed=int(seed))
+    return replace(result, message=f"{result.message} {why.strip()}".strip(), tol=tol, seed=seed)
 
 
 def _with_fallbacks(solvers: list[Solver]) -> list[Solver]:
@@ -137,6 +142,9 @@ def _run(
         after, info = solver.init(problem, theta, w)
         guard = DivergenceGuard(problem, solver, after)
         while True:
+            if info.provisional and info.gap is not None and info.gap <= rule.gap:
+                after, verified = solver.verify(problem, after)
+                info = verified._replace(passes=info.passes + verified.passes)
             budget.passes += info.passes
             budget.epoch_passes += info.passes if epochs else 0.0
             note = info.note or note
@@ -247,7 +255,7 @@ def _start(problem: Problem, init: Any) -> tuple[Array, Array]:
         given = (init, np.zeros(0))
     start = []
     for name, value, size in (("theta", given[0], problem.d), ("w", given[1], problem.k)):
-        array = np.asarray(value, dtype=np.float64)
+        array = _weights("init", value)
         if array.ndim != 1 or len(array) > size or not np.isfinite(array).all():
             raise ValueError(
                 f"init gives {name} of shape {array.shape}, but the problem has {size} weights there; it must be "
@@ -258,12 +266,20 @@ def _start(problem: Problem, init: Any) -> tuple[Array, Array]:
     return start[0], start[1]
 
 
+def _weights(name: str, value: Any) -> Array:
+    """The weights in an argument, as floats."""
+    array = array_of(name, value)
+    if array.dtype.hasobject or array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has dtype {array.dtype}, which is not numeric. Give weights.")
+    return array.astype(np.float64)
+
+
 def _true_gap(problem: Problem, reference: Any, start: Array) -> Callable[[Array], float] | None:
     """theta -> its true gap, given the exact solution."""
     if reference is None:
         return None
     exact = Exact(problem, start)
-    best = reference.theta if isinstance(reference, Result) else np.asarray(reference, dtype=np.float64)
+    best = reference.theta if isinstance(reference, Result) else _weights("reference", reference)
     if best.shape != (problem.d,):
         raise ValueError(f"reference has shape {best.shape}, but the problem has {problem.d} weights.")
     if not exact.gap(best) <= 1e-6:

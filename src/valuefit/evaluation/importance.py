@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import numbers
+from valuefit.data.validation import array_of, numbers
 from valuefit.evaluation.policy import find_policy, normalised_rows, valid_probabilities
 from valuefit.typing import Array
 
@@ -31,7 +31,8 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
         )
     if found.takes_actions:
         assert found.function is not None
-        values = np.asarray(found.function(log.observations[log.now], np.asarray(log.action)))
+        returned = found.function(log.observations[log.now], np.asarray(log.action))
+        values = array_of(f"The policy {found.name}", returned)
         if values.shape != (len(log),):
             raise ValueError(
                 f"The policy {found.name} returned an array of shape {values.shape} for {len(log)} observations and "
@@ -64,9 +65,9 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
         if actions is None:
             raise ValueError(f"The policy {found.name} takes actions as an argument: give the number of actions.")
         columns = [found.function(observations, np.full(len(observations), a)) for a in range(actions)]
-        values = np.stack([np.asarray(column) for column in columns], axis=-1)
+        values = np.stack([array_of(f"The policy {found.name}", column) for column in columns], axis=-1)
     else:
-        values = np.asarray(found.function(observations))
+        values = array_of(f"The policy {found.name}", found.function(observations), place="in row")
     if values.ndim != 2 or len(values) != len(observations) or values.shape[1] == 0:
         hint = " That looks like actions: return their probabilities instead." if values.ndim == 1 else ""
         raise ValueError(
@@ -139,7 +140,7 @@ def action_numbers(log: Transitions) -> Array:
             "The logged actions are not whole numbers. For continuous actions give a policy f(observations, actions) "
             "of densities, or one target probability per step."
         )
-    action = np.asarray(log.action).reshape(len(log)).astype(np.int64)
+    action = numbers("action", np.asarray(log.action).reshape(len(log)), dtype=np.int64)
     if action.min() < 0:
         raise ValueError(f"The log has action {action.min()}; actions are numbered from 0.")
     return action

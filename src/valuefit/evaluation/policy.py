@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.validation import array_of
 from valuefit.typing import Array
 
 PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
@@ -61,7 +62,7 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     if callable(policy):
         return from_function(policy, getattr(policy, "__name__", type(policy).__name__))
     if isinstance(policy, np.ndarray | list | tuple):
-        return from_array(np.asarray(policy), "the policy")
+        return from_array(array_of("the policy", policy, place="in row"), "the policy")
     raise ValueError(
         f"The policy is {type(policy).__name__}; give a callable, an array of probabilities (states x actions, or one "
         f'per step), a file of them ({", ".join(FILES)}), or "module:function".'

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import check_observations, numbers
+from valuefit.data.validation import array_of, check_observations, numbers
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.sandwich import ErrorEstimate, Sandwich
@@ -95,7 +95,7 @@ def starts_of(
     if starts is None:
         # not `begins`, which is also True after a gap in a sliced log
         first = np.sort(np.unique(log.episode, return_index=True)[1])
-    given = np.asarray(starts) if first is None else log.observations[log.now[first]]
+    given = array_of("starts", starts, place="in row") if first is None else log.observations[log.now[first]]
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
     rows = value_rows(fitted, values, policy, problem.d, given)

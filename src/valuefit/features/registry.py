@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import check_observations
+from valuefit.data.validation import array_of, check_observations
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.typing import Array
 
@@ -263,7 +263,7 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
         rows = transformer.transform(columns_of(observations))
     else:
         rows = transformer(observations)
-    rows = sparse.csr_array(rows) if sparse.issparse(rows) else np.asarray(rows)
+    rows = sparse.csr_array(rows) if sparse.issparse(rows) else array_of("features", rows, place="in row")
     if rows.ndim != 2 or rows.shape[0] != len(observations):
         raise ValueError(
             f"features returned an array of shape {rows.shape} for {len(observations)} observations. "

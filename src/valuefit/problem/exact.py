@@ -10,38 +10,50 @@ from valuefit.typing import Array
 
 
 class Exact:
-    """Minimum-norm minimiser of F and exact excesses F(theta) - F*, by eigenvalues of C and the SVD of C^(+1/2) A.
+    """Minimum-norm minimiser of F and exact excesses F(theta) - F*, by eigenvalues of C and one SVD.
 
-    With M = C^(+1/2) A and y = C^(+1/2) b: F(theta) = 1/2 |M theta - y|^2 + ridge/2 |theta|^2. In the singular
-    basis of M the excess is a sum of squares, which avoids cancellation near the minimum.
+    With M = R'A, y = R'b and R R' = C^+: F(theta) = 1/2 |M theta - y|^2 + ridge/2 |theta|^2. In the singular basis of
+    K = [M; sqrt(ridge) I], its columns scaled to unit length, the excess is a sum of squares, which avoids
+    cancellation near the minimum, and the rank does not depend on the units of the features.
     start: the starting point, which sets the scale of the gap where theta = 0 is optimal.
     """
 
     def __init__(self, problem: Problem, start: Array | None = None) -> None:
         self.ridge = problem.ridge
-        values, _ = problem.C_spectrum
         root = problem.C_root
-        M, self._y = root.T @ problem.A, root.T @ problem.b
-        if M.shape[0] == 0:  # all features are zero
-            M, self._y = np.zeros((1, problem.d)), np.zeros(1)
-        condition = values[-1] / values[0] if len(values) else 1.0
-        try:
-            U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False)
-        except linalg.LinAlgError:  # gesdd can fail to converge where the slower gesvd does not
-            U, sigma, Vt = linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+        self._M, self._y = root.T @ problem.A, root.T @ problem.b
+        if self._M.shape[0] == 0:  # all features are zero
+            self._M, self._y = np.zeros((1, problem.d)), np.zeros(1)
+        K, target = self._M, self._y
+        if self.ridge:
+            K = np.vstack([K, np.sqrt(self.ridge) * np.eye(problem.d)])
+            target = np.concatenate([target, np.zeros(problem.d)])
+        lengths = np.linalg.norm(K, axis=0)
+        self._lengths = np.where(lengths > 0, lengths, 1.0)
+        U, sigma, Vt = _svd(K / self._lengths)
         # Rounding in A is magnified by C^(+1/2), up to the square root of the condition number of C.
-        cutoff = np.finfo(float).eps * max(M.shape) * np.sqrt(condition) * sigma[0]
+        cutoff = np.finfo(float).eps * max(K.shape) * np.sqrt(problem.C_condition) * sigma[0]
         self.rank = int((sigma > cutoff).sum())
-        self._M, self._Vt = M, Vt[: self.rank]
-        self._sigma, self._target = sigma[: self.rank], (U.T @ self._y)[: self.rank]
-        curvature = self._sigma**2 + self.ridge
-        self.theta: Array = self._Vt.T @ (self._sigma * self._target / curvature)
+        self._Vt, self._sigma, self._target = Vt[: self.rank], sigma[: self.rank], (U.T @ target)[: self.rank]
+        self.theta: Array = self._nearest(np.zeros(problem.d))
+        if self.rank < problem.d:
+            null, _ = np.linalg.qr(_complement(self._Vt).T / self._lengths[:, None])
+            self.theta = self._nearest(self.theta - null @ (null.T @ self.theta))
         self.theta[problem.dead] = 0.0  # zero up to rounding before
         self.w: Array = root @ (root.T @ (problem.b - problem.A @ self.theta))
-        self.scale = 0.5 * float(np.sum((self._sigma * self._target) ** 2 / curvature))
-        if self.scale <= 1e-15 * max(M.shape) * 0.5 * float(self._y @ self._y):
+        self.scale = 0.5 * float(self._target @ self._target)
+        if self.scale <= 1e-15 * max(self._M.shape) * 0.5 * float(self._y @ self._y):
             # theta = 0 is optimal up to rounding, so F(start) - F* is the scale of the gap instead
             self.scale = 0.0 if start is None else self.excess(start)
+
+    def _nearest(self, theta: Array) -> Array:
+        """The minimiser that is nearest to theta with features scaled to equal length."""
+        correction = self._Vt.T @ ((self._target - self._inside(theta)) / self._sigma)
+        return theta + correction / self._lengths
+
+    def _inside(self, theta: Array) -> Array:
+        """K theta in the singular basis."""
+        return self._sigma * (self._Vt @ (self._lengths * theta))
 
     def objective(self, theta: Array) -> float:
         """F(theta)."""
@@ -49,22 +61,32 @@ class Exact:
         return 0.5 * float(error @ error) + 0.5 * self.ridge * float(theta @ theta)
 
     def excess(self, theta: Array) -> float:
-        """F(theta) - F*, as 1/2 g' H^+ g in the singular basis."""
-        inside = self._Vt @ theta
-        curvature = self._sigma**2 + self.ridge
-        gradient = self._sigma * (self._sigma * inside - self._target) + self.ridge * inside
-        outside = theta - self._Vt.T @ inside
-        return 0.5 * float(np.sum(gradient**2 / curvature)) + 0.5 * self.ridge * float(outside @ outside)
+        """F(theta) - F*."""
+        error = self._inside(theta) - self._target
+        return 0.5 * float(error @ error)
 
     def inverse_hessian(self, c: Array) -> Array:
-        """H^+ c with H = A'C^+A + ridge I, the second derivative of F."""
-        inside = self._Vt @ c
-        found = self._Vt.T @ (inside / (self._sigma**2 + self.ridge))
-        return found + (c - self._Vt.T @ inside) / self.ridge if self.ridge else found
+        """A solution x of H x = c with H = A'C^+A + ridge I, the second derivative of F, where there is one."""
+        return np.asarray(self._Vt.T @ ((self._Vt @ (c / self._lengths)) / self._sigma**2) / self._lengths)
 
     def gap(self, theta: Array) -> float:
         """(F(theta) - F*) / (F(0) - F*); over F(start) - F* where theta = 0 is optimal, and 0 if start is too."""
         return self.excess(theta) / self.scale if self.scale > 0 else 0.0
+
+
+def _svd(K: Array) -> tuple[Array, Array, Array]:
+    try:
+        U, sigma, Vt = linalg.svd(K, full_matrices=False, check_finite=False)
+    except linalg.LinAlgError:  # gesdd can fail to converge where the slower gesvd does not
+        U, sigma, Vt = linalg.svd(K, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    return U, sigma, Vt
+
+
+def _complement(Vt: Array) -> Array:
+    """Orthonormal rows that are orthogonal to the orthonormal rows of Vt."""
+    rank, d = Vt.shape
+    Q, _ = linalg.qr(Vt.T, check_finite=False) if rank else (np.eye(d), None)
+    return np.asarray(Q[:, rank:].T)
 
 
 def correction_gap(problem: Problem, theta: Array, correction: Array, *, residual: Array | None = None) -> float:
@@ -76,6 +98,8 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     b - A theta, and a pass more without it, with other dual features, or with the identity metric.
     """
     y = problem.A_dot(theta) if residual is None else problem.b - residual
+    size = float(np.abs(y).max(initial=0.0))
+    y = y / size if size > 0 else y  # squares of small numbers would underflow
     if problem.psi is problem.phi:
         p, q = problem.phi.dot2(correction, y)
     else:
@@ -89,7 +113,7 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     square = float(y @ y)
     lower = problem.ridge * float(theta @ theta)
     if square > 0:
-        lower += square if problem.identity else square * (square / (float(problem.visits @ q**2) / problem.n))
+        lower += size**2 * (square if problem.identity else square**2 * problem.n / float(problem.visits @ q**2))
     if lower > 0:
         return upper / lower
     return 0.0 if upper == 0 else np.inf

@@ -284,9 +284,11 @@ def diagonal_preconditioner(problem: Problem) -> Diagonal:
 
 def energy_below(problem: Problem, preconditioner: Preconditioner, r: Array) -> tuple[float, float]:
     """r' C^+ r from below, and its passes: the value itself, or (r'z)^2 / z'Cz with z = C~^+ r."""
+    size = float(np.abs(r).max(initial=0.0))
+    r = r / size if size > 0 else r  # squares of small numbers would underflow
     z = preconditioner.dual(r)
     energy = float(r @ z)
     if preconditioner.excess == 1.0 or not energy > 0:
-        return max(energy, 0.0), 0.0
+        return size**2 * max(energy, 0.0), 0.0
     values = problem.psi.dot(z)
-    return energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5
+    return size**2 * energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5

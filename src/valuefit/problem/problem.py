@@ -11,10 +11,18 @@ import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import numbers, run_starts
+from valuefit.data.validation import number, numbers, run_starts, shown
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.memory import require_memory
+from valuefit.problem.arguments import (
+    check_indices,
+    check_ratio_products,
+    check_ratios,
+    discounts,
+    fraction,
+    rows_of,
+)
 from valuefit.problem.cost import Cost
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
@@ -23,7 +31,7 @@ from valuefit.rows.storage import Rows, require_range
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
-C_CUTOFF = 1e-13  # eigenvalues of C below this fraction of the largest are treated as zero
+C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric")
 
@@ -42,7 +50,8 @@ class Problem:
     With `v_t = phi_t - discount_t phi'_t` and `u_t = ratio_t (psi_t + trace * discount_{t-1} u_{t-1})`,
     u_{t-1} = 0 at the start of an episode: `A = mean u v'`, `b = mean r u`, `C = mean psi psi'`.
     `psi` is `phi` (MSPBE) unless `dual_features` is given; `metric="identity"` sets C = I (NEU). C^-1 means the
-    pseudo-inverse. A feature that is zero in every `now` row has no data: its weight is 0, and `dead` lists it.
+    pseudo-inverse, its rank found with features scaled to equal length. A feature that is zero in every `now` row has
+    no data: its weight is 0, and `dead` lists it.
     No array of n x d is allocated, except the trace rows `u`.
 
     log: the transitions. features: callable or scikit-learn transformer, applied once to the distinct
@@ -61,9 +70,7 @@ class Problem:
         dual_features: Any = None,
         metric: str = "C",
     ) -> None:
-        if np.ndim(discount) != 0:
-            raise ValueError("discount must be one number. Use Problem.from_rows for a discount per step.")
-        _between("discount", discount, 0, 1)
+        discount = fraction("discount", discount)
         if discount == 1 and not log.terminated.any():
             raise ValueError(
                 "discount is 1 but no episode of the log terminates, so values are infinite sums. "
@@ -72,7 +79,7 @@ class Problem:
         used = np.union1d(log.now, log.next[log.next >= 0])
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
         self._set_up(
-            Rows(featurise(log.observations, used, features, "features")),
+            rows_of(featurise(log.observations, used, features, "features"), "features"),
             np.searchsorted(used, log.now),
             next,
             log.reward,
@@ -81,7 +88,9 @@ class Problem:
             log.begins,
             trace,
             ridge,
-            None if dual_features is None else Rows(featurise(log.observations, used, dual_features, "dual_features")),
+            None
+            if dual_features is None
+            else rows_of(featurise(log.observations, used, dual_features, "dual_features"), "dual_features"),
             metric,
         )
 
@@ -107,19 +116,13 @@ class Problem:
         and `episode` (one episode if None) have one entry per step; a scalar discount applies to all steps.
         `dual_rows (m, k)`: rows of the dual features, k >= d.
         """
-        rows = Rows(Phi)
+        rows = rows_of(Phi, "features")
         now = numbers("now", now, dtype=np.int64)
         n = len(now)
         next = numbers("next", next, length=n, dtype=np.int64)
-        for name, index, lowest in (("now", now, 0), ("next", next, -1)):
-            if n and (index.min() < lowest or index.max() >= rows.shape[0]):
-                where = int(np.flatnonzero((index < lowest) | (index >= rows.shape[0]))[0])
-                raise ValueError(
-                    f"{name}[{where}] is {index[where]}, but there are {rows.shape[0]} rows: indices run from "
-                    f"{lowest} to {rows.shape[0] - 1}."
-                )
-        discount = numbers("discount", discount, length=n)
-        _between("discount", discount, 0, 1)
+        check_indices("now", now, 0, rows.shape[0])
+        check_indices("next", next, -1, rows.shape[0])
+        discount = discounts(discount, n)
         discount = np.where(next < 0, 0.0, discount)
         if n and (discount == 1).all():
             raise ValueError(
@@ -138,7 +141,7 @@ class Problem:
             run_starts(episode) if n else np.zeros(0, bool),
             trace,
             ridge,
-            None if dual_rows is None else Rows(dual_rows, "dual_rows"),
+            None if dual_rows is None else rows_of(dual_rows, "dual_rows"),
             metric,
         )
         return problem
@@ -159,15 +162,12 @@ class Problem:
     ) -> None:
         if len(now) == 0:
             raise ValueError("The log is empty: give at least one step.")
-        if (ratio < 0).any():
-            where = int(np.flatnonzero(ratio < 0)[0])
-            raise ValueError(f"ratio is {ratio[where]} at step {where}. Importance ratios cannot be negative.")
+        check_ratios(ratio)
         require_range("Rewards", float(np.abs(reward).max()))
-        _between("trace", trace, 0, 1)
-        if not (isinstance(ridge, int | float | np.number) and np.isfinite(ridge) and ridge >= 0):
-            raise ValueError(f"ridge is {ridge}; it must be a finite number, 0 or more.")
-        if metric not in ("C", "identity"):
-            raise ValueError(f'metric is {metric!r}; it must be "C" (MSPBE) or "identity" (NEU).')
+        trace = fraction("trace", trace)
+        ridge = number("ridge", ridge, "it must be a finite number, 0 or more", lambda x: 0 <= x < np.inf)
+        if not isinstance(metric, str) or metric not in ("C", "identity"):
+            raise ValueError(f'metric is {shown(metric)}; it must be "C" (MSPBE) or "identity" (NEU).')
         if psi is not None and psi.shape[0] != phi.shape[0]:
             raise ValueError(
                 f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
@@ -190,6 +190,9 @@ class Problem:
         self.discount, self.reward, self.ratio = discount, reward, ratio
         self.begins, self.trace, self.ridge = begins, float(trace), float(ridge)
         self.identity = metric == "identity"
+        if (ratio != 1).any():
+            with np.errstate(over="ignore", invalid="ignore"):
+                check_ratio_products(ratio, self.forward(np.ones(self.n)))
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits)) or "on-policy"
@@ -362,9 +365,25 @@ class Problem:
 
     @cached_property
     def C_root(self) -> Array:
-        """R, (k, rank), with R R' = C^+."""
-        values, vectors = self.C_spectrum
-        return vectors / np.sqrt(values)
+        """R, (k, rank), with r' R R' r = r' C^+ r in the range of C, where b - A theta lies for every theta."""
+        return self._whitening[0]
+
+    @property
+    def C_condition(self) -> float:
+        """The condition number of C on its range, with features scaled to equal length."""
+        return self._whitening[1]
+
+    @cached_property
+    def _whitening(self) -> tuple[Array, float]:
+        """From the eigenvalues of C scaled to a unit diagonal, so that a small unit does not look like dependence."""
+        if self.identity:
+            return np.eye(self.k), 1.0
+        lengths = np.sqrt(np.diag(self.C))
+        scale = np.divide(1.0, lengths, out=np.zeros(self.k), where=lengths > 0)
+        values, vectors = linalg.eigh(scale[:, None] * self.C * scale, check_finite=False)
+        kept = values > C_CUTOFF * max(values[-1], 0.0)
+        values, vectors = values[kept], scale[:, None] * vectors[:, kept]
+        return vectors / np.sqrt(values), float(values[-1] / values[0]) if len(values) else 1.0
 
     def objective(self, theta: Array) -> float:
         """F(theta)."""
@@ -484,13 +503,3 @@ class Problem:
     def psi_squared(self) -> Array:
         """|psi_t|^2 of every step."""
         return self.psi.squared_norms()[self.now]
-
-
-def _between(name: str, value: Any, low: float, high: float) -> None:
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; it must be a number between {low} and {high}.") from None
-    if not ((array >= low) & (array <= high)).all():
-        wrong = array if array.ndim == 0 else array[~((array >= low) & (array <= high))][0]
-        raise ValueError(f"{name} is {wrong}; it must lie between {low} and {high}.")

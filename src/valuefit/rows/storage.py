@@ -15,8 +15,8 @@ from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, ro
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
-# The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of four stay in float64.
-MAX_MAGNITUDE = 1e70
+# The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of eight stay in float64.
+MAX_MAGNITUDE = 1e32
 SHORT_ROW_BYTES = 256  # up to it, summing four rows at a time is two to four times faster; above 400 bytes it is slower
 TEMPORARY_BYTES = 8 << 20  # of temporary arrays: large enough for BLAS, small enough to stay in cache
 

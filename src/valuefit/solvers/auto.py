@@ -8,7 +8,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import Solver, State
+from valuefit.solvers.solver import Solver, State, check_count
 from valuefit.typing import Array
 
 
@@ -28,6 +28,9 @@ class Auto(Solver):
     order: ClassVar[int] = -1
 
     memory: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "memory")
 
     def init(self, problem: Problem, theta: Array, w: Array) -> NoReturn:
         raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")

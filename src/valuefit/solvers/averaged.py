@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.solvers.solver import Info, State, Steps, StepSizes, check_decay, check_inner
+from valuefit.solvers.solver import Info, State, Steps, StepSizes, check_count, check_decay
 from valuefit.typing import Array
 
 DEFAULT_DECAY = 10.0  # passes after which given steps have halved
@@ -36,9 +36,8 @@ class AveragedSteps(Steps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decay is not None:
-            check_decay(self.decay)
-        check_inner(self.inner)
+        check_decay(self)
+        check_count(self, "inner")
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         return State(theta, w, self.choose_steps(problem), memory=Iterate(theta, w)), Info(0.0)

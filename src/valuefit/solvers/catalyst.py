@@ -11,7 +11,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.solvers.pdbg import PDBG
 from valuefit.solvers.saga import SAGA
-from valuefit.solvers.solver import Info, Solver, State, Steps
+from valuefit.solvers.solver import Info, Solver, State, Steps, check_number
 from valuefit.solvers.svrg import SVRG
 from valuefit.typing import Array
 
@@ -53,8 +53,7 @@ class Catalyst(Solver):
                 f"Catalyst restarts {self.solver.name} many times, and each restart would copy all rows for "
                 f"block={self.solver.block}. Leave block at 1."
             )
-        if self.proximal is not None and not (math.isfinite(self.proximal) and self.proximal > 0):
-            raise ValueError(f"proximal is {self.proximal}; it must be a positive number.")
+        check_number(self, "proximal", "it must be a positive number", lambda x: 0 < x < math.inf)
 
     @property
     def guarded(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
-from valuefit.solvers.solver import NEEDS_SQUARE_A, NEEDS_ZERO_RIDGE, FixedPoint, Info, State, check_inner
+from valuefit.solvers.solver import NEEDS_SQUARE_A, NEEDS_ZERO_RIDGE, FixedPoint, Info, State, check_choice, check_count
 from valuefit.typing import Array
 
 
@@ -37,7 +37,8 @@ class CTD(FixedPoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_inner(self.inner)
+        check_count(self, "inner")
+        check_choice(self, "averaging", False, True)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         gradient = (np.zeros(problem.d), -problem.residual(theta))

@@ -15,8 +15,9 @@ from valuefit.solvers.solver import (
     FixedPoint,
     Info,
     State,
+    check_choice,
+    check_count,
     check_decay,
-    check_inner,
 )
 from valuefit.typing import Array
 
@@ -45,8 +46,9 @@ class FLSTDSA(FixedPoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_decay(self.decay)
-        check_inner(self.inner)
+        check_decay(self)
+        check_count(self, "inner")
+        check_choice(self, "averaging", False, True)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         memory = (theta, np.zeros(problem.d), 0)

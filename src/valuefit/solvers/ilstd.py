@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
-from valuefit.solvers.solver import NEEDS_SQUARE_A, NEEDS_ZERO_RIDGE, FixedPoint, Info, State, inverse
+from valuefit.solvers.solver import NEEDS_SQUARE_A, NEEDS_ZERO_RIDGE, FixedPoint, Info, State, check_count, inverse
 from valuefit.typing import Array
 
 
@@ -36,8 +36,7 @@ class ILSTD(FixedPoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dimensions < 1:
-            raise ValueError(f"dimensions is {self.dimensions}; it must be at least 1.")
+        check_count(self, "dimensions")
 
     def choose_step(self, problem: Problem) -> tuple[float, float]:
         if self.step is not None:

@@ -15,7 +15,7 @@ from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import precondition
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, relative_work
+from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work
 from valuefit.typing import Array
 
 STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
@@ -48,8 +48,7 @@ class Krylov(Solver):
     depth: int = 60
 
     def __post_init__(self) -> None:
-        if self.depth < 1 or self.depth != int(self.depth):
-            raise ValueError(f"depth is {self.depth}; it must be at least 1, and a whole number.")
+        check_count(self, "depth")
 
     def cost(self, problem: Problem, gap: float) -> Estimate:
         n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
@@ -77,6 +76,11 @@ class Krylov(Solver):
         preconditioner = precondition(problem)
         equations, cost = equations_at(problem, preconditioner, theta)
         return _restart(equations, equations.join(theta, w), preconditioner.passes + cost)
+
+    def verify(self, problem: Problem, state: State) -> tuple[State, Info]:
+        """A restart, because rounding makes the residual of the recurrence smaller than the true one."""
+        memory: Memory = state.memory
+        return _at_rounding(memory, memory.x, memory.trail[-1], 0.0)
 
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         memory: Memory = state.memory
@@ -158,7 +162,7 @@ def _state(memory: Memory, passes: float) -> tuple[State, Info]:
     """The iterate, with its gap where the preconditioner bounds it."""
     equations = memory.equations
     state = State(*equations.split(memory.x), gradient=equations.gradient(memory.residual), memory=memory)
-    info = Info(passes, preconditioner=equations.preconditioner)
+    info = Info(passes, provisional=bool(memory.basis), preconditioner=equations.preconditioner)
     if not memory.trail[-1] > 0 and equations.trusted:
         return state, info._replace(gap=0.0, finished=True)
     gap, objective = equations.gap(memory.x, memory.residual, memory.dual)
@@ -197,7 +201,9 @@ def _after_stall(problem: Problem, state: State) -> tuple[State, Info]:
     if 8 * 4 * problem.k * (problem.k + problem.d) > memory_limit():
         state, info = _restart(equations, memory.x, 0.0, memory.growth)
         return replace(state, memory=state.memory._replace(stalled=False)), info
-    reason = f"Krylov iterations stalled at {memory.trail[-1] / memory.trail[0]:.0e} of the first squared residual"
+    reason = (
+        f"Krylov iterations stalled at {memory.trail[-1] / (memory.trail[0] or 1.0):.0e} of the first squared residual"
+    )
     if not equations.trusted:
         reason = "The rank of C is in doubt"
     return state, Info(0.0, finished=True, note=reason)

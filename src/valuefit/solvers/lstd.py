@@ -14,7 +14,7 @@ from valuefit.linalg.moments import CACHED_MATRIX_BYTES, count_product
 from valuefit.machine import seconds
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.problem import Problem
-from valuefit.solvers.solver import Estimate, Info, Solver, State
+from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
 from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
@@ -45,8 +45,7 @@ class LSTD(Solver):
     gram: Literal["float64", "float32"] = "float64"
 
     def __post_init__(self) -> None:
-        if self.gram not in ("float64", "float32"):
-            raise ValueError(f'gram is {self.gram!r}; it must be "float64" or "float32".')
+        check_choice(self, "gram", "float64", "float32")
 
     def cost(self, problem: Problem, gap: float) -> Estimate:
         n, d, k, pass_seconds = problem.n, problem.d, problem.k, problem.cost.pass_seconds
@@ -144,10 +143,7 @@ def _minimum_norm(problem: Problem) -> tuple[State, Info]:
     exact = Exact(problem)
     note = ""
     if exact.rank < problem.d:
-        note = (
-            f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm. "
-            "Features whose scales differ by more than a factor of a million look dependent: rescale them."
-        )
+        note = f"A has rank {exact.rank} of {problem.d}; this is the minimiser of smallest norm."
     theta, w = exact.theta, exact.w
     gradient = problem.ridge * theta - problem.A.T @ w, problem.A @ theta - problem.b + problem.C @ w
     gap, objective = exact.gap(theta), exact.objective(theta)
@@ -161,7 +157,7 @@ Factors = tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]
 def _fixed_point(problem: Problem, A: Array) -> Factors | None:
     """Solutions by LU of A, or None if A is nearly singular. The dual weights are zero, because A theta = b."""
     lu, pivots, info = linalg.lapack.dgetrf(A)
-    if info != 0 or linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] < MIN_FACTOR_RECIPROCAL_CONDITION:
+    if info != 0 or not linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] >= MIN_FACTOR_RECIPROCAL_CONDITION:
         return None
     return (
         lambda residual, theta: linalg.lu_solve((lu, pivots), residual, check_finite=False),
@@ -192,9 +188,9 @@ def _normal_equations(problem: Problem) -> Factors | None:
 def _cholesky(S: Array) -> Array | None:
     """The lower Cholesky factor of S, or None if S is nearly singular."""
     factor, info = linalg.lapack.dpotrf(S, lower=True, clean=True)
-    if (
-        info != 0
-        or linalg.lapack.dpocon(factor, np.abs(S).sum(axis=0).max(), uplo="L")[0] < MIN_FACTOR_RECIPROCAL_CONDITION
-    ):
+    if info != 0:
+        return None
+    condition = linalg.lapack.dpocon(factor, np.abs(S).sum(axis=0).max(), uplo="L")[0]
+    if not condition >= MIN_FACTOR_RECIPROCAL_CONDITION:  # or NaN, where S is not finite
         return None
     return np.asarray(factor)

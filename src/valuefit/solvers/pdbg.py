@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.problem.problem import Moments, Problem
 from valuefit.problem.theory import Theory
 from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
-from valuefit.solvers.solver import Info, State, Steps, inverse
+from valuefit.solvers.solver import Info, State, Steps, check_choice, inverse
 from valuefit.typing import Array
 
 UNIT_STEPS = 0.25, 1.0  # halve the error in each pass where the preconditioner is exact
@@ -36,6 +36,11 @@ class PDBG(Steps):
 
     precompute: bool = False
     fastest: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self, "precompute", False, True)
+        check_choice(self, "fastest", False, True)
 
     def auto_steps(self, problem: Problem) -> tuple[float, float]:
         # lambda_max(C) <= mean |psi|^2, and A'C^+A <= mean z z' with z the trace of v run backwards.

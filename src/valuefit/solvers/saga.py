@@ -13,7 +13,7 @@ from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
-from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
+from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_count
 from valuefit.typing import Array, Gradient
 
 SAGA_STEPS_PER_EPOCH = 3.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
@@ -44,8 +44,8 @@ class SAGA(Steps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_inner(self.inner)
-        check_block(self.block)
+        check_count(self, "inner")
+        check_count(self, "block", " (rows drawn one by one)")
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         plan = theory.saga()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from valuefit.data.validation import number, shown, whole_number
 from valuefit.problem.preconditioner import Preconditioner
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
@@ -38,6 +40,7 @@ class Info(NamedTuple):
     moments: bool = False  # whether A and C were formed, and counted in `passes`
     preconditioner: Preconditioner | None = None  # of C, if one was computed and counted in `passes`
     note: str = ""  # for the message of the result
+    provisional: bool = False  # whether `verify` must confirm `gap` before "converged"
 
 
 class Estimate(NamedTuple):
@@ -74,6 +77,10 @@ class Solver(ABC):
     @abstractmethod
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """The state after one epoch."""
+
+    def verify(self, problem: Problem, state: State) -> tuple[State, Info]:
+        """The state with a gap that is not provisional; only for methods that report provisional ones."""
+        raise NotImplementedError
 
     def cost(self, problem: Problem, gap: float) -> Estimate | None:
         """The estimate by which `solver="auto"` chooses; None for methods that it does not consider."""
@@ -112,12 +119,9 @@ class Steps(Solver):
     steps: Literal["auto", "theorem"] = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("step_theta", "step_w"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} is {value}; a step size must be a positive number.")
-        if self.steps not in ("auto", "theorem"):
-            raise ValueError(f'steps is {self.steps!r}; it must be "auto" or "theorem".')
+        check_step(self, "step_theta")
+        check_step(self, "step_w")
+        check_choice(self, "steps", "auto", "theorem")
 
     @property
     def guarded(self) -> bool:
@@ -176,8 +180,7 @@ class FixedPoint(Solver):
     step: float | None = None
 
     def __post_init__(self) -> None:
-        if self.step is not None and not (math.isfinite(self.step) and self.step > 0):
-            raise ValueError(f"step is {self.step}; a step size must be a positive number.")
+        check_step(self, "step")
 
     @property
     def guarded(self) -> bool:
@@ -189,19 +192,38 @@ class FixedPoint(Solver):
         return inverse(2 * math.sqrt(float((problem.u_squared * problem.v_squared).max()))), 0.0
 
 
-def check_inner(inner: int | None) -> None:
-    """Refuse a number of updates in an epoch that is not a positive whole number."""
-    if inner is not None and (inner < 1 or inner != int(inner)):
-        raise ValueError(f"inner is {inner}; it must be at least 1, and a whole number.")
+def check_number(solver: Solver, name: str, requirement: str, accepts: Callable[[float], bool]) -> None:
+    """Store a numeric setting as a float; raise ValueError if it is not a number that `accepts` accepts."""
+    if not _is_default_none(solver, name):
+        object.__setattr__(solver, name, number(name, getattr(solver, name), requirement, accepts))
 
 
-def check_block(block: int) -> None:
-    """Refuse a number of adjacent rows per draw that is not a positive whole number."""
-    if block < 1 or block != int(block):
-        raise ValueError(f"block is {block}; it must be at least 1 (rows drawn one by one), and a whole number.")
+def check_step(solver: Solver, name: str) -> None:
+    """Store a step size; raise ValueError if it is not a positive number."""
+    check_number(solver, name, "a step size must be a positive number", lambda x: 0 < x < math.inf)
 
 
-def check_decay(decay: float) -> None:
-    """Refuse a number of passes after which a step has halved that is not positive."""
-    if not decay > 0:
-        raise ValueError(f"decay is {decay}; it is a number of passes, more than 0 (math.inf for constant steps).")
+def check_decay(solver: Solver) -> None:
+    """Store the number of passes after which a step has halved; raise ValueError if it is not positive."""
+    check_number(
+        solver, "decay", "it is a number of passes, more than 0 (math.inf for constant steps)", lambda x: x > 0
+    )
+
+
+def check_count(solver: Solver, name: str, meaning: str = "") -> None:
+    """Store a count as an int; raise ValueError if it is not a whole number of at least 1."""
+    if not _is_default_none(solver, name):
+        requirement = f"it must be at least 1{meaning}, and a whole number"
+        object.__setattr__(solver, name, whole_number(name, getattr(solver, name), requirement, low=1))
+
+
+def check_choice(solver: Solver, name: str, first: Any, second: Any) -> None:
+    """Raise ValueError if a setting is not one of two values."""
+    value = getattr(solver, name)
+    if not any(type(value) is type(one) and value == one for one in (first, second)):
+        quoted = [f'"{one}"' if isinstance(one, str) else str(one) for one in (first, second)]
+        raise ValueError(f"{name} is {shown(value)}; it must be {quoted[0]} or {quoted[1]}.")
+
+
+def _is_default_none(solver: Solver, name: str) -> bool:
+    return getattr(solver, name) is None and type(solver).__dataclass_fields__[name].default is None

@@ -13,7 +13,7 @@ from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
-from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_block, check_inner
+from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_choice, check_count
 from valuefit.typing import Array
 
 SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
@@ -46,10 +46,9 @@ class SVRG(Steps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_inner(self.inner)
-        check_block(self.block)
-        if self.rate not in ("4/5", "3/4"):
-            raise ValueError(f'rate is {self.rate!r}; it must be "4/5" or "3/4".')
+        check_count(self, "inner")
+        check_count(self, "block", " (rows drawn one by one)")
+        check_choice(self, "rate", "4/5", "3/4")
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
         plan = theory.svrg(self.rate)

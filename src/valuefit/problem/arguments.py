@@ -1,0 +1,73 @@
+"""Checks of the arguments of a problem; errors name the argument and the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from valuefit.data.validation import array_of, number, numbers
+from valuefit.rows.storage import Rows
+from valuefit.typing import Array
+
+MAX_RATIO = 1e50  # the largest ratio, also as a product along a trace, must lie between the inverse of this and this
+
+
+def fraction(name: str, value: Any) -> float:
+    """A number between 0 and 1."""
+    return number(name, value, "it must lie between 0 and 1", lambda x: 0 <= x <= 1)
+
+
+def discounts(values: Any, n: int) -> Array:
+    """The discount of each step, from one number or one per step."""
+    if isinstance(values, str) or np.ndim(values) == 0:
+        return np.full(n, fraction("discount", values))
+    array = numbers("discount", values, length=n)
+    outside = (array < 0) | (array > 1)
+    if outside.any():
+        step = int(np.flatnonzero(outside)[0])
+        raise ValueError(f"discount is {array[step]} at step {step}; it must lie between 0 and 1.")
+    return array
+
+
+def rows_of(matrix: Any, name: str) -> Rows:
+    """Feature rows that a user or a transformer gave."""
+    return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
+
+
+def check_indices(name: str, index: Array, lowest: int, rows: int) -> None:
+    """Refuse row indices below `lowest` or beyond the last row."""
+    outside = (index < lowest) | (index >= rows)
+    if outside.any():
+        where = int(np.flatnonzero(outside)[0])
+        raise ValueError(
+            f"{name}[{where}] is {index[where]}, but there are {rows} rows: indices run from {lowest} to {rows - 1}."
+        )
+
+
+def check_ratios(ratio: Array) -> None:
+    """Refuse negative ratios."""
+    if (ratio < 0).any():
+        where = int(np.flatnonzero(ratio < 0)[0])
+        raise ValueError(f"ratio is {ratio[where]} at step {where}. Importance ratios cannot be negative.")
+
+
+def check_ratio_products(ratio: Array, factor: Array) -> None:
+    """Refuse ratios whose products with features would leave the range of float64.
+
+    factor: what bounds |u_t| / max |psi| at each step, the sum of products of ratios along the trace.
+    """
+    inside = factor <= MAX_RATIO  # False for NaN too
+    if not inside.all():
+        step = int(np.argmin(inside))
+        what = f"The products of ratios along the trace exceed {MAX_RATIO:.0e}"
+        if ratio[step] > MAX_RATIO:
+            what = f"ratio is {ratio[step]:.2g}"
+        raise ValueError(
+            f"{what} at step {step}: products leave the range of float64. Check the probabilities, or lower the trace."
+        )
+    if 0 < factor.max() < 1 / MAX_RATIO:
+        raise ValueError(
+            f"The largest ratio is {ratio.max():.2g}, so products leave the range of float64. Check the probabilities."
+        )
