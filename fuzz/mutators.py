@@ -248,20 +248,11 @@ def mutate_array(rng: Rng, array: Any) -> Any:
         if kind == 3 and array.dtype.kind in "iuf":
             return array * pick(rng, [0, -1, 3, 1e-30, 1e30, 1e-55, 1e120])
     if kind == 4:
-        return pick(
-            rng,
-            [
-                array[:-1],
-                array[:0],
-                array[:1],
-                array[::-1],
-                array[..., None],
-                array.sum(),
-                array[None],
-            ],
-        )
+        first = array.flat[0] if array.size else np.float64(0)
+        rows = array if array.ndim else array[None]
+        return pick(rng, [rows[:-1], rows[:0], rows[:1], rows[::-1], rows[..., None], rows[None], np.asarray(first)])
     if kind == 5:
-        return array.astype(array.dtype.newbyteorder(">")) if array.dtype.kind in "iuf" else array[::-1]
+        return array.astype(array.dtype.newbyteorder(">")) if array.dtype.kind in "iuf" else array
     if kind == 6:
         return np.asfortranarray(np.repeat(array, 2, axis=0)) if array.ndim else array
     if kind == 7 and array.ndim:

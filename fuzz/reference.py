@@ -151,6 +151,9 @@ def _scalar(value: Any) -> Any:
 
 def _vectors(columns: Columns, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
     rows = []
+    for name in names:
+        if len({isinstance(value, list | tuple) for value in columns[name] if value is not None}) > 1:
+            raise Unknown  # numbers next to lists
     for parts in zip(*(columns[name] for name in names), strict=True):
         row: list[Any] = []
         for part in parts:
@@ -159,6 +162,11 @@ def _vectors(columns: Columns, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
             raise Unknown
         rows.append(tuple(_scalar(value) for value in row))
     return rows
+
+
+def _nesting(columns: Columns, names: tuple[str, ...]) -> bool | None:
+    """Whether the first known entry is a list; None if all are missing."""
+    return next((isinstance(value, list | tuple) for value in columns[names[0]] if value is not None), None)
 
 
 def _is_number(value: Any) -> bool:

@@ -234,7 +234,7 @@ def policy_case(rng: Rng, folder: Path) -> str | None:
             lambda x: None,
                   lambda x: "x", lambda x: np.full((len(x), 3), np.nan), lambda x: POLICY[x][:1],
                   lambda x: mutate_array(rng, POLICY[x]),
-                  "json:loads", "nothing:here", "os:environ", ":", "a:b:c", pick(rng, TEXTS), number(rng),
+                  "nothing:here", "os:environ", ":", "a:b:c", pick(rng, TEXTS), number(rng),
                   None]  # fmt: skip
         given = pick(rng, others)
     values = pick(rng, ["state", "state-action"])
