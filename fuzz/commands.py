@@ -8,10 +8,12 @@ import math
 import os
 import shutil
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tomli_w
@@ -272,16 +274,25 @@ class Inline:
 def stored_runs() -> dict[str, bytes]:
     """The run files of a complete run of EXPERIMENT, by name."""
     Path("experiment.toml").write_text(EXPERIMENT)
-    experiment.run_experiment(experiment.load_experiment("experiment.toml"), Path("runs-of-fuzz"))
+    with in_this_process():
+        experiment.run_experiment(reproduce.load_experiment("experiment.toml"), Path("runs-of-fuzz"))
     found = {path.name: path.read_bytes() for path in Path("runs-of-fuzz", "runs").iterdir()}
     shutil.rmtree("runs-of-fuzz")
     return found
 
 
+@contextlib.contextmanager
+def in_this_process() -> Iterator[None]:
+    """Run experiments without a pool of processes and without figures, which take a second each."""
+    with (
+        mock.patch.object(experiment, "ProcessPoolExecutor", Inline),
+        mock.patch.object(reproduce, "draw", return_value=[]),
+    ):
+        yield
+
+
 def prepare_reproduce() -> None:
     compile_solvers()
-    experiment.ProcessPoolExecutor = Inline
-    reproduce.draw = lambda *arguments: []  # a figure takes a second
     stored_runs()
 
 
@@ -306,7 +317,8 @@ def reproduce_case(rng: Rng, folder: Path) -> str | None:
         text = _toml_text(table).encode("utf-8", "replace")
     path.write_bytes(text)
     words = ["reproduce", str(path), "--out", str(out), "--jobs", "1", *(["--quick"] if chance(rng, 0.2) else [])]
-    done = run_command(words)
+    with in_this_process():
+        done = run_command(words)
     expect("Written" in done.stdout, "nothing was written")
     return None
 
