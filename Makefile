@@ -6,13 +6,14 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format bench docs clean
+.PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format fuzz bench docs clean
 help:
 	@echo "make demo       set up and evaluate a policy from the built-in log; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
 	@echo "make test-slow  run all tests"
 	@echo "make test-cpus  run the numerical tests as four other processors would compute them"
 	@echo "make lint       ruff and mypy"
+	@echo "make fuzz       try mutated files and odd arguments on every reader and API entry, within 20 minutes"
 	@echo "make bench      measure every number that the docs state"
 	@echo "make docs       set up and build the documentation into docs/_build/html"
 
@@ -59,6 +60,11 @@ lint: $(call STAMP,dev)
 format: $(call STAMP,dev)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# SEED=7 tries other cases.
+SEED ?= 0
+fuzz: $(call STAMP,dev)
+	$(BIN)/python -m fuzz --seed $(SEED)
 
 bench: $(call STAMP,dev)
 	OPENBLAS_NUM_THREADS=2 NUMBA_NUM_THREADS=2 $(BIN)/python -m benchmarks.engine

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import scipy.signal as signal
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import number
+from valuefit.datasets import arguments
 from valuefit.typing import Array
 
 
 def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int = 0) -> Transitions:
     """One truncated episode of x' = memory x + noise with unit variance; reward: first coordinate of x plus noise."""
-    rng = np.random.default_rng(seed)
+    rng = arguments.generator(seed)
+    steps, dimensions = arguments.count("steps", steps), arguments.count("dimensions", dimensions)
+    memory = number("memory", memory, "it must lie strictly between -1 and 1", lambda x: -1 < x < 1)
+    arguments.require_room(4 * steps * dimensions, f"A log of {steps} steps in {dimensions} dimensions")
     noise = np.sqrt(1 - memory**2) * rng.standard_normal((steps + 1, dimensions))
     x = signal.lfilter([1.0], [1.0, -memory], noise, axis=0)
     return Transitions.from_arrays(
@@ -31,7 +37,10 @@ def fourier_features(
 
     A smaller `spread` gives smoother and worse conditioned features.
     """
-    rng = np.random.default_rng(seed)
+    rng = arguments.generator(seed)
+    count, dimensions = arguments.count("count", count), arguments.count("dimensions", dimensions)
+    spread = number("spread", spread, "it must be a finite number", math.isfinite)
+    arguments.require_room(count * dimensions, f"{count} features of {dimensions} dimensions")
     W = spread * rng.standard_normal((dimensions, count - 1))
     shift = rng.uniform(0, 2 * np.pi, count - 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.datasets import arguments
 from valuefit.typing import Array
 
 # With discount 1 the value of state s is -2 s, which these weights give exactly.
@@ -13,7 +14,8 @@ EXACT_WEIGHTS = np.array([-24.0, -16.0, -8.0, 0.0])
 
 def boyan_log(episodes: int = 100, *, seed: int = 0) -> Transitions:
     """Episodes from state 12 to 0: down by 1 or 2 with equal probability, reward -3; from 1 to 0, reward -2."""
-    rng = np.random.default_rng(seed)
+    rng, episodes = arguments.generator(seed), arguments.count("episodes", episodes)
+    arguments.require_room(100 * episodes, f"A log of {episodes} episodes")  # of about 8 steps
     state, reward, episode, end = [], [], [], []
     for number in range(episodes):
         s = 12

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
+from valuefit.datasets import arguments
 from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
@@ -29,7 +31,8 @@ class RandomMDP:
 
     def log(self, steps: int = 20_000, *, seed: int = 0) -> Transitions:
         """One truncated episode of the behaviour policy; observations are state numbers."""
-        rng = np.random.default_rng(seed)
+        rng, steps = arguments.generator(seed), arguments.count("steps", steps)
+        arguments.require_room(10 * steps, f"A log of {steps} steps")
         uniform = rng.random((steps, 2))
         first = int(np.searchsorted(np.cumsum(self.start), rng.random()))
         state, action = simulate(np.cumsum(self.behaviour, axis=1), np.cumsum(self.transition, axis=2), first, uniform)
@@ -78,7 +81,10 @@ def random_mdp(
     states: int = 400, actions: int = 10, features: int = 200, *, off_policy: bool = False, seed: int = 0
 ) -> RandomMDP:
     """Draw a Random MDP: probabilities proportional to U[0, 1] + 1e-5, features from U[0, 1] and a constant."""
-    rng = np.random.default_rng(seed)
+    rng = arguments.generator(seed)
+    states, actions = arguments.count("states", states), arguments.count("actions", actions)
+    features = whole_number("features", features, "it must be a whole number, 0 or more", low=0)
+    arguments.require_room(2 * states * (states * actions + features), f"An MDP of {states} states")
 
     def distribution(*shape: int) -> Array:
         weights = rng.random(shape) + 1e-5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.datasets import arguments
 from valuefit.typing import Array
 
 
@@ -15,7 +16,10 @@ def random_walk_log(
 
     behaviour, target: probability of a step to the right under the behaviour and the target policy.
     """
-    rng = np.random.default_rng(seed)
+    rng = arguments.generator(seed)
+    episodes, states = arguments.count("episodes", episodes), arguments.count("states", states)
+    behaviour, target = arguments.probability("behaviour", behaviour), arguments.probability("target", target)
+    arguments.require_room(10 * episodes * _expected_steps(states, behaviour), f"A log of {episodes} episodes")
     state, action, reward, episode, end = [], [], [], [], []
     for number in range(episodes):
         s = states // 2
@@ -39,8 +43,17 @@ def random_walk_log(
     )
 
 
+def _expected_steps(states: int, behaviour: float) -> int:
+    """About the mean length of a walk from the middle."""
+    drift = abs(2 * behaviour - 1)
+    return states * states // 4 + 1 if drift * states <= 2 else int(states / (2 * drift)) + 1
+
+
 def random_walk_value(*, states: int = 5, target: float = 0.7, discount: float = 1.0) -> Array:
     """The exact value of every state under the target policy."""
+    states, target = arguments.count("states", states), arguments.probability("target", target)
+    discount = arguments.probability("discount", discount)
+    arguments.require_room(4 * states**2, f"The transitions between {states} states")
     P = np.diag(np.full(states - 1, target), 1) + np.diag(np.full(states - 1, 1 - target), -1)
     reward = np.zeros(states)
     reward[-1] = target

@@ -1,0 +1,212 @@
+"""Logs in memory and in Parquet files, and what all formats share: a comparison with a plain read and exact LSTD."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
+
+import valuefit as vf
+from fuzz.mutators import Rng, chance, mutate_array, mutate_bytes, pick, scalar
+from fuzz.outcome import RIGHT, Refusal, ask, expect
+from fuzz.reference import Columns, Log, Unknown, check_solution, compare_log, feature_rows, read_log
+from fuzz.runner import Target
+from fuzz.tables import base_table, mutate_table
+
+LIMIT = 256 << 20  # bytes, the `limit` of `load`: the mutated files hold a few kilobytes
+MAX_FEATURES = 8  # of problems that are also solved in rational numbers
+EXACT_SOLVERS = ("auto", "lstd", "krylov", "recursive-lstd")
+
+
+def check_load(rng: Rng, source: Any, plain: Callable[[], Columns], *, damaged: bool = False) -> str | None:
+    """Load a log; compare its steps, and sometimes a solve, with those that the plain read of the source means.
+
+    damaged: whether its bytes were changed; then it may be refused, though the library reads it.
+    """
+    try:
+        log = ask(vf.load, source, limit=LIMIT)
+    except Refusal as refusal:
+        expect(damaged or _expected(plain) is None, f"refused a valid log: {str(refusal)[:300]}")
+        raise
+    expected = _expected(plain)
+    if expected is None:
+        return None
+    compare_log(log, expected)
+    if chance(rng, 0.3):
+        check_evaluate(rng, log, expected)
+    return RIGHT
+
+
+def _expected(plain: Callable[[], Columns]) -> Log | None:
+    """The steps of a plain read; None where the library cannot read it either, or the reference does not decide."""
+    try:
+        columns = plain()
+    except Exception:
+        return None
+    try:
+        return read_log(columns)
+    except Unknown:
+        return None
+
+
+def check_evaluate(rng: Rng, log: vf.Transitions, expected: Log) -> str | None:
+    """Evaluate a log and compare the weights with exact LSTD and the policy value with the weights."""
+    options = {"discount": pick(rng, [0.0, 0.5, 0.9, 0.99]), "trace": pick(rng, [0.0, 0.0, 0.7, 1.0])}
+    options["ridge"] = pick(rng, [0.0, 0.0, 0.01])
+    features, tol = "one-hot" if expected.labels else "identity", 1e-6
+    try:
+        done = ask(lambda: vf.evaluate(log, features=features, solver=pick(rng, EXACT_SOLVERS), tol=tol, **options))
+    except Refusal:
+        return None
+    theta = done.result.theta.tolist()
+    estimate = done.policy_value.estimate
+    expect(np.isfinite(estimate), f"the policy value is {estimate}")
+    try:
+        rows, _, used = feature_rows(expected, len(theta))
+        if len(used) > MAX_FEATURES:
+            return None
+        starts = [rows[t] for t, s in enumerate(expected.steps) if t == 0 or expected.steps[t - 1].episode != s.episode]
+        terms = [theta[j] * float(x) / len(starts) for row in starts for j, x in zip(used, row, strict=True)]
+        error = abs(sum(terms) - estimate)
+        expect(error <= 1e-9 * sum(map(abs, terms)), f"the policy value is {estimate}, the weights give {sum(terms)}")
+        check_solution(expected, done.result, tol, **options)
+    except Unknown:
+        return None
+    return RIGHT if done.result.status == "converged" else None
+
+
+# ---- Arrow: Parquet files and tables in memory ---------------------------------------------------------
+
+ARROW_TYPES = [
+    pyarrow.int8(), pyarrow.uint8(), pyarrow.int16(), pyarrow.int32(), pyarrow.int64(), pyarrow.uint64(),
+    pyarrow.float16(),
+    pyarrow.float32(), pyarrow.float64(), pyarrow.bool_(), pyarrow.decimal128(20, 3), pyarrow.timestamp("us"),
+    pyarrow.string(),
+    pyarrow.dictionary(pyarrow.int8(), pyarrow.int64()), pyarrow.dictionary(pyarrow.int8(), pyarrow.string()),
+]  # fmt: skip
+LISTS = [pyarrow.list_, pyarrow.large_list, lambda kind: pyarrow.list_(kind, 2)]
+
+
+def arrow_table(rng: Rng, columns: Columns) -> Any:
+    """The table, with other Arrow types for a few columns that admit them."""
+    arrays = {}
+    for name, values in columns.items():
+        kind = pick(rng, ARROW_TYPES)
+        if any(isinstance(value, list) for value in values):
+            kind = pick(rng, LISTS)(kind)
+        texts = [None if value is None else str(value) for value in values]
+        for attempt, given in (
+            (kind if chance(rng, 0.15) else None, values),
+            (None, values),
+            (pyarrow.string(), texts),
+        ):
+            try:
+                arrays[name] = pyarrow.array(given, attempt)
+                break
+            except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
+                continue
+    length = min(map(len, arrays.values()), default=0)
+    return pyarrow.table({name: array[:length] for name, array in arrays.items()})
+
+
+def plain_arrow(table: Any) -> Columns:
+    if len(set(table.column_names)) < len(table.column_names):
+        raise Unknown
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def parquet_case(rng: Rng, folder: Path) -> str | None:
+    columns = base_table(rng)
+    mutate_table(rng, columns)
+    table = arrow_table(rng, columns)
+    stream = io.BytesIO()
+    options = {"row_group_size": int(rng.integers(1, 30)), "compression": pick(rng, ["none", "snappy", "zstd", "gzip"])}
+    try:
+        pyarrow.parquet.write_table(table, stream, use_dictionary=chance(rng, 0.5), **options)
+    except (pyarrow.ArrowException, OSError):
+        pyarrow.parquet.write_table(pyarrow.table(base_table(rng)), stream)
+    data = stream.getvalue()
+    damaged = chance(rng, 0.5)
+    if damaged:
+        footer = int.from_bytes(data[-8:-4], "little")
+        at = len(data) - 8 - footer if chance(rng, 0.7) else 0  # the metadata are read first
+        data = data[:at] + mutate_bytes(rng, data[at:])
+    path = folder / "log.parquet"
+    path.write_bytes(data)
+    return check_load(
+        rng, path, lambda: plain_arrow(pyarrow.parquet.read_table(path, use_threads=False)), damaged=damaged
+    )
+
+
+def table_case(rng: Rng, folder: Path) -> str | None:
+    """Sources in memory: dicts of lists, of arrays and of masked arrays, pandas frames, Arrow tables."""
+    columns = base_table(rng)
+    mutate_table(rng, columns)
+    kind = int(rng.integers(5))
+    options: dict[str, Any] = {}
+    if chance(rng, 0.05):
+        options["limit"] = pick(rng, [scalar(rng), 0, 100, -1])
+    if chance(rng, 0.1):
+        wrong = [{"reward": "r"}, {"obs": ["obs_0"]}, {"obs": []}, {"x": "y"}, "reward", 3, {"done": None},
+            {"reward": None},
+                 {"obs": 3}, {"episode": "step"}, {3: 4}, {"obs": "obs_"}, {"obs": [None]},
+                 {"reward": ["reward"]}]  # fmt: skip
+        options["columns"] = pick(rng, wrong)
+    if kind == 0:  # NumPy has no missing entries in lists
+        complete = "None" not in repr(columns)
+        return _check_source(rng, columns, columns if complete else None, options)
+    if kind == 1:
+        arrays = {name: _array(rng, values) for name, values in columns.items()}
+        return _check_source(rng, arrays, {name: values.tolist() for name, values in arrays.items()}, options)
+    if kind == 2:
+        table = arrow_table(rng, columns)
+        return _check_source(rng, table, None if table is None else plain_arrow(table), options)
+    try:
+        frame = pandas.DataFrame({name: pandas.Series(values) for name, values in columns.items()})
+        frame = frame.convert_dtypes() if kind == 3 else frame
+    except (ValueError, TypeError, OverflowError, NotImplementedError):
+        return None
+    plain = {name: [None if _is_missing(v) else v for v in frame[name].tolist()] for name in frame.columns}
+    return _check_source(rng, frame, plain, options)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value is pandas.NA or value is pandas.NaT or (isinstance(value, float) and value != value)
+
+
+def _check_source(rng: Rng, source: Any, plain: Any, options: dict[str, Any]) -> str | None:
+    if options or plain is None:
+        ask(lambda: vf.load(source, **options))
+        return None
+    return check_load(rng, source, lambda: plain)
+
+
+def _array(rng: Rng, values: list[Any]) -> Any:
+    """A masked array where values are missing, else an array of some dtype."""
+    missing = [value is None for value in values]
+    if any(missing) or chance(rng, 0.1):
+        known = [value for value in values if value is not None]
+        fill = known[0] if known and isinstance(known[0], int | float) else 1e6
+        filled = [fill if value is None else value for value in values]
+        mask = missing if any(missing) else rng.random(len(values)) < 0.1
+        try:
+            return np.ma.masked_array(filled, mask=mask)
+        except (ValueError, TypeError, OverflowError):
+            return np.array(values, object)
+    try:
+        array = np.array(values)
+    except (ValueError, OverflowError):
+        array = np.array(values, object)
+    return mutate_array(rng, array) if chance(rng, 0.1) else array
+
+
+TARGETS = [
+    Target("parquet", parquet_case, cases=1000),
+    Target("load", table_case),
+]
