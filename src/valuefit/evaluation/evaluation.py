@@ -29,10 +29,11 @@ from valuefit.evaluation.policy_value import (
     value_at_starts,
     value_rows,
 )
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.sandwich import LinearFunction, Sandwich
 from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
+from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, uncertainty
 from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver
@@ -93,16 +94,22 @@ class Evaluation:
         """Name, estimate, standard error, solver error and interval of each weight; None for more than 20 weights."""
         if self.problem.d > MAX_LISTED_WEIGHTS:
             return None
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
-        for column, estimate in enumerate(self.result.theta.tolist()):
-            error = sandwich.error(np.eye(self.problem.d)[column])
+        for column, (estimate, error) in enumerate(
+            zip(self.result.theta.tolist(), self._uncertainty.errors(functions), strict=True)
+        ):
             interval = error.interval(estimate, INTERVAL_LEVEL)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
                 "interval": None if interval is None else list(interval), "solver_error": error.solver_error,
             })  # fmt: skip
         return listed
+
+    @cached_property
+    def _uncertainty(self) -> Uncertainty:
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        return Uncertainty(sandwich, "cr1" if self.policy_value.method == "cr1" else "cr3")
 
     def to_dict(self) -> dict[str, Any]:
         """The evaluation as plain data for JSON; numbers that are unknown or not finite are None."""
@@ -222,6 +229,7 @@ def evaluate(
     seed: int = 0,
     starts: Any = None,
     columns: Any = None,
+    interval: Kind = "cr3",
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with a 95% interval.
@@ -239,6 +247,8 @@ def evaluate(
     errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
+    if interval not in KINDS:
+        raise ValueError(f'interval is {interval!r}; it must be "cr3" (jackknife by episode) or "cr1" (sandwich).')
     if values not in VALUES:
         raise ValueError(f'values is {values!r}; it must be "state" or "state-action".')
     notes = [*log.notes]
@@ -257,9 +267,10 @@ def evaluate(
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
-    value, error = value_at_starts(log, sandwich, start_rows, values)
-    notes.append(_starts_note(value, starts, sandwich))
-    warnings = diagnostics(log, problem, result, sandwich, error, discount=float(discount))
+    errors = uncertainty(sandwich, start_rows, kind=interval)
+    value, error = value_at_starts(log, errors, start_rows, values)
+    notes.append(_starts_note(value, starts, errors))
+    warnings = diagnostics(log, problem, result, errors.sandwich, error, discount=float(discount))
     if values == "state-action":
         warnings += unseen_diagnostics(unseen_share(log, fitted, policy=target))
     return Evaluation(
@@ -307,15 +318,17 @@ def _policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
     return "On-policy: this is the value of the policy that generated the log."
 
 
-def _starts_note(value: PolicyValue, starts: Any, sandwich: Sandwich) -> str:
+def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     """Which starts the value is averaged over, and how its standard error is computed."""
     over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} given starts"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
-    parts = "blocks of steps" if sandwich.blocks else "episodes"
+    clusters = errors.sandwich.clusters
+    parts = "episodes" if clusters == len(np.unique(errors.sandwich.episode)) else "blocks of steps"
+    method = "the jackknife (CR3)" if value.method == "cr3" else "the sandwich estimate (CR1)"
     return (
-        f"The policy value is the mean over {over}; its standard error is the sandwich estimate over "
-        f"{sandwich.clusters} {parts}, with the factor {sandwich.clusters}/{sandwich.clusters - 1} and Student's t."
+        f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
+        f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
     )
 
 
