@@ -104,6 +104,19 @@ def test_episodes_of_unequal_length_are_covered():
     assert coverage(lengths, 300, "old") < 0.90
 
 
+def test_a_dominating_episode_is_cut_into_blocks():
+    rng = np.random.default_rng(0)
+    episode = np.repeat(np.arange(31), [3000] + [3] * 30)
+    n = len(episode)
+    problem = vf.Problem.from_rows(
+        np.ones((n + 1, 1)), np.arange(n), np.arange(1, n + 1), rng.normal(size=n), 0.5, None, episode
+    )
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
+    function = LinearFunction(np.ones(1))
+    assert sandwich.error(function).effective_clusters < 1.2
+    assert uncertainty(sandwich, function).error(function).effective_clusters > 40
+
+
 def test_one_long_stream_is_cut_by_the_autocorrelation_of_its_values():
     rng = np.random.default_rng(0)
     x = np.zeros(2001)

@@ -96,20 +96,16 @@ class Evaluation:
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
-        for column, (estimate, error) in enumerate(
-            zip(self.result.theta.tolist(), self._uncertainty.errors(functions), strict=True)
-        ):
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        errors = uncertainty(sandwich, functions[0], "cr1" if self.policy_value.method == "cr1" else "cr3")
+        for column, error in enumerate(errors.errors(functions)):
+            estimate = float(self.result.theta[column])
             interval = error.interval(estimate, INTERVAL_LEVEL)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
                 "interval": None if interval is None else list(interval), "solver_error": error.solver_error,
             })  # fmt: skip
         return listed
-
-    @cached_property
-    def _uncertainty(self) -> Uncertainty:
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
-        return Uncertainty(sandwich, "cr1" if self.policy_value.method == "cr1" else "cr3")
 
     def to_dict(self) -> dict[str, Any]:
         """The evaluation as plain data for JSON; numbers that are unknown or not finite are None."""
@@ -242,9 +238,10 @@ def evaluate(
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
-    the features cannot express; episodes are the clusters of its sandwich covariance. With tol="statistical" the solver
-    runs until the solver errors of the policy value and of the listed weights are at most a tenth of their standard
-    errors, or the gap is 1e-6.
+    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
+    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). With
+    tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
+    a tenth of their standard errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
     if interval not in KINDS:

@@ -132,11 +132,11 @@ def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3"
 def autocorrelation_time(sandwich: Sandwich) -> float:
     """(1 + r) / (1 - r), r being the correlation of the values of consecutive steps: steps that count as one."""
     problem = sandwich.problem
-    values = problem.phi.dot(sandwich.theta)[problem.now]
-    values = values - values.mean()
+    every = problem.phi.dot(sandwich.theta)[problem.now]
+    values = every - every.mean()
     follows = sandwich.episode[1:] == sandwich.episode[:-1]
     square = float(values @ values)
-    if square == 0 or not follows.any():
+    if square <= 1e-24 * float(every @ every) or not follows.any():  # constant, up to rounding
         return 1.0
     pairs = float((values[1:] * values[:-1])[follows].mean())
     r = float(np.clip(pairs / (square / len(values)), 0.0, 0.9999))
