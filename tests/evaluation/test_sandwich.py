@@ -329,7 +329,7 @@ class OneEquation(Sandwich):
     """A deliberate error: the residual of the first saddle equation is ignored."""
 
     @property
-    def _saddle_residual(self):
+    def saddle_residual(self):
         above, below = self.problem.B(self.theta, self.w)
         return np.zeros_like(above), below
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sparse
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions
@@ -29,11 +31,11 @@ from valuefit.evaluation.policy_value import (
     value_at_starts,
     value_rows,
 )
-from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
 from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
-from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, uncertainty
+from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver
@@ -41,6 +43,7 @@ from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
 STORED_SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -80,6 +83,39 @@ class Evaluation:
         """Values (m,) of observations (m, ...); with state-action values optionally of the given actions (m,)."""
         return np.asarray(self._rows(observations, actions) @ self.result.theta).ravel()
 
+    def value_interval(
+        self, observations: Any, actions: Any = None, level: float = 0.95, simultaneous: bool = False
+    ) -> Array:
+        """Intervals (m, 2) of `value`, each at this level, or all of them at once if `simultaneous`.
+
+        They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}; it must be between 0 and 1, for example 0.95.")
+        rows = self._rows(observations, actions)
+        rows = np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
+        errors = self._uncertainty
+        if errors.sandwich.clusters < 2 or errors.sandwich.method is AdjointMethod.ITERATIVE:
+            raise ValueError(
+                "There are no intervals of values here: they need two episodes or 25 steps, and features few enough "
+                "for a direct solution. Use fewer features, or a log of more episodes."
+            )
+        band = row_intervals(errors, rows, level=level, simultaneous=simultaneous)
+        if simultaneous and band.effective_clusters < MIN_SIMULTANEOUS_CLUSTERS:
+            warnings.warn(
+                f"The episodes count as only {band.effective_clusters:.0f} equal ones at some observations: "
+                f"with fewer than {MIN_SIMULTANEOUS_CLUSTERS} the simultaneous intervals may be too short.",
+                stacklevel=2,
+            )
+        return band.intervals
+
+    @cached_property
+    def _uncertainty(self) -> Uncertainty:
+        """With clusters for the mean value over the log."""
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
+        return uncertainty(sandwich, LinearFunction(mean), "cr1" if self.policy_value.method == "cr1" else "cr3")
+
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
 
@@ -96,9 +132,7 @@ class Evaluation:
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
-        errors = uncertainty(sandwich, functions[0], "cr1" if self.policy_value.method == "cr1" else "cr3")
-        for column, error in enumerate(errors.errors(functions)):
+        for column, error in enumerate(self._uncertainty.errors(functions)):
             estimate = float(self.result.theta[column])
             interval = error.interval(estimate, INTERVAL_LEVEL)
             listed.append({
@@ -167,7 +201,7 @@ class Evaluation:
             value = dict(facts["policy_value"])
             value["interval"] = None if value["interval"] is None else tuple(value["interval"])
             policy_value = PolicyValue(**value)
-            notes, warnings = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
+            notes, warned = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -183,7 +217,7 @@ class Evaluation:
             )
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, warnings=warnings, **settings,
+            notes=notes, warnings=warned, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -267,9 +301,9 @@ def evaluate(
     errors = uncertainty(sandwich, start_rows, kind=interval)
     value, error = value_at_starts(log, errors, start_rows, values)
     notes.append(_starts_note(value, starts, errors))
-    warnings = diagnostics(log, problem, result, errors.sandwich, error, discount=float(discount))
+    found = diagnostics(log, problem, result, errors.sandwich, error, discount=float(discount))
     if values == "state-action":
-        warnings += unseen_diagnostics(unseen_share(log, fitted, policy=target))
+        found += unseen_diagnostics(unseen_share(log, fitted, policy=target))
     return Evaluation(
         log=log,
         problem=problem,
@@ -283,7 +317,7 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        warnings=warnings,
+        warnings=found,
     )
 
 

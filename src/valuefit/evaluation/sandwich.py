@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
+import scipy.sparse as sparse
 import scipy.sparse.linalg as iterative
 from scipy.special import stdtrit
 
@@ -31,6 +32,7 @@ from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ER
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix is always formed and factorised
@@ -145,7 +147,7 @@ class Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
         other = copy.copy(self)
         other.theta = theta
-        other.__dict__.pop("_saddle_residual", None)
+        other.__dict__.pop("saddle_residual", None)
         if self.method is AdjointMethod.PSEUDO_INVERSE:
             other.__dict__["_exact"] = self._exact
             other.__dict__.pop("w", None)
@@ -216,10 +218,10 @@ class Sandwich:
         return (1.0 if self.method is AdjointMethod.ITERATIVE else 0.0), 0.5 + each * columns
 
     def _solver_error(self, adjoint: tuple[Array, Array]) -> float:
-        return abs(float(adjoint[0] @ self._saddle_residual[0] + adjoint[1] @ self._saddle_residual[1]))
+        return abs(float(adjoint[0] @ self.saddle_residual[0] + adjoint[1] @ self.saddle_residual[1]))
 
     @cached_property
-    def _saddle_residual(self) -> tuple[Array, Array]:
+    def saddle_residual(self) -> tuple[Array, Array]:
         """-mean m_t at (theta, w): (ridge theta - A'w, A theta - b + C w)."""
         problem, theta, w = self.problem, self.theta, self.w
         if self.method is AdjointMethod.ITERATIVE:
@@ -227,14 +229,68 @@ class Sandwich:
         A, b, C = problem.moments()
         return problem.ridge * theta - A.T @ w, A @ theta - b + C @ w
 
+    def respond(self, above: Array, below: Array) -> Array:
+        """Changes of theta, (d, m), where mean m_t changes by (above, below), (d, m) and (k, m): -J^-1 of them.
+
+        Not with the iterative method.
+        """
+        problem = self.problem
+        if self.method is AdjointMethod.LU:
+            return np.asarray(linalg.lu_solve(self._lu, np.vstack([above, below]), check_finite=False)[: problem.d])
+        whitened = problem.C_root @ (problem.C_root.T @ below)
+        return self._exact.inverse_hessian(above + problem.A.T @ whitened)
+
+    def determines(self, rows: Array) -> Array:
+        """Whether the data determine the product of theta with each of these rows, (m,)."""
+        if self.method is not AdjointMethod.PSEUDO_INVERSE or self.problem.ridge:
+            return np.ones(len(rows), bool)
+        outside = np.linalg.norm(self._exact.outside(rows.T), axis=0)
+        return np.asarray(outside <= DIRECT_RESIDUAL_TOL * np.linalg.norm(rows, axis=1))
+
+    def changes(self, weight: Array, error: Array) -> Array:
+        """First-order changes of theta, (clusters, d), by the sums of weight_t m_t / n with these TD errors, (n,)."""
+        problem, w = self.problem, self.w
+        weights = np.bincount(self.cluster, weight, self.clusters)
+        above = -problem.ridge * np.outer(self.theta, weights)
+        below = problem.backward(weight * error)
+        if w.any():
+            psi_w = problem.psi.dot(w)[problem.now]
+            u_w = weight * problem.forward(psi_w)
+            above += self._sums(problem.phi, problem.now, u_w)
+            above -= self._sums(problem.phi, problem.next, problem.discount * u_w)
+            below = below if problem.identity else below - weight * psi_w
+        total = self._sums(problem.psi, problem.now, below)
+        if problem.identity:
+            total -= np.outer(w, weights)
+        return self.respond(above / problem.n, total / problem.n).T
+
+    def sign_changes(self, draws: int, rng: np.random.Generator) -> Array:
+        """`changes` by steps with random signs, (draws, clusters, d).
+
+        The expected square of their product with any c is its `Influence.expected`.
+        """
+        delta = self.td_errors
+        error = delta if self.w.any() else np.full(len(delta), np.sqrt(np.mean(delta**2)))
+        return np.array([self.changes(rng.choice([-1.0, 1.0], len(error)), error) for _ in range(draws)])
+
+    @property
+    def td_errors(self) -> Array:
+        problem, value = self.problem, self.problem.phi.dot(self.theta)
+        return np.asarray(problem.reward - value[problem.now] + problem.discount * value[problem.next])
+
+    def _sums(self, rows: Rows, index: Array, weights: Array) -> Array:
+        """The sum of weighted rows over each cluster, (columns, clusters)."""
+        shape = (self.clusters, rows.shape[0])
+        sums = sparse.csr_array((weights, (self.cluster, index)), shape=shape) @ rows.matrix
+        return np.asarray(sums.toarray() if sparse.issparse(sums) else sums, dtype=np.float64).T
+
     def _influences(self, g_theta: Array, g_w: Array) -> tuple[list[Array], list[Array]]:
         """g'm_t / n of every step, (n,), for each column of g_theta (d, columns) and g_w (k, columns), and its square.
 
         Where w = 0 the square has the mean of the squared TD errors in place of each, which is less noisy.
         """
-        problem, w = self.problem, self.w
-        p, dual = problem.phi.dot(self.theta), w.any()
-        delta = problem.reward - p[problem.now] + problem.discount * p[problem.next]
+        problem, w, delta = self.problem, self.w, self.td_errors
+        dual = w.any()
         psi_g = problem.psi.matmul(g_w)
         if dual:
             phi_g, psi_w = problem.phi.matmul(g_theta), problem.psi.dot(w)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
+from scipy.special import ndtr, stdtrit
 
 from valuefit.evaluation.jackknife import Replicates, replicates
 from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
@@ -24,6 +25,9 @@ KINDS = ("cr3", "cr1")
 MIN_EFFECTIVE_CLUSTERS = 6  # with fewer effective episodes, long ones are cut into blocks
 MIN_STREAM_BLOCKS = 8  # of a log of one episode
 BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
+MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
+MULTIPLIER_DRAWS = 1000  # of random signs of the clusters, for simultaneous intervals
+CHUNK_ROWS = 1024  # numbers whose intervals are computed at a time
 MAX_SHARE_OF_ONE = 0.5  # of the variance; above it the value rests on one episode
 
 
@@ -45,6 +49,15 @@ class Uncertainty:
         """The weights without each cluster."""
         sandwich = self.sandwich
         return replicates(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, sandwich.clusters)
+
+    @property
+    def changes(self) -> Array:
+        """(clusters, d): the norm of the products with c is the standard error of c'theta, for fixed c."""
+        sandwich, count = self.sandwich, self.sandwich.clusters
+        if self.kind == "cr3":
+            return np.asarray(np.sqrt((count - 1) / count) * -self.replicates.theta)
+        first_order = sandwich.changes(np.ones(len(sandwich.cluster)), sandwich.td_errors)
+        return np.asarray(np.sqrt(count / (count - 1)) * first_order)
 
     def error(self, function: LinearFunction) -> ErrorEstimate:
         """The errors of one number."""
@@ -100,6 +113,54 @@ class Uncertainty:
             if (np.abs(c @ directions) > 1e-6 * sizes).any():
                 return True
         return False
+
+
+class Band(NamedTuple):
+    """Intervals (m, 2) of several numbers, and the smallest number of effective clusters of one of them."""
+
+    intervals: Array
+    effective_clusters: float
+
+
+def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneous: bool) -> Band:
+    """Intervals of the products of theta with rows (m, d); infinite where the data do not determine one.
+
+    simultaneous: all of them hold at once with this probability. The quantile of the largest t statistic, with random
+    signs of the clusters, becomes a level, and this level a quantile of Student's t for each number.
+    """
+    sandwich, count, rng = errors.sandwich, errors.sandwich.clusters, np.random.default_rng(0)
+    draws = -(-MIN_SIGN_SUMS // count)
+    by_sign = sandwich.sign_changes(draws, rng).reshape(draws * count, -1)
+    change = errors.changes
+    signs = rng.choice([-1.0, 1.0], (count, MULTIPLIER_DRAWS))
+    standard_error, effective, largest = np.empty(len(rows)), np.empty(len(rows)), np.zeros(MULTIPLIER_DRAWS)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = slice(start, start + CHUNK_ROWS)
+        parts = rows[chunk] @ change.T
+        standard_error[chunk] = size = np.linalg.norm(parts, axis=1)
+        expected = ((rows[chunk] @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
+        effective[chunk] = _effective_number(expected, draws)
+        if simultaneous:
+            scaled = parts / np.where(size > 0, size, 1.0)[:, None]
+            largest = np.maximum(largest, np.abs(scaled @ signs).max(axis=0))
+    tail = float(ndtr(-np.quantile(largest, level))) if simultaneous else (1 - level) / 2
+    solver_error = np.abs(rows @ sandwich.respond(*(-part[:, None] for part in sandwich.saddle_residual))).ravel()
+    half = stdtrit(np.maximum(effective - 1, 1.0), 1 - tail) * standard_error + solver_error
+    half[~sandwich.determines(rows)] = np.inf
+    value = rows @ sandwich.theta
+    return Band(np.column_stack([value - half, value + half]), float(effective.min()))
+
+
+def _effective_number(expected: Array, draws: int) -> Array:
+    """Effective clusters, (m,), from squares (m, clusters) that are means over this many draws of random signs.
+
+    Such a mean has a relative variance of 2 / draws, by which the sum of its squares is too large.
+    """
+    count = expected.shape[1]
+    total, squares = expected.sum(axis=1), (expected**2).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        found = (1 + 2 / draws) * total**2 / squares
+    return np.where(total > 0, np.clip(found, 1.0, count), count)
 
 
 def _row_products(rows: Any, others: Array) -> Array:

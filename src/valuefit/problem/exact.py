@@ -57,10 +57,14 @@ class Exact:
         return 0.5 * float(np.sum(gradient**2 / curvature)) + 0.5 * self.ridge * float(outside @ outside)
 
     def inverse_hessian(self, c: Array) -> Array:
-        """H^+ c with H = A'C^+A + ridge I, the second derivative of F."""
+        """H^+ c with H = A'C^+A + ridge I, the second derivative of F; c is (d,) or (d, m)."""
         inside = self._Vt @ c
-        found = self._Vt.T @ (inside / (self._sigma**2 + self.ridge))
-        return found + (c - self._Vt.T @ inside) / self.ridge if self.ridge else found
+        found = self._Vt.T @ (inside.T / (self._sigma**2 + self.ridge)).T
+        return found + self.outside(c) / self.ridge if self.ridge else found
+
+    def outside(self, c: Array) -> Array:
+        """The part of c, (d,) or (d, m), whose product with theta F does not determine, but for the ridge."""
+        return c - self._Vt.T @ (self._Vt @ c)
 
     def gap(self, theta: Array) -> float:
         """(F(theta) - F*) / (F(0) - F*); over F(start) - F* where theta = 0 is optimal, and 0 if start is too."""
