@@ -171,23 +171,30 @@ def _row_products(rows: Any, others: Array) -> Array:
 
 
 def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3") -> Uncertainty:
-    """With clusters for this number: episodes, or blocks of them.
+    """With clusters that suit this number."""
+    if sandwich.clusters < 2:
+        return Uncertainty(sandwich, kind)
+    influence = sandwich.influences([function])[0]
+    effective = influence.effective_clusters if isinstance(influence, Influence) else np.inf
+    cluster = suitable_clusters([sandwich], effective)
+    return Uncertainty(sandwich.with_clusters(cluster, blocks=sandwich.blocks), kind)
+
+
+def suitable_clusters(sandwiches: list[Sandwich], effective: float) -> Array:
+    """The cluster of each step, (n,), for numbers with this many effective episodes, of one log.
 
     A log of one episode is cut into blocks whose length is 5 times the autocorrelation time of the values; so are long
     episodes if fewer than 6 effective ones would be left.
     """
-    n = sandwich.problem.n
-    if sandwich.clusters < 2:
-        return Uncertainty(sandwich, kind)
-    if sandwich.blocks:
-        time = autocorrelation_time(sandwich)
+    first = sandwiches[0]
+    n = first.problem.n
+    if not first.blocks and effective >= MIN_EFFECTIVE_CLUSTERS:
+        return first.cluster
+    time = max(map(autocorrelation_time, sandwiches))
+    if first.blocks:
         count = int(max(min(max(n / (BLOCK_TIMES * time), MIN_STREAM_BLOCKS), np.sqrt(n)), 2))
-        return Uncertainty(sandwich.with_clusters(np.arange(n) * count // n, blocks=True), kind)
-    influence = sandwich.influences([function])[0]
-    if isinstance(influence, Influence) and influence.effective_clusters < MIN_EFFECTIVE_CLUSTERS:
-        length = max(np.sqrt(n), BLOCK_TIMES * autocorrelation_time(sandwich))
-        return Uncertainty(sandwich.with_clusters(cut(sandwich.cluster, length), blocks=False), kind)
-    return Uncertainty(sandwich, kind)
+        return np.asarray(np.arange(n) * count // n)
+    return cut(first.cluster, max(np.sqrt(n), BLOCK_TIMES * time))
 
 
 def autocorrelation_time(sandwich: Sandwich) -> float:
