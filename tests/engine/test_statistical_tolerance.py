@@ -9,7 +9,7 @@ import valuefit as vf
 from helpers.problems import problem_of
 from valuefit.engine import statistical_tolerance
 from valuefit.engine.statistical_tolerance import LOOSEST_GAP, optimistic_gap, supported_gap
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.sandwich import LinearFunction, Sandwich
 from valuefit.problem.exact import Exact
 
 
@@ -80,7 +80,7 @@ def worst(log, gap_of):
         off = rng.normal(size=3)
         theta = best + off * np.sqrt(allowed / exact.excess(best + off))
         sandwich = Sandwich(problem, theta, log.episode)
-        found = max(found, *(sandwich.error(c).relative_solver_error for c in rng.normal(size=(20, 3))))
+        found = max(found, *(sandwich.error(LinearFunction(c)).relative_solver_error for c in rng.normal(size=(20, 3))))
     return found
 
 

@@ -10,8 +10,8 @@ import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.stopping import FINEST_GAP, MAX_CHECKS
-from valuefit.evaluation.policy_value import Reported, Starts
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.policy_value import Reported
+from valuefit.evaluation.sandwich import LinearFunction, Sandwich
 
 FEATURES = fourier_features(40, spread=1.5)
 
@@ -138,7 +138,7 @@ def test_standard_errors_of_an_earlier_check_are_reused():
     best = vf.solve(problem, "lstd").theta
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     rows = FEATURES(log.observations[:5])
-    reported = Reported(sandwich, Starts(rows, rows.mean(axis=0), None))
+    reported = Reported(sandwich, LinearFunction(rows.mean(axis=0), rows))
     shift = np.linalg.lstsq(problem.phi.matrix, np.ones(len(problem.phi.matrix)))[0]  # changes all values by about 1
     error, cost = reported(best + shift)
     assert error > 1.5

@@ -154,7 +154,7 @@ def test_facts_are_json_without_nan():
     odd = replace(evaluation, policy_value=PolicyValue(np.float64(1.0), float("nan"), None, 0.95, 3, np.inf))
     assert odd.to_dict()["policy_value"] == {
         "estimate": 1.0, "standard_error": None, "interval": None, "level": 0.95, "starts": 3,
-        "effective_sample_size": None, "solver_error": None,
+        "effective_sample_size": None, "solver_error": None, "effective_episodes": None, "method": "cr3",
     }  # fmt: skip
     assert "unknown" in odd.summary()
 
@@ -185,8 +185,7 @@ def test_notes_name_features_solver_and_standard_error():
     evaluation = vf.evaluate(wide_log(), features=Tiles(2, 3))
     assert any("2 tilings of 3 x 3 tiles" in note for note in evaluation.notes)
     assert any("Solved with lstd" in note for note in evaluation.notes)
-    text = "sandwich estimate over 20 episodes, with the factor 20/19 and Student's t"
-    assert any(text in note for note in evaluation.notes)
+    assert any("standard error is the jackknife (CR3) over 20 episodes, which count as" in n for n in evaluation.notes)
 
 
 # ---- warnings ------------------------------------------------------------------------------------------------
@@ -201,7 +200,8 @@ def test_a_reliable_evaluation_has_no_warnings():
 
 
 def test_warning_of_few_episodes():
-    assert "There are only 4 episodes, so the interval is rough" in warned(wide_log(episodes=4))
+    assert "The 10 episodes count as only" in warned(wide_log(episodes=10))
+    assert "The 4 episodes count as fewer than 6 equally important ones" in warned(wide_log(episodes=4))
 
 
 def test_warning_of_a_single_episode():

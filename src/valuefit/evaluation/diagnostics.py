@@ -8,6 +8,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
 from valuefit.evaluation.importance import effective_sample_size
 from valuefit.evaluation.sandwich import ErrorEstimate, Sandwich
+from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -65,9 +66,21 @@ def _error_diagnostics(result: Result, sandwich: Sandwich, error: ErrorEstimate,
             f"treated as independent. This is valid if correlations decay within {len(log) // sandwich.clusters} "
             "steps, and it does not include the variation of the starts. Add episodes if you can."
         )
-    elif 1 < episodes < FEW_EPISODES:
+    elif error.standard_error is not None and sandwich.clusters > episodes:
         found.append(
-            f"There are only {episodes} episodes, so the interval is rough, often too short. Add episodes if you can."
+            f"The {episodes} episodes count as fewer than {MIN_EFFECTIVE_CLUSTERS} equally important ones, so long "
+            f"ones were cut: the standard error is computed from {sandwich.clusters} blocks of consecutive steps, "
+            "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
+        )
+    elif error.standard_error is not None and error.effective_clusters < FEW_EPISODES:
+        found.append(
+            f"The {episodes} episodes count as only {error.effective_clusters:.1f} equally important ones, so the "
+            "interval is rough. Add episodes if you can."
+        )
+    if error.one_cluster:
+        found.append(
+            "The value rests on one episode: without it the log says little about the value. Add episodes like it, or "
+            "use fewer features."
         )
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sparse
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions
@@ -29,10 +31,11 @@ from valuefit.evaluation.policy_value import (
     value_at_starts,
     value_rows,
 )
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
 from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
+from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.messages import shown
 from valuefit.problem.problem import Problem
@@ -41,6 +44,7 @@ from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
+MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -83,6 +87,39 @@ class Evaluation:
         observations = self.log.number_states(observations)
         return np.asarray(self._rows(observations, actions) @ self.result.theta).ravel()
 
+    def value_interval(
+        self, observations: Any, actions: Any = None, level: float = 0.95, simultaneous: bool = False
+    ) -> Array:
+        """Intervals (m, 2) of `value`, each at this level, or all of them at once if `simultaneous`.
+
+        They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}; it must be between 0 and 1, for example 0.95.")
+        rows = self._rows(self.log.number_states(observations), actions)
+        rows = np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
+        errors = self._uncertainty
+        if errors.sandwich.clusters < 2 or errors.sandwich.method is AdjointMethod.ITERATIVE:
+            raise ValueError(
+                "There are no intervals of values here: they need two episodes or 25 steps, and features few enough "
+                "for a direct solution. Use fewer features, or a log of more episodes."
+            )
+        band = row_intervals(errors, rows, level=level, simultaneous=simultaneous)
+        if simultaneous and band.effective_clusters < MIN_SIMULTANEOUS_CLUSTERS:
+            warnings.warn(
+                f"The episodes count as only {band.effective_clusters:.0f} equal ones at some observations: "
+                f"with fewer than {MIN_SIMULTANEOUS_CLUSTERS} the simultaneous intervals may be too short.",
+                stacklevel=2,
+            )
+        return band.intervals
+
+    @cached_property
+    def _uncertainty(self) -> Uncertainty:
+        """With clusters for the mean value over the log."""
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
+        return uncertainty(sandwich, LinearFunction(mean), "cr1" if self.policy_value.method == "cr1" else "cr3")
+
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
 
@@ -97,10 +134,10 @@ class Evaluation:
         """Name, estimate, standard error, solver error and interval of each weight; None for more than 20 weights."""
         if self.problem.d > MAX_LISTED_WEIGHTS:
             return None
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
-        for column, estimate in enumerate(self.result.theta.tolist()):
-            error = sandwich.error(np.eye(self.problem.d)[column])
+        for column, error in enumerate(self._uncertainty.errors(functions)):
+            estimate = float(self.result.theta[column])
             interval = error.interval(estimate, INTERVAL_LEVEL)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
@@ -166,7 +203,7 @@ class Evaluation:
         try:
             settings = storage.settings_of(facts)
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
-            notes, warnings = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
+            notes, warned = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -186,7 +223,7 @@ class Evaluation:
         storage.check_estimate(path, policy_value.estimate, start_row, result.theta)
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, warnings=warnings, start_row=start_row, **settings,
+            notes=notes, warnings=warned, start_row=start_row, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -228,6 +265,7 @@ def evaluate(
     seed: int = 0,
     starts: Any = None,
     columns: Any = None,
+    interval: Kind = "cr3",
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with a 95% interval.
@@ -240,11 +278,14 @@ def evaluate(
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
-    the features cannot express; episodes are the clusters of its sandwich covariance. With tol="statistical" the solver
-    runs until the solver errors of the policy value and of the listed weights are at most a tenth of their standard
-    errors, or the gap is 1e-6.
+    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
+    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). With
+    tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
+    a tenth of their standard errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
+    if not isinstance(interval, str) or interval not in KINDS:
+        raise ValueError(f'interval is {shown(interval)}; it must be "cr3" (jackknife by episode) or "cr1" (sandwich).')
     if not isinstance(values, str) or values not in VALUES:
         raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
     notes = [*log.notes]
@@ -263,12 +304,13 @@ def evaluate(
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
-    value, error = value_at_starts(log, sandwich, start_rows, values)
-    notes.append(_starts_note(value, starts, sandwich))
-    warnings = [*log.warnings]
-    warnings += diagnostics(log, problem, result, sandwich, error, discount=float(discount))
+    errors = uncertainty(sandwich, start_rows, kind=interval)
+    value, error = value_at_starts(log, errors, start_rows, values)
+    notes.append(_starts_note(value, starts, errors))
+    found = [*log.warnings]
+    found += diagnostics(log, problem, result, errors.sandwich, error, discount=float(discount))
     if values == "state-action":
-        warnings += unseen_diagnostics(unseen_share(log, fitted, policy=target))
+        found += unseen_diagnostics(unseen_share(log, fitted, policy=target))
     return Evaluation(
         log=log,
         problem=problem,
@@ -282,7 +324,7 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        warnings=warnings,
+        warnings=found,
         start_row=start_rows.c,
     )
 
@@ -315,15 +357,17 @@ def _policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
     return "On-policy: this is the value of the policy that generated the log."
 
 
-def _starts_note(value: PolicyValue, starts: Any, sandwich: Sandwich) -> str:
+def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     """Which starts the value is averaged over, and how its standard error is computed."""
     over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} {GIVEN_STARTS}"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
-    parts = "blocks of steps" if sandwich.blocks else "episodes"
+    clusters = errors.sandwich.clusters
+    parts = "episodes" if clusters == len(np.unique(errors.sandwich.episode)) else "blocks of steps"
+    method = "the jackknife (CR3)" if value.method == "cr3" else "the sandwich estimate (CR1)"
     return (
-        f"The policy value is the mean over {over}; its standard error is the sandwich estimate over "
-        f"{sandwich.clusters} {parts}, with the factor {sandwich.clusters}/{sandwich.clusters - 1} and Student's t."
+        f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
+        f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
     )
 
 

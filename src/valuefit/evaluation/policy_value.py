@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations, numbers
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size
 from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.sandwich import ErrorEstimate, Sandwich
+from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
@@ -28,7 +29,9 @@ class PolicyValue:
     standard_error, interval: None where the log does not suffice to estimate them; a warning explains why.
     starts: the number of starts. effective_sample_size: of the importance ratios, in steps; None without ratios.
     solver_error: the distance to the estimate at full convergence, included on both sides of the interval;
-    None where it is unknown.
+    None where it is unknown. method: of the standard error, "cr3" (jackknife by episode) or "cr1" (sandwich).
+    effective_episodes: the number of equally important episodes that would give as precise a standard error; None
+    without one.
     """
 
     estimate: float
@@ -38,6 +41,8 @@ class PolicyValue:
     starts: int
     effective_sample_size: float | None = None
     solver_error: float | None = None
+    effective_episodes: float | None = None
+    method: str = "cr3"
 
     def __repr__(self) -> str:
         if self.standard_error is None or self.interval is None:
@@ -75,22 +80,10 @@ def value_rows(
     return spread(fitted.transform(observations), weights)
 
 
-class Starts(NamedTuple):
-    """The starts that the policy value is averaged over.
-
-    rows: (m, d), their products with theta are the values. c: the mean row. first: the steps of the log that the starts
-    belong to; None where the user gave the starts.
-    """
-
-    rows: Any
-    c: Array
-    first: Array | None
-
-
 def starts_of(
     log: Transitions, problem: Problem, fitted: Fitted, policy: Policy | None, values: str, starts: Any
-) -> Starts:
-    """The rows of the given starts, or of the first observation of each episode where `starts` is None."""
+) -> LinearFunction:
+    """The mean value over the given starts, or over the first observation of each episode where `starts` is None."""
     first = None
     if starts is None:
         # not `begins`, which is also True after a gap in a sliced log
@@ -100,17 +93,7 @@ def starts_of(
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
     rows = value_rows(fitted, values, policy, problem.d, given)
-    return Starts(rows, np.asarray(rows.mean(axis=0), dtype=np.float64).ravel(), first)
-
-
-def _start_influence(sandwich: Sandwich, starts: Starts) -> tuple[Array, Array | None]:
-    """The values at the starts, and the influence (n,) of each step through its start; None for given starts."""
-    each = np.asarray(starts.rows @ sandwich.theta).ravel()
-    influence = None
-    if starts.first is not None:
-        influence = np.zeros(sandwich.problem.n)
-        influence[starts.first] = (each - each.mean()) / len(each)
-    return each, influence
+    return LinearFunction(np.asarray(rows.mean(axis=0), dtype=np.float64).ravel(), rows, first)
 
 
 class Reported:
@@ -121,21 +104,20 @@ class Reported:
     tolerances of the previous check, new standard errors are not computed.
     """
 
-    def __init__(self, sandwich: Sandwich, starts: Starts) -> None:
-        self.sandwich, self.starts = sandwich, starts
-        d = sandwich.problem.d
-        self.vectors: list[Array] = [starts.c, *(np.eye(d) if d <= MAX_LISTED_WEIGHTS else ())]
+    def __init__(self, sandwich: Sandwich, starts: LinearFunction) -> None:
+        self.sandwich, d = sandwich, sandwich.problem.d
+        weights = np.eye(d) if d <= MAX_LISTED_WEIGHTS else ()
+        self.functions = [starts, *(LinearFunction(row) for row in weights)]
         self.tolerances: list[float | None] | None = None  # of the previous check
 
     def __call__(self, theta: Array) -> tuple[float, float]:
         sandwich = self.sandwich.at(theta)
-        solver_error_passes, standard_error_passes = sandwich.passes(len(self.vectors))
+        solver_error_passes, standard_error_passes = sandwich.passes(len(self.functions))
         if self.tolerances is not None:
-            largest = self._largest_relative_error(sandwich.solver_errors(self.vectors))
+            largest = self._largest_relative_error(sandwich.solver_errors([function.c for function in self.functions]))
             if largest > CLEARLY_ABOVE_TOLERANCE:
                 return largest, solver_error_passes
-        influence = _start_influence(sandwich, self.starts)[1]
-        estimates = sandwich.errors([(c, influence if c is self.starts.c else None) for c in self.vectors])
+        estimates = sandwich.errors(self.functions)
         passes = solver_error_passes + standard_error_passes
         if estimates[0].solver_error is None:
             return np.inf, passes
@@ -149,20 +131,21 @@ class Reported:
 
 
 def value_at_starts(
-    log: Transitions, sandwich: Sandwich, starts: Starts, values: str
+    log: Transitions, errors: Uncertainty, starts: LinearFunction, values: str
 ) -> tuple[PolicyValue, ErrorEstimate]:
     """The mean value over the starts, and its errors; starts of the log add their own sampling error."""
-    each, influence = _start_influence(sandwich, starts)
-    error = sandwich.error(starts.c, influence)
-    estimate = float(each.mean())
+    error = errors.error(starts)
+    estimate = float(starts.c @ errors.sandwich.theta)
     ratios = values == "state" and bool((log.ratio != 1).any())
     value = PolicyValue(
         estimate=estimate,
         standard_error=error.standard_error,
         interval=error.interval(estimate, INTERVAL_LEVEL),
         level=INTERVAL_LEVEL,
-        starts=len(each),
+        starts=starts.rows.shape[0],
         effective_sample_size=effective_sample_size(log.ratio) if ratios else None,
         solver_error=error.solver_error,
+        effective_episodes=None if error.standard_error is None else error.effective_clusters,
+        method=errors.kind,
     )
     return value, error

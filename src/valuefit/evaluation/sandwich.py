@@ -1,4 +1,4 @@
-"""Standard errors of linear functions c'theta: the sandwich covariance of the minimiser, clustered by episode.
+"""Influence functions of linear functions c'theta, and their sandwich covariance (CR1), clustered by episode.
 
 Estimating equations: (theta, w) solves mean m_t = 0, m_t = (v_t (u_t'w) - ridge theta, u_t delta_t - psi_t (psi_t'w)),
 with the TD error delta_t = reward_t - v_t'theta and the dual feature row psi_t (C = I: w in place of psi_t (psi_t'w)).
@@ -20,10 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
+import scipy.sparse as sparse
 import scipy.sparse.linalg as iterative
 from scipy.special import stdtrit
 
@@ -31,6 +32,7 @@ from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ER
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix is always formed and factorised
@@ -38,6 +40,7 @@ MAX_SADDLE_PASSES = 200  # above that, only where forming and factorising it cos
 MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned saddle matrix is not used
 DIRECT_RESIDUAL_TOL = 1e-6  # relative residual of a direct solution; above it the data do not determine c'theta
 ITERATIVE_RESIDUAL_TOL = 1e-2  # of an iterative one: standard errors were within 1% of exact ones in all comparisons
+ATTAINED = 1e-12  # F* over F(0) - F*, below which A theta = b counts as solvable
 MAX_ITERATIONS = 600  # of an iterative solution, each a product with the log
 
 
@@ -53,17 +56,24 @@ class AdjointMethod(Enum):
 class ErrorEstimate:
     """Statistical and solver error of one number c'theta.
 
-    standard_error: None where it is unknown; `reason` then explains why. degrees_of_freedom: of Student's t, the number
-    of clusters minus one. determined: False where the data do not determine c'theta, so that the estimate is that of
-    the minimum-norm theta and has no standard error. solver_error: |c'(theta - theta*)|, theta* the exact minimiser
-    on this log; None where it is unknown.
+    standard_error: None where it is unknown; `reason` then explains why. effective_clusters: the number of equally
+    important clusters that would give as precise a standard error; Student's t has one degree of freedom less.
+    determined: False where the data do not determine c'theta, so that the estimate is that of the minimum-norm theta
+    and has no standard error. solver_error: |c'(theta - theta*)|, theta* the exact minimiser on this log; None where
+    it is unknown. one_cluster: whether the value rests on a single cluster.
     """
 
     standard_error: float | None
-    degrees_of_freedom: int
+    effective_clusters: float = 0.0
     determined: bool = True
     reason: str = ""
     solver_error: float | None = None
+    one_cluster: bool = False
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Of Student's t."""
+        return max(self.effective_clusters - 1, 1.0)
 
     def interval(self, estimate: float, level: float) -> tuple[float, float] | None:
         """estimate -+ (t * standard_error + solver_error), two-sided at this level."""
@@ -86,8 +96,33 @@ class ErrorEstimate:
         return self.solver_error / self.solver_tolerance if self.solver_tolerance else np.inf
 
 
+class LinearFunction(NamedTuple):
+    """c'theta, (d,). If c is the mean row of starts of the log: `rows` (m, d), and the steps that they belong to."""
+
+    c: Array
+    rows: Any = None
+    first: Array | None = None
+
+
+class Influence(NamedTuple):
+    """How the steps of the log influence one number c'theta.
+
+    steps: (n,), their sum over an episode is its part in the error. expected: (clusters,), the expected square of
+    that part, up to a common factor, if steps were independent; it determines `effective_clusters`.
+    """
+
+    steps: Array
+    expected: Array
+    solver_error: float
+
+    @property
+    def effective_clusters(self) -> float:
+        total = float(self.expected.sum())
+        return total * (total / float(self.expected @ self.expected)) if total > 0 else float(len(self.expected))
+
+
 class Sandwich:
-    """Clustered standard errors of linear functions c'theta for one log.
+    """Influences and clustered standard errors (CR1) of linear functions c'theta for one log.
 
     The variance is G/(G-1) times the sum over the G episodes of (sum of g'm_t / n over the episode)^2. Each c needs one
     adjoint system; the influences of all steps then take O(n d). A log of one episode is cut into about sqrt(n)
@@ -98,47 +133,75 @@ class Sandwich:
     """
 
     def __init__(self, problem: Problem, theta: Array, episode: Array) -> None:
-        self.problem, self.theta = problem, theta
+        self.problem, self.theta, self.episode = problem, theta, episode
         self.cluster, self.clusters, self.blocks = clusters(episode)
         self._adjoints: dict[bytes, tuple[Array, Array] | ErrorEstimate] = {}  # they do not depend on theta
+
+    def with_clusters(self, cluster: Array, *, blocks: bool) -> Sandwich:
+        """The same for other clusters of steps, (n,), numbered from 0."""
+        other = copy.copy(self)
+        other.cluster, other.clusters, other.blocks = cluster, int(cluster.max()) + 1, blocks
+        return other
 
     def at(self, theta: Array) -> Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
         other = copy.copy(self)
         other.theta = theta
-        other.__dict__.pop("_saddle_residual", None)
+        other.__dict__.pop("saddle_residual", None)
         if self.method is AdjointMethod.PSEUDO_INVERSE:
             other.__dict__["_exact"] = self._exact
             other.__dict__.pop("w", None)
         return other
 
-    def error(self, c: Array, start_influence: Array | None = None) -> ErrorEstimate:
-        """The errors of c'theta, c (d,). start_influence: the influence of each step through c itself, (n,)."""
-        return self.errors([(c, start_influence)])[0]
+    def error(self, function: LinearFunction) -> ErrorEstimate:
+        """The errors of one number, by CR1."""
+        return self.errors([function])[0]
 
-    def errors(self, targets: list[tuple[Array, Array | None]]) -> list[ErrorEstimate]:
-        """`error` of each (c, start_influence); the rows are read once for all of them."""
+    def errors(self, functions: list[LinearFunction]) -> list[ErrorEstimate]:
+        """`error` of each; the rows are read once for all of them."""
+        found = []
+        for influence in self.influences(functions):
+            if isinstance(influence, ErrorEstimate):
+                found.append(influence)
+                continue
+            sums = self.contributions(influence)
+            size = float(np.linalg.norm(sums))
+            found.append(ErrorEstimate(size, influence.effective_clusters, solver_error=influence.solver_error))
+        return found
+
+    def contributions(self, influence: Influence) -> Array:
+        """The part of each cluster in the error, (clusters,); the norm of this vector is the standard error."""
+        sums = np.bincount(self.cluster, weights=influence.steps, minlength=self.clusters)
+        return np.asarray(np.sqrt(self.clusters / (self.clusters - 1)) * sums)
+
+    def influences(self, functions: list[LinearFunction]) -> list[Influence | ErrorEstimate]:
+        """The influences of each; an estimate without standard error where they are unknown."""
         if self.clusters < 2:
             reason = (
                 f"One episode of {self.problem.n} steps is too short to cut into blocks: "
                 f"at least {MIN_BLOCK_STEPS} steps, or a second episode, are needed."
             )
-            return [ErrorEstimate(None, 0, reason=reason) for _ in targets]
-        adjoints = [self._adjoint(c) for c, _ in targets]
+            return [ErrorEstimate(None, reason=reason) for _ in functions]
+        adjoints = [self._adjoint(function.c) for function in functions]
         solved = [adjoint for adjoint in adjoints if not isinstance(adjoint, ErrorEstimate)]
-        influences = self._influences(*(np.column_stack(part) for part in zip(*solved, strict=True))) if solved else []
-        estimates, column = [], 0
-        for adjoint, (_, start_influence) in zip(adjoints, targets, strict=True):
+        if not solved:
+            return [adjoint for adjoint in adjoints if isinstance(adjoint, ErrorEstimate)]
+        steps, squares = self._influences(*(np.column_stack(part) for part in zip(*solved, strict=True)))
+        found: list[Influence | ErrorEstimate] = []
+        for adjoint, function in zip(adjoints, functions, strict=True):
             if isinstance(adjoint, ErrorEstimate):
-                estimates.append(adjoint)
+                found.append(adjoint)
                 continue
-            influence = influences[column] if start_influence is None else influences[column] + start_influence
-            column += 1
-            sums = np.bincount(self.cluster, weights=influence, minlength=self.clusters)
-            variance = self.clusters / (self.clusters - 1) * float(sums @ sums)
-            error = self._solver_error(adjoint)
-            estimates.append(ErrorEstimate(float(np.sqrt(variance)), self.clusters - 1, solver_error=error))
-        return estimates
+            influence = steps.pop(0)
+            expected = np.bincount(self.cluster, weights=squares.pop(0), minlength=self.clusters)
+            if function.first is not None:
+                values = np.asarray(function.rows @ self.theta).ravel()
+                deviation = (values - values.mean()) / len(values)
+                influence[function.first] += deviation
+                starts = np.bincount(self.cluster[function.first], minlength=self.clusters)
+                expected = expected + starts * (float(deviation @ deviation) / len(values))
+            found.append(Influence(influence, expected, self._solver_error(adjoint)))
+        return found
 
     def solver_errors(self, vectors: list[Array]) -> list[float | None]:
         """|c'(theta - theta*)| of each c, without standard errors; None where it is unknown."""
@@ -155,10 +218,10 @@ class Sandwich:
         return (1.0 if self.method is AdjointMethod.ITERATIVE else 0.0), 0.5 + each * columns
 
     def _solver_error(self, adjoint: tuple[Array, Array]) -> float:
-        return abs(float(adjoint[0] @ self._saddle_residual[0] + adjoint[1] @ self._saddle_residual[1]))
+        return abs(float(adjoint[0] @ self.saddle_residual[0] + adjoint[1] @ self.saddle_residual[1]))
 
     @cached_property
-    def _saddle_residual(self) -> tuple[Array, Array]:
+    def saddle_residual(self) -> tuple[Array, Array]:
         """-mean m_t at (theta, w): (ridge theta - A'w, A theta - b + C w)."""
         problem, theta, w = self.problem, self.theta, self.w
         if self.method is AdjointMethod.ITERATIVE:
@@ -166,24 +229,83 @@ class Sandwich:
         A, b, C = problem.moments()
         return problem.ridge * theta - A.T @ w, A @ theta - b + C @ w
 
-    def _influences(self, g_theta: Array, g_w: Array) -> list[Array]:
-        """g'm_t / n of every step, (n,), for each column of g_theta (d, columns) and g_w (k, columns)."""
+    def respond(self, above: Array, below: Array) -> Array:
+        """Changes of theta, (d, m), where mean m_t changes by (above, below), (d, m) and (k, m): -J^-1 of them.
+
+        Not with the iterative method.
+        """
+        problem = self.problem
+        if self.method is AdjointMethod.LU:
+            return np.asarray(linalg.lu_solve(self._lu, np.vstack([above, below]), check_finite=False)[: problem.d])
+        whitened = problem.C_root @ (problem.C_root.T @ below)
+        return self._exact.inverse_hessian(above + problem.A.T @ whitened)
+
+    def determines(self, rows: Array) -> Array:
+        """Whether the data determine the product of theta with each of these rows, (m,)."""
+        if self.method is not AdjointMethod.PSEUDO_INVERSE or self.problem.ridge:
+            return np.ones(len(rows), bool)
+        outside = np.linalg.norm(self._exact.outside(rows.T), axis=0)
+        return np.asarray(outside <= DIRECT_RESIDUAL_TOL * np.linalg.norm(rows, axis=1))
+
+    def changes(self, weight: Array, error: Array) -> Array:
+        """First-order changes of theta, (clusters, d), by the sums of weight_t m_t / n with these TD errors, (n,)."""
         problem, w = self.problem, self.w
-        p, dual = problem.phi.dot(self.theta), w.any()
-        delta = problem.reward - p[problem.now] + problem.discount * p[problem.next]
+        weights = np.bincount(self.cluster, weight, self.clusters)
+        above = -problem.ridge * np.outer(self.theta, weights)
+        below = problem.backward(weight * error)
+        if w.any():
+            psi_w = problem.psi.dot(w)[problem.now]
+            u_w = weight * problem.forward(psi_w)
+            above += self._sums(problem.phi, problem.now, u_w)
+            above -= self._sums(problem.phi, problem.next, problem.discount * u_w)
+            below = below if problem.identity else below - weight * psi_w
+        total = self._sums(problem.psi, problem.now, below)
+        if problem.identity:
+            total -= np.outer(w, weights)
+        return self.respond(above / problem.n, total / problem.n).T
+
+    def sign_changes(self, draws: int, rng: np.random.Generator) -> Array:
+        """`changes` by steps with random signs, (draws, clusters, d).
+
+        The expected square of their product with any c is its `Influence.expected`.
+        """
+        delta = self.td_errors
+        error = delta if self.w.any() else np.full(len(delta), np.sqrt(np.mean(delta**2)))
+        return np.array([self.changes(rng.choice([-1.0, 1.0], len(error)), error) for _ in range(draws)])
+
+    @property
+    def td_errors(self) -> Array:
+        problem, value = self.problem, self.problem.phi.dot(self.theta)
+        return np.asarray(problem.reward - value[problem.now] + problem.discount * value[problem.next])
+
+    def _sums(self, rows: Rows, index: Array, weights: Array) -> Array:
+        """The sum of weighted rows over each cluster, (columns, clusters)."""
+        shape = (self.clusters, rows.shape[0])
+        sums = sparse.csr_array((weights, (self.cluster, index)), shape=shape) @ rows.matrix
+        return np.asarray(sums.toarray() if sparse.issparse(sums) else sums, dtype=np.float64).T
+
+    def _influences(self, g_theta: Array, g_w: Array) -> tuple[list[Array], list[Array]]:
+        """g'm_t / n of every step, (n,), for each column of g_theta (d, columns) and g_w (k, columns), and its square.
+
+        Where w = 0 the square has the mean of the squared TD errors in place of each, which is less noisy.
+        """
+        problem, w, delta = self.problem, self.w, self.td_errors
+        dual = w.any()
         psi_g = problem.psi.matmul(g_w)
         if dual:
             phi_g, psi_w = problem.phi.matmul(g_theta), problem.psi.dot(w)
             u_w = self._u_products(psi_w)
-        influences = []
+        influences, squares = [], []
         for column, q in enumerate(psi_g.T):
-            total = self._u_products(q) * delta
+            u_g = self._u_products(q)
+            total = u_g * delta
             if dual:
                 total += (phi_g[problem.now, column] - problem.discount * phi_g[problem.next, column]) * u_w
                 total -= float(g_w[:, column] @ w) if problem.identity else q[problem.now] * psi_w[problem.now]
             total -= problem.ridge * float(g_theta[:, column] @ self.theta)
             influences.append(np.asarray(total / problem.n))
-        return influences
+            squares.append(influences[-1] ** 2 if dual else (u_g / problem.n) ** 2 * float(np.mean(delta**2)))
+        return influences, squares
 
     def _u_products(self, psi_x: Array) -> Array:
         """u_t'x of every step, from Psi x."""
@@ -212,6 +334,8 @@ class Sandwich:
         """The dual weights at the minimiser, C^+ (b - A theta); zero where A theta = b."""
         problem = self.problem
         if self.method is AdjointMethod.PSEUDO_INVERSE:
+            if not problem.ridge and self._exact.objective(self._exact.theta) <= ATTAINED * self._exact.scale:
+                return np.zeros(problem.k)
             return np.asarray(problem.C_root @ (problem.C_root.T @ (problem.b - problem.A @ self.theta)))
         if problem.k == problem.d and not problem.ridge:
             return np.zeros(problem.k)  # A is square and, with these methods, regular
@@ -254,8 +378,8 @@ class Sandwich:
         return self._adjoints[key]
 
     def _solve_adjoint(self, c: Array) -> tuple[Array, Array] | ErrorEstimate:
-        problem, degrees = self.problem, self.clusters - 1
-        undetermined = ErrorEstimate(None, degrees, determined=False, reason="The data do not determine this value.")
+        problem = self.problem
+        undetermined = ErrorEstimate(None, determined=False, reason="The data do not determine this value.")
         if problem.ridge == 0 and c[problem.dead].any():
             return undetermined
         solve: Callable[[Array], tuple[Array, Array]] = {
@@ -280,7 +404,7 @@ class Sandwich:
             f"converge in {MAX_ITERATIONS} passes: the data may not determine the value. Use fewer features, or solve "
             "with 'lstd'."
         )
-        return ErrorEstimate(None, degrees, reason=reason)
+        return ErrorEstimate(None, reason=reason)
 
     def _solve_lu(self, c: Array) -> tuple[Array, Array]:
         d = self.problem.d

@@ -66,8 +66,17 @@ class Exact:
         return 0.5 * float(error @ error)
 
     def inverse_hessian(self, c: Array) -> Array:
-        """A solution x of H x = c with H = A'C^+A + ridge I, the second derivative of F, where there is one."""
-        return np.asarray(self._Vt.T @ ((self._Vt @ (c / self._lengths)) / self._sigma**2) / self._lengths)
+        """A solution x of H x = c with H = A'C^+A + ridge I, the second derivative of F, where there is one.
+
+        c is (d,) or (d, m).
+        """
+        inside = self._Vt @ (c.T / self._lengths).T
+        return np.asarray(((self._Vt.T @ (inside.T / self._sigma**2).T).T / self._lengths).T)
+
+    def outside(self, c: Array) -> Array:
+        """The part of c, (d,) or (d, m), whose product with theta is not determined."""
+        scaled = (c.T / self._lengths).T
+        return np.asarray(((scaled - self._Vt.T @ (self._Vt @ scaled)).T * self._lengths).T)
 
     def gap(self, theta: Array) -> float:
         """(F(theta) - F*) / (F(0) - F*); over F(start) - F* where theta = 0 is optimal, and 0 if start is too."""

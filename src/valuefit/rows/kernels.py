@@ -319,6 +319,24 @@ def combine_rows(rows, starts, indices, weights, out):
 
 
 @compiled
+def dots_by_cluster(phi, psi, now, next, discount, cluster, steps, X, Y, p, q):
+    """p_t = v_t'X[cluster_t] and q_t = psi_t'Y[cluster_t] of these steps; q only if Y has rows."""
+    for t in steps:
+        p[t] = dotv(phi, now[t], next[t], discount[t], X[cluster[t]])
+        if Y.shape[0]:
+            q[t] = dot(psi, now[t], Y[cluster[t]])
+
+
+@compiled
+def sums_by_cluster(phi, psi, now, next, discount, cluster, steps, a, c, X, Y):
+    """X[cluster_t] += a_t v_t and Y[cluster_t] += c_t psi_t over these steps; X only if it has rows."""
+    for t in steps:
+        if X.shape[0]:
+            axpyv(phi, now[t], next[t], discount[t], a[t], X[cluster[t]])
+        axpy(psi, now[t], c[t], Y[cluster[t]])
+
+
+@compiled
 def cross_sparse(psi, phi, rows, starts, indices, weights, out):
     """out += sum over i and starts[i] <= e < starts[i + 1] of weights[e] * outer(psi[rows[i]], phi[indices[e]])."""
     left, left_columns, left_starts = psi

@@ -1,0 +1,331 @@
+"""The delete-one-episode jackknife: the minimiser without each episode, by low-rank updates of one factorisation.
+
+In sums over the log, (theta, w) solves S x = (0, b) with S = [n ridge I, -A'; A, C]. Without episode g it is
+(S - S_g) x_g = (0, b - b_g), so x_g = x + (S - S_g)^-1 rho_g, where rho_g = S_g x - (0, b_g) is the part of the episode
+in the equations. S_g has at most three times the rank m_g of its steps, but for the ridge, of which n - m_g parts of n
+remain. Where w = 0 and there is no ridge, theta_g = theta - A^-1 U' (I - V A^-1 U')^-1 delta, with the rows u_t', v_t'
+and the TD errors of the episode: the influence function, with TD errors divided by one minus their joint leverage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg as linalg
+import scipy.sparse as sparse
+
+from valuefit.problem.problem import Problem
+from valuefit.rows.kernels import dots_by_cluster, sums_by_cluster
+from valuefit.threads import parts_of, share_out
+from valuefit.typing import Array
+
+CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
+MAX_ITERATIONS = 12  # of the updates of all clusters together
+ITERATION_TOL = 1e-9  # relative change at which they have converged
+SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
+MIN_SINGULAR_VALUE = 1e-10  # relative; directions below it are not determined without the cluster
+
+
+@dataclass
+class Replicates:
+    """`theta`, (clusters, d): the minimiser without each cluster, minus the minimiser.
+
+    undetermined: where removing a cluster leaves directions of theta undetermined, its number and a basis, (d, count).
+    """
+
+    theta: Array
+    undetermined: dict[int, Array] = field(default_factory=dict)
+
+
+class _Basis(NamedTuple):
+    """theta = primal x and w = dual y, such that sums over the log have C = I and A = diag(sigma) (zero beyond it).
+
+    Where w = 0 only dual' A primal = I is needed, and dual is None for the identity.
+    """
+
+    primal: Array
+    dual: Array | None
+    sigma: Array
+
+
+class _Steps(NamedTuple):
+    """Steps of clusters of equal length: rows in the coordinates of a basis, (clusters, length, columns)."""
+
+    u: Array
+    v: Array
+    psi: Array
+    error: Array  # TD errors, (clusters, length), as the next two
+    u_w: Array  # u_t'w
+    psi_w: Array
+
+
+@dataclass
+class _Log:
+    """The log with the minimiser, in the coordinates of a basis. plain: w = 0, and there is no ridge."""
+
+    problem: Problem
+    theta: Array
+    w: Array
+    cluster: Array
+    count: int
+    basis: _Basis
+    plain: bool
+
+    @cached_property
+    def error(self) -> Array:
+        """TD errors."""
+        problem, value = self.problem, self.problem.phi.dot(self.theta)
+        return np.asarray(problem.reward + problem.discount * value[problem.next] - value[problem.now])
+
+    @cached_property
+    def psi_w(self) -> Array:
+        return self.problem.psi.dot(self.w)[self.problem.now]
+
+    @cached_property
+    def u_w(self) -> Array:
+        return self.problem.forward(self.psi_w)
+
+    @property
+    def whole_episodes(self) -> bool:
+        """Whether traces, if any, stay within clusters."""
+        ends = self.cluster[1:] != self.cluster[:-1]
+        return not self.problem.trace or bool(self.problem.begins[1:][ends].all())
+
+    def steps(self, steps: Array) -> _Steps:
+        """The rows of these steps, (clusters, length)."""
+        problem, flat = self.problem, steps.ravel()
+
+        def shaped(rows: Any) -> Array:
+            return np.asarray(rows.toarray() if sparse.issparse(rows) else rows).reshape(*steps.shape, -1)
+
+        def dual(rows: Any) -> Array:
+            return shaped(rows if self.basis.dual is None else rows @ self.basis.dual)
+
+        now, later = problem.phi.take(problem.now[flat]), problem.phi.take(problem.next[flat])
+        discount = problem.discount[flat]
+        v = now - (sparse.diags_array(discount) @ later if problem.phi.sparse else discount[:, None] * later)
+        psi = dual(problem.psi.take(problem.now[flat]))
+        u = dual(problem.u.take(flat)) if problem.trace else problem.ratio[steps][..., None] * psi
+        return _Steps(u, shaped(v @ self.basis.primal), psi, self.error[steps], self.u_w[steps], self.psi_w[steps])
+
+    @cached_property
+    def shares(self) -> Array:
+        """The share of the steps in each cluster."""
+        return np.bincount(self.cluster, minlength=self.count) / self.problem.n
+
+    def part(self, X: Array, Y: Array, *, reward: bool = False) -> tuple[Array, Array]:
+        """S_g (x_g, y_g) of every cluster, without what is diagonal, minus (0, b_g) with `reward`; in coordinates.
+
+        X: (clusters, d), Y: (clusters, k), weights theta_g and w_g; Y has no rows where w = 0.
+        """
+        problem = self.problem
+        rows = problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, self.cluster
+        p, q = np.zeros(problem.n), np.zeros(problem.n)
+        of_theta, of_w = np.zeros((len(Y), problem.d)), np.zeros((self.count, problem.k))
+        share_out(lambda part: dots_by_cluster(*rows, self._parts[part], X, Y, p, q), len(self._parts))
+        u_w = self.problem.forward(q) if len(Y) else q
+        weights = problem.backward(p - problem.reward if reward else p)
+        if not problem.identity:
+            weights += q
+        share_out(
+            lambda part: sums_by_cluster(*rows, self._parts[part], -u_w, weights, of_theta, of_w), len(self._parts)
+        )
+        dual = self.basis.dual
+        return of_theta @ self.basis.primal, of_w if dual is None else of_w @ dual
+
+    def solve(self, above: Array, below: Array) -> Array:
+        """S^-1 (above, below), (clusters, p + q), with what is diagonal in S as it is without the cluster."""
+        if self.plain:
+            return below
+        left = 1 - self.shares[:, None]
+        return _solve_diagonal(
+            self.problem.ridge * left, self.basis.sigma, left if self.problem.identity else 1.0, above, below
+        )
+
+    @cached_property
+    def _parts(self) -> list[Array]:
+        """Steps of whole clusters, in order, for each task."""
+        order = np.argsort(self.cluster, kind="stable")
+        parts = min(parts_of(self.problem.n * self.problem.phi.stored / self.problem.phi.shape[0] * 8), self.count)
+        borders = np.searchsorted(self.cluster[order], np.linspace(0, self.count, parts + 1)[1:-1])
+        return np.split(order, borders)
+
+
+class _Change(NamedTuple):
+    """x without a cluster minus x, (clusters, columns), and directions of x that are then undetermined, by cluster."""
+
+    x: Array
+    undetermined: dict[int, Array]
+
+
+def replicates(problem: Problem, theta: Array, w: Array, cluster: Array, count: int) -> Replicates:
+    """The minimiser without each of `count` clusters of steps.
+
+    theta, w: the minimiser. cluster: of each step, (n,). On large logs the updates are first iterated for all clusters
+    together, at about two passes an iteration; clusters of high leverage, for which that does not converge, and small
+    logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or O(m d^2 + d^3) where that is less.
+    """
+    plain = not w.any() and not problem.ridge
+    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain)
+    found, left = Replicates(np.zeros((count, problem.d))), np.ones(count, bool)
+    if problem.large and log.whole_episodes:
+        x, converged = _iterated(log)
+        found.theta[converged] = x[converged] @ log.basis.primal.T
+        left = ~converged
+    for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
+        rows = log.steps(steps)
+        change = _plain_change(rows) if plain else _change(log, rows)
+        found.theta[clusters] = change.x @ log.basis.primal.T
+        for index, directions in change.undetermined.items():
+            found.undetermined[int(clusters[index])] = log.basis.primal @ directions
+    return found
+
+
+def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[Array, Array]]:
+    """Chosen clusters of equal length, (g,), and their steps, (g, length)."""
+    order = np.argsort(cluster, kind="stable")
+    lengths = np.bincount(cluster, minlength=len(chosen))
+    starts = np.cumsum(lengths) - lengths
+    for length in np.unique(lengths[chosen & (lengths > 0)]).tolist():
+        members = np.flatnonzero(chosen & (lengths == length))
+        size = max(1, CHUNK_NUMBERS // (length * (width + length)))
+        for first in range(0, len(members), size):
+            clusters = members[first : first + size]
+            yield clusters, order[starts[clusters, None] + np.arange(length)]
+
+
+def _plain_basis(problem: Problem) -> _Basis:
+    """Where w = 0 and there is no ridge: dual'A primal = I is all that is needed."""
+    A = problem.n * problem.A
+    if problem.d == problem.k:
+        lu, pivots, info = linalg.lapack.dgetrf(A)
+        if info == 0 and linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] > 1 / SUSPICIOUS_CONDITION:
+            return _Basis(linalg.lu_solve((lu, pivots), np.eye(problem.d), check_finite=False), None, np.ones(0))
+    primal, dual, sigma = _basis(problem)
+    assert dual is not None
+    return _Basis(primal / sigma, dual[:, : len(sigma)], sigma)
+
+
+def _basis(problem: Problem) -> _Basis:
+    """From the singular value decomposition of C^-1/2 A; without a ridge its null space is left out of theta."""
+    root = np.eye(problem.k) if problem.identity else problem.C_root
+    M, lengths = root.T @ problem.A, np.ones(problem.d)
+    if not problem.ridge:  # columns of equal length, so that no unit hides a feature
+        lengths = np.linalg.norm(M, axis=0)
+        lengths[lengths == 0] = 1.0
+    left, sigma, right = linalg.svd(M / lengths, check_finite=False)
+    if not problem.ridge:
+        sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma[0]]
+        right = right[: len(sigma)]
+    scale = np.sqrt(problem.n)
+    return _Basis((right / lengths).T / scale, root @ left / scale, sigma)
+
+
+def _iterated(log: _Log) -> tuple[Array, Array]:
+    """x without each cluster minus x, (clusters, p), by x <- S^-1 (S_g x + rho_g), and where that converged.
+
+    The error shrinks by the leverage of the cluster, the spectral radius of S^-1 S_g, in every iteration.
+    """
+    problem, basis = log.problem, log.basis
+    p, dual = basis.primal.shape[1], np.eye(problem.k) if basis.dual is None else basis.dual
+    Theta = np.broadcast_to(log.theta, (log.count, problem.d))
+    W = np.zeros((0, problem.k)) if log.plain else np.broadcast_to(log.w, (log.count, problem.k))
+    above, below = log.part(Theta, W, reward=True)
+    share = log.shares[:, None]
+    if problem.ridge:
+        above += share * problem.ridge * problem.n * (basis.primal.T @ log.theta)
+    if problem.identity and not log.plain:
+        below += share * problem.n * (dual.T @ log.w)
+    x = first = log.solve(above, below)
+    for _ in range(MAX_ITERATIONS):
+        Y = np.zeros((0, problem.k)) if log.plain else x[:, p:] @ dual.T
+        following = first + log.solve(*log.part(x[:, :p] @ basis.primal.T, Y))
+        change = np.linalg.norm(following - x, axis=1)
+        x = following
+        converged = change <= ITERATION_TOL * np.linalg.norm(x, axis=1)
+        if converged.all():
+            break
+    return x[:, :p], converged
+
+
+def _plain_change(rows: _Steps) -> _Change:
+    """-(I - U'V)^-1 U' errors, in the smaller of the two spaces: U'(I - V U')^-1 = (I - U'V)^-1 U'."""
+    length, columns = rows.u.shape[1:]
+    transposed = rows.u.transpose(0, 2, 1)
+    if length < columns:
+        y, undetermined = _solve(np.eye(length) - rows.v @ transposed, rows.error)
+        return _Change(-_product(transposed, y), {i: transposed[i] @ basis for i, basis in undetermined.items()})
+    x, undetermined = _solve(np.eye(columns) - transposed @ rows.v, _product(transposed, rows.error))
+    return _Change(-x, undetermined)
+
+
+def _change(log: _Log, rows: _Steps) -> _Change:
+    """(S - S_g)^-1 rho_g, with S_g = P'Q of the rows, and what is diagonal in S, its ridge included, held apart."""
+    problem, basis, theta, w = log.problem, log.basis, log.theta, log.w
+    assert basis.dual is not None
+    count, length = rows.error.shape
+    p, q, share = basis.primal.shape[1], basis.dual.shape[1], length / problem.n
+    of_theta, of_w = np.zeros((count, length, p)), np.zeros((count, length, q))
+    P = [np.dstack([of_theta, rows.u]), np.dstack([rows.v, of_w])]
+    Q = [np.dstack([rows.v, of_w]), np.dstack([of_theta, -rows.u])]
+    above = -_product(rows.v.transpose(0, 2, 1), rows.u_w)
+    below = -_product(rows.u.transpose(0, 2, 1), rows.error)
+    above += share * problem.ridge * problem.n * (basis.primal.T @ theta)
+    if problem.identity:
+        below += share * problem.n * (basis.dual.T @ w)
+    else:
+        P, Q = [*P, np.dstack([of_theta, rows.psi])], [*Q, np.dstack([of_theta, rows.psi])]
+        below += _product(rows.psi.transpose(0, 2, 1), rows.psi_w)
+    right, left = np.concatenate(P, axis=1), np.concatenate(Q, axis=1)
+    ridge, C = problem.ridge * (1 - share), 1 - share if problem.identity else 1.0
+    if right.shape[1] < p + q:
+        spread = _solve_diagonal(ridge, basis.sigma, C, right[..., :p], right[..., p:]).transpose(0, 2, 1)
+        first = _solve_diagonal(ridge, basis.sigma, C, above, below)
+        y, undetermined = _solve(np.eye(right.shape[1]) - left @ spread, _product(left, first))
+        x = first + _product(spread, y)
+        undetermined = {i: spread[i] @ directions for i, directions in undetermined.items()}
+    else:
+        Sigma = np.zeros((q, p))
+        np.fill_diagonal(Sigma, basis.sigma)
+        diagonal = np.block([[ridge * np.eye(p), -Sigma.T], [Sigma, C * np.eye(q)]])
+        x, undetermined = _solve(diagonal - right.transpose(0, 2, 1) @ left, np.hstack([above, below]))
+    return _Change(x[:, :p], {i: directions[:p] for i, directions in undetermined.items()})
+
+
+def _solve_diagonal(ridge: Any, sigma: Array, C: Any, above: Array, below: Array) -> Array:
+    """[ridge I, -Sigma'; Sigma, C I]^-1 (above, below), Sigma = diag(sigma), along the last axis."""
+    r, p = len(sigma), above.shape[-1]
+    theta = above / ridge if np.any(ridge) else np.zeros_like(above)
+    found = np.concatenate([theta, below / C], axis=-1)
+    determinant = ridge * C + sigma**2
+    found[..., :r] = (C * above[..., :r] + sigma * below[..., :r]) / determinant
+    found[..., p : p + r] = (ridge * below[..., :r] - sigma * above[..., :r]) / determinant
+    return found
+
+
+def _product(matrices: Array, vectors: Array) -> Array:
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def _solve(M: Array, right: Array) -> tuple[Array, dict[int, Array]]:
+    """Solutions of M[i] x = right[i]; of least norm where M[i] is singular, with a basis of its null space."""
+    try:
+        inverse = np.linalg.inv(M)
+    except np.linalg.LinAlgError:
+        inverse = np.full_like(M, np.inf)
+    with np.errstate(invalid="ignore"):
+        solution = _product(inverse, right)
+        solution = solution + _product(inverse, right - _product(M, solution))
+        condition = np.abs(M).sum(axis=1).max(axis=-1) * np.abs(inverse).sum(axis=1).max(axis=-1)
+    undetermined = {}
+    for i in np.flatnonzero(~(condition <= SUSPICIOUS_CONDITION)).tolist():
+        left, values, basis = linalg.svd(M[i])
+        kept = values > MIN_SINGULAR_VALUE * values[0]
+        solution[i] = basis[kept].T @ (left[:, kept].T @ right[i] / values[kept])
+        if not kept.all():
+            undetermined[i] = basis[~kept].T
+    return solution, undetermined

@@ -1,0 +1,224 @@
+"""Errors of the reported numbers: clusters that suit them, and CR3, or CR1 where CR3 is too expensive.
+
+CR3 is the delete-one-episode jackknife: v_g is the number without episode g, its weights and its starts, and the
+variance is (G-1)/G times the sum of (v_g - v)^2. Student's t has the effective number of episodes minus one as degrees
+of freedom: episodes of unequal weight give a less precise standard error than their number suggests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse as sparse
+from scipy.special import ndtr, stdtrit
+
+from valuefit.evaluation.jackknife import Replicates, replicates
+from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.memory import memory_limit
+from valuefit.typing import Array
+
+Kind = Literal["cr3", "cr1"]
+KINDS = ("cr3", "cr1")
+MIN_EFFECTIVE_CLUSTERS = 6  # with fewer effective episodes, long ones are cut into blocks
+MIN_STREAM_BLOCKS = 8  # of a log of one episode
+BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
+MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
+MULTIPLIER_DRAWS = 1000  # of random signs of the clusters, for simultaneous intervals
+CHUNK_ROWS = 1024  # numbers whose intervals are computed at a time
+MAX_SHARE_OF_ONE = 0.5  # of the variance; above it the value rests on one episode
+
+
+class Uncertainty:
+    """Errors of linear functions of theta over the clusters of a sandwich.
+
+    kind: "cr3" or "cr1", as asked for, or "cr1" where "cr3" was too expensive (`Sandwich.method` is ITERATIVE, or
+    the jackknife does not fit into memory).
+    """
+
+    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3") -> None:
+        self.sandwich = sandwich
+        size = 8 * sandwich.clusters * sandwich.problem.d
+        feasible = sandwich.method is not AdjointMethod.ITERATIVE and 8 * size <= memory_limit()
+        self.kind: Kind = kind if feasible else "cr1"
+
+    @cached_property
+    def replicates(self) -> Replicates:
+        """The weights without each cluster."""
+        sandwich = self.sandwich
+        return replicates(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, sandwich.clusters)
+
+    @property
+    def changes(self) -> Array:
+        """(clusters, d): the norm of the products with c is the standard error of c'theta, for fixed c."""
+        sandwich, count = self.sandwich, self.sandwich.clusters
+        if self.kind == "cr3":
+            return np.asarray(np.sqrt((count - 1) / count) * -self.replicates.theta)
+        first_order = sandwich.changes(np.ones(len(sandwich.cluster)), sandwich.td_errors)
+        return np.asarray(np.sqrt(count / (count - 1)) * first_order)
+
+    def error(self, function: LinearFunction) -> ErrorEstimate:
+        """The errors of one number."""
+        return self.errors([function])[0]
+
+    def errors(self, functions: list[LinearFunction]) -> list[ErrorEstimate]:
+        """The errors of each number."""
+        influences = self.sandwich.influences(functions)
+        found = []
+        for function, influence in zip(functions, influences, strict=True):
+            if isinstance(influence, ErrorEstimate):
+                found.append(influence)
+                continue
+            parts = self.contributions(function, influence)
+            size = float(np.linalg.norm(parts))
+            estimate = ErrorEstimate(size, influence.effective_clusters, solver_error=influence.solver_error)
+            one = size > 0 and float(np.abs(parts).max()) ** 2 > MAX_SHARE_OF_ONE * size**2
+            found.append(replace(estimate, one_cluster=one or self._undetermined_without_one(function)))
+        return found
+
+    def contributions(self, function: LinearFunction, influence: Influence) -> Array:
+        """The part of each cluster in the error, (clusters,); the norm of this vector is the standard error."""
+        if self.kind == "cr1":
+            return self.sandwich.contributions(influence)
+        count = self.sandwich.clusters
+        return np.asarray(np.sqrt((count - 1) / count) * -self._without_each(function))
+
+    def _without_each(self, function: LinearFunction) -> Array:
+        """v_g - v of each cluster."""
+        change = self.replicates.theta @ function.c
+        if function.first is None:
+            return change
+        values = np.asarray(function.rows @ self.sandwich.theta).ravel()
+        owner, starts = self.sandwich.cluster[function.first], len(values)
+        own = _row_products(function.rows, self.replicates.theta[owner])
+        count = np.bincount(owner, minlength=len(change))
+        removed = np.bincount(owner, weights=values + own, minlength=len(change))
+        left = starts - count
+        with np.errstate(divide="ignore", invalid="ignore"):
+            without = (starts * (values.mean() + change) - removed) / left
+        return np.where(left > 0, without - values.mean(), change)
+
+    def _undetermined_without_one(self, function: LinearFunction) -> bool:
+        """Whether the other clusters do not determine the value."""
+        if self.kind == "cr1":
+            return False
+        for cluster, directions in self.replicates.undetermined.items():
+            c = function.c
+            if function.first is not None:
+                kept = self.sandwich.cluster[function.first] != cluster
+                c = np.asarray(function.rows[kept].mean(axis=0)).ravel() if kept.any() else c
+            sizes = np.linalg.norm(directions, axis=0) * np.linalg.norm(c)
+            if (np.abs(c @ directions) > 1e-6 * sizes).any():
+                return True
+        return False
+
+
+class Band(NamedTuple):
+    """Intervals (m, 2) of several numbers, and the smallest number of effective clusters of one of them."""
+
+    intervals: Array
+    effective_clusters: float
+
+
+def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneous: bool) -> Band:
+    """Intervals of the products of theta with rows (m, d); infinite where the data do not determine one.
+
+    simultaneous: all of them hold at once with this probability. The quantile of the largest t statistic, with random
+    signs of the clusters, becomes a level, and this level a quantile of Student's t for each number.
+    """
+    sandwich, count, rng = errors.sandwich, errors.sandwich.clusters, np.random.default_rng(0)
+    draws = -(-MIN_SIGN_SUMS // count)
+    by_sign = sandwich.sign_changes(draws, rng).reshape(draws * count, -1)
+    change = errors.changes
+    signs = rng.choice([-1.0, 1.0], (count, MULTIPLIER_DRAWS))
+    standard_error, effective, largest = np.empty(len(rows)), np.empty(len(rows)), np.zeros(MULTIPLIER_DRAWS)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = slice(start, start + CHUNK_ROWS)
+        parts = rows[chunk] @ change.T
+        standard_error[chunk] = size = np.linalg.norm(parts, axis=1)
+        expected = ((rows[chunk] @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
+        effective[chunk] = _effective_number(expected, draws)
+        if simultaneous:
+            scaled = parts / np.where(size > 0, size, 1.0)[:, None]
+            largest = np.maximum(largest, np.abs(scaled @ signs).max(axis=0))
+    tail = float(ndtr(-np.quantile(largest, level))) if simultaneous else (1 - level) / 2
+    solver_error = np.abs(rows @ sandwich.respond(*(-part[:, None] for part in sandwich.saddle_residual))).ravel()
+    half = stdtrit(np.maximum(effective - 1, 1.0), 1 - tail) * standard_error + solver_error
+    half[~sandwich.determines(rows)] = np.inf
+    value = rows @ sandwich.theta
+    return Band(np.column_stack([value - half, value + half]), float(effective.min()))
+
+
+def _effective_number(expected: Array, draws: int) -> Array:
+    """Effective clusters, (m,), from squares (m, clusters) that are means over this many draws of random signs.
+
+    Such a mean has a relative variance of 2 / draws, by which the sum of its squares is too large.
+    """
+    count = expected.shape[1]
+    total, squares = expected.sum(axis=1), (expected**2).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        found = (1 + 2 / draws) * total**2 / squares
+    return np.where(total > 0, np.clip(found, 1.0, count), count)
+
+
+def _row_products(rows: Any, others: Array) -> Array:
+    """The product of each row with the same row of `others`."""
+    if sparse.issparse(rows):
+        return np.asarray(rows.multiply(others).sum(axis=1)).ravel()
+    return np.einsum("ij,ij->i", np.asarray(rows), others)
+
+
+def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3") -> Uncertainty:
+    """With clusters that suit this number."""
+    if sandwich.clusters < 2:
+        return Uncertainty(sandwich, kind)
+    influence = sandwich.influences([function])[0]
+    effective = influence.effective_clusters if isinstance(influence, Influence) else np.inf
+    cluster = suitable_clusters([sandwich], effective)
+    return Uncertainty(sandwich.with_clusters(cluster, blocks=sandwich.blocks), kind)
+
+
+def suitable_clusters(sandwiches: list[Sandwich], effective: float) -> Array:
+    """The cluster of each step, (n,), for numbers with this many effective episodes, of one log.
+
+    A log of one episode is cut into blocks whose length is 5 times the autocorrelation time of the values; so are long
+    episodes if fewer than 6 effective ones would be left.
+    """
+    first = sandwiches[0]
+    n = first.problem.n
+    if not first.blocks and effective >= MIN_EFFECTIVE_CLUSTERS:
+        return first.cluster
+    time = max(map(autocorrelation_time, sandwiches))
+    if first.blocks:
+        count = int(max(min(max(n / (BLOCK_TIMES * time), MIN_STREAM_BLOCKS), np.sqrt(n)), 2))
+        return np.asarray(np.arange(n) * count // n)
+    return cut(first.cluster, max(np.sqrt(n), BLOCK_TIMES * time))
+
+
+def autocorrelation_time(sandwich: Sandwich) -> float:
+    """(1 + r) / (1 - r), r being the correlation of the values of consecutive steps: steps that count as one."""
+    problem = sandwich.problem
+    every = problem.phi.dot(sandwich.theta)[problem.now]
+    values = every - every.mean()
+    follows = sandwich.episode[1:] == sandwich.episode[:-1]
+    square = float(values @ values)
+    if square <= 1e-24 * float(every @ every) or not follows.any():  # constant, up to rounding
+        return 1.0
+    pairs = float((values[1:] * values[:-1])[follows].mean())
+    r = float(np.clip(pairs / (square / len(values)), 0.0, 0.9999))
+    return (1 + r) / (1 - r)
+
+
+def cut(cluster: Array, length: float) -> Array:
+    """Clusters longer than 1.5 times `length` cut into consecutive blocks of about this length; renumbered."""
+    order = np.argsort(cluster, kind="stable")
+    sizes = np.bincount(cluster)
+    blocks = np.maximum(1, np.round(sizes / length)).astype(np.int64)
+    position = np.arange(len(cluster)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    sorted_sizes, sorted_blocks = np.repeat(sizes, sizes), np.repeat(blocks, sizes)
+    first = np.repeat(np.cumsum(blocks) - blocks, sizes)
+    found = np.empty(len(cluster), np.int64)
+    found[order] = first + position * sorted_blocks // sorted_sizes
+    return found

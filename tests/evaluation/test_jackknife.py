@@ -1,0 +1,107 @@
+"""The minimiser without each episode: against a solve of the remaining log, in every variant and by every route."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import naive
+import valuefit as vf
+from helpers.problems import problem_of
+from helpers.small_log import VARIANTS, small_log
+from valuefit.evaluation import jackknife
+from valuefit.evaluation.jackknife import replicates
+from valuefit.problem.exact import Exact
+from valuefit.rows import compile
+
+
+def without(log, cluster):
+    """The minimiser of the terms of the other clusters, minus the minimiser, (clusters, d)."""
+    found = []
+    for label in np.unique(cluster):
+        terms = [naive.matrices(log, step) for step, own in zip(naive.steps(log), cluster, strict=True) if own != label]
+        A, b, C = (sum(parts) / len(terms) for parts in zip(*terms, strict=True))
+        inverse = np.linalg.pinv(C, rcond=1e-12, hermitian=True)
+        H = A.T @ inverse @ A + log.ridge * np.eye(A.shape[1])
+        found.append(np.linalg.pinv(H, rcond=1e-11, hermitian=True) @ A.T @ inverse @ b)
+    return np.array(found) - naive.minimiser(log)[0]
+
+
+def replicates_of(problem, cluster):
+    exact = Exact(problem)
+    w = exact.w if problem.traits & {"ridge", "more dual features"} else np.zeros(problem.k)
+    return replicates(problem, exact.theta, w, cluster, int(cluster.max()) + 1)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["direct", "iterated"])
+@pytest.mark.parametrize("storage", ["dense", "csr"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_they_are_the_minimisers_of_the_remaining_log(variant, storage, compiled):
+    log = small_log(**variant)
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0 if compiled else np.inf):
+        found = replicates_of(problem_of(log, storage), log.episode)
+    expected = without(log, log.episode)
+    np.testing.assert_allclose(found.theta, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+    assert not found.undetermined
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_long_clusters_are_solved_in_the_space_of_the_weights(variant):
+    log = small_log(**variant)
+    cluster = log.episode // 3
+    found, expected = replicates_of(problem_of(log), cluster), without(log, cluster)
+    np.testing.assert_allclose(found.theta, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.7])
+def test_blocks_remove_the_terms_of_their_steps(trace):
+    """The traces of later steps still reach back into the block."""
+    log = small_log(trace=trace)
+    cluster = np.arange(len(log.now)) // 7
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
+        found = replicates_of(problem_of(log), cluster)
+    np.testing.assert_allclose(found.theta, without(log, cluster), rtol=1e-8, atol=1e-9)
+
+
+def one_hot_log(seed):
+    """Forty states and thirty short episodes: some states occur in one episode only."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 8, 30)
+    n = int(lengths.sum())
+    state, last = rng.integers(0, 40, n), np.cumsum(lengths) - 1
+    next = np.arange(1, n + 1)
+    next[last] = -1
+    Phi = np.eye(40)[state][:, np.unique(state)]
+    return naive.Log(
+        Phi, Phi, np.arange(n), next, rng.normal(size=n), np.where(next < 0, 0.0, 0.9), np.ones(n),
+        np.repeat(np.arange(30), lengths), 0.0, 0.0, False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_other_episodes_do_not_determine_is_told(seed):
+    log = one_hot_log(seed)
+    found, expected = replicates_of(problem_of(log), log.episode), without(log, log.episode)
+    alone = [
+        label for label in range(30)
+        if (log.Phi[log.episode == label].any(axis=0) & ~log.Phi[log.episode != label].any(axis=0)).any()
+    ]  # fmt: skip
+    assert sorted(found.undetermined) == alone
+    for label in range(30):
+        difference = found.theta[label] - expected[label]
+        if label in found.undetermined:
+            basis = np.linalg.qr(found.undetermined[label])[0]
+            difference = difference - basis @ (basis.T @ difference)
+        np.testing.assert_allclose(difference, 0, atol=1e-9)
+
+
+def test_clusters_of_high_leverage_are_solved_directly():
+    """Few episodes and many features: the iteration cannot converge."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(61, 12))
+    problem = vf.Problem.from_rows(rows, np.arange(60), np.arange(1, 61), rng.normal(size=60), 0.9)
+    cluster = np.arange(60) // 15
+    expected = replicates_of(problem, cluster)
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(jackknife, "MAX_ITERATIONS", 3):
+        found = replicates_of(problem, cluster)
+    np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-8, atol=1e-8 * np.abs(expected.theta).max())

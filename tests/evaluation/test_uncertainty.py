@@ -1,0 +1,198 @@
+"""CR3 and CR1: against a brute-force jackknife, and coverage where episodes have unequal weight."""
+
+import warnings
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import naive
+import valuefit as vf
+from helpers.problems import problem_of
+from helpers.small_log import VARIANTS, small_log
+from helpers.small_mdp import SmallMDP
+from valuefit.evaluation import uncertainty as module
+from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, row_intervals, uncertainty
+
+
+def jackknife(log):
+    """The standard error of the mean value over the starts, by leaving out episodes."""
+    labels = np.unique(log.episode)
+    first = np.array([np.flatnonzero(log.episode == label)[0] for label in labels])
+
+    def value(kept):
+        terms = [naive.matrices(log, step) for step, own in zip(naive.steps(log), kept, strict=True) if own]
+        A, b, C = (sum(parts) / len(terms) for parts in zip(*terms, strict=True))
+        inverse = np.linalg.inv(C)
+        theta = np.linalg.solve(A.T @ inverse @ A + log.ridge * np.eye(A.shape[1]), A.T @ inverse @ b)
+        return log.Phi[log.now[first[kept[first]]]].mean(axis=0) @ theta
+
+    every = value(np.ones(len(log.now), bool))
+    changes = np.array([value(log.episode != label) - every for label in labels])
+    return np.sqrt((len(labels) - 1) / len(labels) * changes @ changes)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_cr3_is_the_jackknife_by_episode(variant):
+    log = small_log(**variant)
+    problem = problem_of(log)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd", tol=1e-20).theta, log.episode)
+    first = np.flatnonzero(np.diff(log.episode, prepend=-1))
+    rows = log.Phi[log.now[first]]
+    found = Uncertainty(sandwich).error(LinearFunction(rows.mean(axis=0), rows, first))
+    assert found.standard_error == pytest.approx(jackknife(log), rel=1e-8)
+
+
+def test_cr1_and_cr3_agree_on_many_episodes():
+    rng = np.random.default_rng(0)
+    rows, episode = rng.normal(size=(20001, 3)), np.repeat(np.arange(2000), 10)
+    problem = vf.Problem.from_rows(
+        rows, np.arange(20000), np.arange(1, 20001), rng.normal(size=20000), 0.9, None, episode
+    )
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
+    first = np.arange(0, 20000, 10)
+    function = LinearFunction(rows[first].mean(axis=0), rows[first], first)
+    cr1, cr3 = (Uncertainty(sandwich, kind).error(function).standard_error for kind in ("cr1", "cr3"))
+    assert cr1 < cr3 < 1.02 * cr1
+
+
+def test_equal_episodes_all_count_and_unequal_ones_less():
+    rng = np.random.default_rng(0)
+    for lengths, low, high in ((np.full(100, 20), 90, 100), (np.array([2000] + [10] * 99), 1, 4)):
+        n, episode = lengths.sum(), np.repeat(np.arange(100), lengths)
+        rows = rng.normal(size=(n + 1, 2))
+        problem = vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), rng.normal(size=n), 0.5, None, episode)
+        error = Sandwich(problem, vf.solve(problem, "lstd").theta, episode).error(LinearFunction(np.ones(2)))
+        assert low <= error.effective_clusters <= high
+
+
+def test_a_value_that_rests_on_one_episode_is_told():
+    """A state that one episode alone visits, and starts there and elsewhere."""
+    rng = np.random.default_rng(0)
+    state, episode = np.tile([0, 1], 30), np.repeat(np.arange(30), 2)
+    state[-2:] = 2
+    rows = np.eye(3)[state]
+    problem = vf.Problem.from_rows(rows, np.arange(60), np.full(60, -1), rng.normal(size=60), 0.9, None, episode)
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode))
+    known, alone = (errors.error(LinearFunction(row)) for row in (np.eye(3)[0], np.array([0.9, 0.0, 0.1])))
+    assert not known.one_cluster
+    assert alone.one_cluster
+
+
+def coverage(lengths, logs, kind, seed=0):
+    """Of the fixed point of a linear process with an effect of each episode, by intervals of this kind."""
+    inside = 0
+    for replication in range(logs):
+        rng = np.random.default_rng((seed, replication))
+        steps = np.asarray(lengths(rng))
+        episode, n = np.repeat(np.arange(len(steps)), steps), int(steps.sum())
+        reward = 1.0 + rng.normal(size=n) + rng.normal(size=len(steps))[episode]
+        problem = vf.Problem.from_rows(
+            np.ones((n + 1, 1)), np.arange(n), np.arange(1, n + 1), reward, 0.5, None, episode
+        )
+        sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
+        function = LinearFunction(np.ones(1))
+        error = (uncertainty(sandwich, function) if kind == "cr3" else Uncertainty(sandwich, "cr1")).error(function)
+        if kind == "old":
+            error = ErrorEstimate(sandwich.error(function).standard_error, len(steps))
+        low, high = error.interval(float(sandwich.theta[0]), 0.95)
+        inside += low <= 2.0 <= high
+    return inside / logs
+
+
+def test_episodes_of_unequal_length_are_covered():
+    def lengths(rng):
+        return np.round(np.exp(rng.uniform(np.log(2), np.log(300), 30))).astype(int)
+
+    assert coverage(lengths, 300, "cr3") >= 0.90
+    assert coverage(lengths, 300, "old") < 0.90
+
+
+def test_a_dominating_episode_is_cut_into_blocks():
+    rng = np.random.default_rng(0)
+    episode = np.repeat(np.arange(31), [3000] + [3] * 30)
+    n = len(episode)
+    problem = vf.Problem.from_rows(
+        np.ones((n + 1, 1)), np.arange(n), np.arange(1, n + 1), rng.normal(size=n), 0.5, None, episode
+    )
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
+    function = LinearFunction(np.ones(1))
+    assert sandwich.error(function).effective_clusters < 1.2
+    assert uncertainty(sandwich, function).error(function).effective_clusters > 40
+
+
+def test_one_long_stream_is_cut_by_the_autocorrelation_of_its_values():
+    rng = np.random.default_rng(0)
+    x = np.zeros(2001)
+    for t in range(2000):
+        x[t + 1] = 0.9 * x[t] + rng.normal()
+    rows = np.column_stack([x, np.ones(2001)])
+    problem = vf.Problem.from_rows(rows, np.arange(2000), np.arange(1, 2001), x[1:], 0.5)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, np.zeros(2000))
+    assert autocorrelation_time(sandwich) == pytest.approx(19, rel=0.2)
+    found = uncertainty(sandwich, LinearFunction(np.ones(2)))
+    assert found.sandwich.clusters == pytest.approx(2000 / (5 * autocorrelation_time(sandwich)), abs=1)
+    assert found.sandwich.blocks
+
+
+def test_long_clusters_are_cut_into_blocks_of_about_equal_length():
+    cluster = np.repeat([0, 1, 2], [3, 100, 40])
+    found = cut(cluster, 20)
+    assert np.bincount(found).tolist() == [3, 20, 20, 20, 20, 20, 20, 20]
+    assert (np.diff(found) >= 0).all()
+
+
+# ---- values at many observations -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cr3", "cr1"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_intervals_of_rows_are_those_of_single_numbers(variant, kind):
+    log = small_log(**variant)
+    problem = problem_of(log)
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta + 0.01, log.episode), kind)
+    rows = np.random.default_rng(0).normal(size=(6, 3))
+    with patch.object(module, "MIN_SIGN_SUMS", 20000):
+        found = row_intervals(errors, rows, level=0.9, simultaneous=False)
+    for row, interval in zip(rows, found.intervals, strict=True):
+        expected = errors.error(LinearFunction(row)).interval(float(row @ errors.sandwich.theta), 0.9)
+        np.testing.assert_allclose(interval, expected, rtol=0.03)
+
+
+def test_undetermined_values_have_infinite_intervals():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(201, 2))
+    rows = np.column_stack([x, x.sum(axis=1)])
+    episode = np.repeat(np.arange(20), 10)
+    problem = vf.Problem.from_rows(rows, np.arange(200), np.arange(1, 201), rng.normal(size=200), 0.9, None, episode)
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode))
+    found = row_intervals(errors, np.array([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0]]), level=0.9, simultaneous=False)
+    assert np.isfinite(found.intervals).all(axis=1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("logs", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_simultaneous_intervals_cover_all_values_at_once(logs):
+    mdp = SmallMDP(features=5, seed=3)
+    truth = mdp.features @ mdp.fixed_point(0.0, 0.0)
+    inside = 0
+    for seed in range(logs):
+        log = mdp.log(100, seed=seed)
+        evaluation = vf.evaluate(log, features=mdp.rows, discount=mdp.discount)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = evaluation.value_interval(np.arange(5), simultaneous=True)
+        pointwise = evaluation.value_interval(np.arange(5))
+        assert (found[:, 1] - found[:, 0] >= pointwise[:, 1] - pointwise[:, 0]).all()
+        inside += ((found[:, 0] <= truth) & (truth <= found[:, 1])).all()
+    # the binomial standard error of 100 logs is 2.3%, of 1000 logs 0.7%
+    assert 0.95 - 3 * np.sqrt(0.05 / logs) <= inside / logs <= 0.995
+
+
+def test_few_episodes_warn_of_simultaneous_intervals():
+    mdp = SmallMDP()
+    evaluation = vf.evaluate(mdp.log(30, seed=0), features=mdp.rows, discount=mdp.discount)
+    with pytest.warns(UserWarning, match="simultaneous intervals may be too short"):
+        evaluation.value_interval(np.arange(5), simultaneous=True)
+    with pytest.raises(ValueError, match="level is 95; it must be between 0 and 1"):
+        evaluation.value_interval(np.arange(5), level=95)
