@@ -86,6 +86,8 @@ def read_log(columns: Columns) -> Log:
         type(value) is float and abs(value) > 2**53 for row in vectors.get("next_obs", []) for value in row
     ):
         raise Unknown  # no integer, though the states are integers
+    if "next_obs" in fields and _nesting(columns, fields["next_obs"]) not in (None, _nesting(columns, fields["obs"])):
+        raise Unknown
     order = _order(scalars, n)
     scalars = {field: [values[i] for i in order] for field, values in scalars.items()}
     vectors = {field: [values[i] for i in order] for field, values in vectors.items()}
