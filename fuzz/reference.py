@@ -40,6 +40,10 @@ class Unknown(Exception):
     """The reference does not decide whether this is a log, or which one."""
 
 
+class Invalid(Exception):
+    """This is no log: a value that is needed is missing or not finite."""
+
+
 class Step(NamedTuple):
     """One step; next is None where the episode terminated."""
 
@@ -64,7 +68,7 @@ class Log(NamedTuple):
 
 
 def read_log(columns: Columns) -> Log:
-    """The log that a table means; raises Unknown where it is unusual or not a log."""
+    """The log that a table means; raises Unknown where it is unusual, and Invalid where it must be refused."""
     if not all(isinstance(values, list) for values in columns.values()):
         raise Unknown
     fields = {field: found for field in ALIASES if (found := _find(field, columns))}
@@ -82,9 +86,17 @@ def read_log(columns: Columns) -> Log:
         type(value) is float and abs(value) > 2**53 for row in vectors.get("next_obs", []) for value in row
     ):
         raise Unknown  # no integer, though the states are integers
+    if "next_obs" in fields and _nesting(columns, fields["next_obs"]) not in (None, _nesting(columns, fields["obs"])):
+        raise Unknown
     order = _order(scalars, n)
     scalars = {field: [values[i] for i in order] for field, values in scalars.items()}
     vectors = {field: [values[i] for i in order] for field, values in vectors.items()}
+    if any(_is_missing(value) for value in scalars["reward"]):
+        raise Invalid("a reward is missing or not finite")
+    if any(_is_missing(value) for row in vectors["obs"] for value in row):
+        raise Invalid("an observation is missing or not finite")
+    if any(_is_missing(value) for field in ("terminated", "truncated", "done") for value in scalars.get(field, [])):
+        raise Invalid("a flag is missing")
     for field in ("reward", "ratio", "behaviour_prob", "target_prob"):
         if field in scalars and not all(_is_number(value) for value in scalars[field]):
             raise Unknown
@@ -171,6 +183,10 @@ def _nesting(columns: Columns, names: tuple[str, ...]) -> bool | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and math.isfinite(value) and abs(value) < MAX_NUMBER
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _complete(row: Sequence[Any]) -> bool:

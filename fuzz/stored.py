@@ -155,9 +155,8 @@ def result_case(rng: Rng, folder: Path) -> str | None:
     stored = _arrays(path)
     expect(all(np.array_equal(getattr(result, name), stored[name]) for name in ("theta", "w")), "other weights")
     for weights in (result.theta, result.w):
-        expect(
-            weights.dtype.kind == "f" and np.isfinite(weights).all(), f"weights of dtype {weights.dtype}, or not finite"
-        )
+        array = np.asarray(weights)
+        expect(array.dtype.kind == "f" and np.isfinite(array).all(), f"weights of dtype {array.dtype}, or not finite")
     (folder / "again.npz").unlink(missing_ok=True)
     again = ask(vf.Result.load, ask(result.save, folder / "again.npz"))
     expect(ask(repr, again) == ask(repr, result), "saved and loaded again, the result differs")

@@ -151,11 +151,19 @@ def text_ids(rng: Rng, columns: Columns) -> None:
 @table_mutation
 def terminal_nulls(rng: Rng, columns: Columns) -> None:
     """No next observation where an episode terminated, which many writers do."""
+    ends = columns.get("terminated", [])
     for name in columns:
-        if name.startswith("next_obs") and len(columns.get("terminated", [])) == len(columns[name]):
-            columns[name] = [
-                None if end is True else v for v, end in zip(columns[name], columns["terminated"], strict=True)
-            ]
+        if ends and name.startswith("next_obs") and len(ends) == len(columns[name]):
+            columns[name] = [None if end is True else v for v, end in zip(columns[name], ends, strict=True)]
+
+
+@table_mutation
+def narrow_states(rng: Rng, columns: Columns) -> None:
+    """A state after a step that does not fit the smallest integer type of the others, next to missing ones."""
+    after = columns.get("next_obs", [])
+    if after and isinstance(after[0], int):
+        terminal_nulls(rng, columns)
+        columns["next_obs"] = [v if v is None else pick(rng, [v, v, 258, 2**31 + 2]) for v in columns["next_obs"]]
 
 
 @table_mutation
