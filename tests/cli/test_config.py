@@ -149,8 +149,8 @@ def test_a_huge_file_is_rejected(tmp_path):
         merge({}, str(tmp_path / "huge.toml"))
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
-names = texts.filter(lambda text: not set("/\0") & set(text) and text not in (".", ".."))
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+names = texts.filter(lambda text: "/" not in text and text not in (".", ".."))
 
 
 @given(

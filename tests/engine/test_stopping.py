@@ -201,7 +201,7 @@ def test_an_early_stop_gives_a_warning_and_a_wider_interval(solver, tmp_path):
 
 def test_the_warning_depends_on_the_saddle_residual(monkeypatch):
     """A planted fault, a residual of zero, hides the solver error."""
-    monkeypatch.setattr(Sandwich, "_saddle_residual", (np.zeros(40), np.zeros(40)))
+    monkeypatch.setattr(Sandwich, "saddle_residual", (np.zeros(40), np.zeros(40)))
     found = vf.evaluate(episodes(), features=FEATURES, discount=0.95, solver="gtd2", max_passes=2)
     assert not any("at full convergence" in warning for warning in found.warnings)
 

@@ -14,12 +14,18 @@ from valuefit.data.labels import check_names
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
+from valuefit.evaluation.uncertainty import KINDS
 from valuefit.messages import said
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1
 SETTINGS = ("discount", "trace", "ridge", "values", "seed")
-OPTIONAL_NUMBERS = ("standard_error", "effective_sample_size", "solver_error")  # of a policy value
+OPTIONAL_NUMBERS = (
+    "standard_error",
+    "effective_sample_size",
+    "solver_error",
+    "effective_episodes",
+)  # of a policy value
 ESTIMATE_TOL = 1e-6  # relative: machines round differently
 REMEDY = "Evaluate and save again."
 LOG_ARRAYS = (
@@ -101,8 +107,11 @@ def value_facts(value: Any) -> dict[str, Any]:
     """The facts of a policy value, with their types checked."""
     value = dict(value)
     interval = value["interval"]
+    value = {"effective_episodes": None, "method": "cr1", **value}  # which version 0.1 did not write
     for name in ("estimate", "level", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
         value[name] = _finite(name, value[name])
+    if value["method"] not in KINDS:
+        raise ValueError("the method of the standard error is unknown")
     if type(value["starts"]) is not int or value["starts"] < 1:
         raise ValueError("the number of starts is not a whole number")
     if interval is not None:
