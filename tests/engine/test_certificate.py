@@ -173,3 +173,14 @@ def test_recursive_lstd_is_never_certified_falsely_whatever_the_scales():
         said += result.status == "converged"
         assert result.status != "converged" or Exact(problem).gap(result.theta) <= 1.01 * tol
     assert said > 10
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 1e12, 1e26])
+def test_a_ridge_that_leaves_little_to_gain_does_not_make_zero_optimal(ridge):
+    """F(0) - F* is then far below F(0), and the start far from the minimum, but the gap still refers to theta = 0."""
+    problem = small(4, ridge=ridge)
+    exact, start = Exact(problem, np.ones(problem.d)), np.ones(problem.d)
+    assert exact.gap(np.zeros(problem.d)) == pytest.approx(1)
+    for solver in ("lstd", "krylov", "svrg", "gtd2"):
+        result = vf.solve(problem, solver, tol=1e-6, max_passes=40, init=start)
+        assert result.status != "converged" or exact.gap(result.theta) <= 1.01e-6

@@ -24,17 +24,21 @@ class Exact:
         self._M, self._y = root.T @ problem.A, root.T @ problem.b
         if self._M.shape[0] == 0:  # all features are zero
             self._M, self._y = np.zeros((1, problem.d)), np.zeros(1)
-        K, target = self._M, self._y
+        K = self._M
         if self.ridge:
             K = np.vstack([K, np.sqrt(self.ridge) * np.eye(problem.d)])
-            target = np.concatenate([target, np.zeros(problem.d)])
         lengths = np.linalg.norm(K, axis=0)
         self._lengths = np.where(lengths > 0, lengths, 1.0)
         U, sigma, Vt = _svd(K / self._lengths)
         # Rounding in A is magnified by C^(+1/2), up to the square root of the condition number of C.
-        cutoff = np.finfo(float).eps * max(K.shape) * np.sqrt(problem.C_whitening[1]) * sigma[0]
-        self.rank = int((sigma > cutoff).sum())
-        self._Vt, self._sigma, self._target = Vt[: self.rank], sigma[: self.rank], (U.T @ target)[: self.rank]
+        rounding = np.finfo(float).eps * max(K.shape) * np.sqrt(problem.C_whitening[1])
+        self.rank = int((sigma > rounding * sigma[0]).sum())
+        self._Vt, self._sigma = Vt[: self.rank], sigma[: self.rank]
+        # U'y has an error of eps |y|; M V / sigma in place of U has less where a large ridge leaves little of M in K
+        M = self._M / self._lengths
+        part = np.linalg.norm(M) / self._sigma
+        accurate = (self._Vt @ (M.T @ self._y)) / self._sigma
+        self._target = np.where(part < 1, accurate, (U[: len(M)].T @ self._y)[: self.rank])
         self.theta: Array = self._nearest(np.zeros(problem.d))
         if self.rank < problem.d:
             null, _ = np.linalg.qr(_complement(self._Vt).T / self._lengths[:, None])
@@ -42,7 +46,8 @@ class Exact:
         self.theta[problem.dead] = 0.0  # zero up to rounding before
         self.w: Array = root @ (root.T @ (problem.b - problem.A @ self.theta))
         self.scale = 0.5 * float(self._target @ self._target)
-        if self.scale <= 1e-15 * max(self._M.shape) * 0.5 * float(self._y @ self._y):
+        noise = 100 * rounding * np.minimum(part, 1.0) * np.linalg.norm(self._y)
+        if self.scale <= 0.5 * float(noise @ noise):
             # theta = 0 is optimal up to rounding, so F(start) - F* is the scale of the gap instead
             self.scale = 0.0 if start is None else self.excess(start)
 
