@@ -159,8 +159,8 @@ def table_case(rng: Rng, folder: Path) -> str | None:
                  {"obs": 3}, {"episode": "step"}, {3: 4}, {"obs": "obs_"}, {"obs": [None]},
                  {"reward": ["reward"]}]  # fmt: skip
         options["columns"] = pick(rng, wrong)
-    if kind == 0:  # NumPy has no missing entries in lists
-        complete = "None" not in repr(columns)
+    if kind == 0:  # NumPy has neither missing entries in lists nor decimals
+        complete = "None" not in repr(columns) and "Decimal" not in repr(columns)
         return _check_source(rng, columns, columns if complete else None, options)
     if kind == 1:
         arrays = {name: _array(rng, values) for name, values in columns.items()}

@@ -82,8 +82,9 @@ def read_log(columns: Columns) -> Log:
     if n == 0 or any(len(columns[name]) != n for names in fields.values() for name in names):
         raise Unknown
     for values in columns.values():
-        if len({isinstance(value, list | tuple) for value in values if value is not None}) > 1:
-            raise Unknown  # numbers next to lists
+        known = [value for value in values if value is not None]
+        if any(len({isinstance(value, kind) for value in known}) > 1 for kind in (list | tuple, bool)):
+            raise Unknown  # numbers next to lists or flags
     scalars = {
         field: [_scalar(v) for v in columns[names[0]]] for field, names in fields.items() if field not in VECTORS
     }
