@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
-import os
 import sys
 import tempfile
 import time
@@ -24,8 +24,13 @@ SHOWN_FAILURES = 5  # of one target and kind
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen targets; returns the exit status, 1 if anything failed."""
     options = _parse(arguments)
-    os.chdir(tempfile.mkdtemp(prefix="fuzz"))
-    started, reports, failed = time.monotonic(), [], False
+    with tempfile.TemporaryDirectory(prefix="fuzz") as folder, contextlib.chdir(folder):
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    started, failed = time.monotonic(), False
+    reports: list[Report] = []
     for name in options.only or TARGETS:
         left = options.seconds - (time.monotonic() - started)
         target = TARGETS[name]

@@ -98,10 +98,10 @@ def random_log(rng: Rng) -> tuple[vf.Transitions, Log]:
     long = chance(rng, 0.01)
     n, d = (1100, 1) if long else (int(rng.integers(3, 25)), int(rng.integers(1, 4)))
     scales = 10.0 ** rng.integers(-8, 9, d) if chance(rng, 0.2) else 10.0 ** rng.integers(-3, 4, d)
-    scales = scales * pick(rng, [*[1.0] * 12, 1e-60, 1e-55, 1e-30, 1e30, 1e60, 1e80])
+    scales = scales * pick(rng, [*[1.0] * 30, 1e-60, 1e-55, 1e-30, 1e30, 1e60, 1e80])
     observations = np.round(rng.normal(size=(n, d)), 2) * scales
     after = np.where(np.arange(n)[:, None] == n - 1, observations[0], np.roll(observations, -1, axis=0))
-    reward = np.round(rng.normal(size=n), 2) * pick(rng, [*[1.0] * 8, 1e-55, 1e-12, 1e12, 1e55, 1e60])
+    reward = np.round(rng.normal(size=n), 2) * pick(rng, [*[1.0] * 20, 1e-55, 1e-12, 1e12, 1e55, 1e60])
     if chance(rng, 0.1):
         reward = reward * observations[:, -1]
     ratio = np.ones(n)

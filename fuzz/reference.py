@@ -58,10 +58,14 @@ class Step(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Steps in order. labels: whether observations are integers that name states."""
+    """Steps in order. labels: whether observations are integers that name states.
+
+    exact: whether every number is exact in float64; otherwise the log may be refused, but not be loaded as another.
+    """
 
     steps: list[Step]
     labels: bool
+    exact: bool = True
 
 
 # ---- the steps of a table --------------------------------------------------------------------------
@@ -77,6 +81,10 @@ def read_log(columns: Columns) -> Log:
     n = len(columns[fields["reward"][0]])
     if n == 0 or any(len(columns[name]) != n for names in fields.values() for name in names):
         raise Unknown
+    for values in columns.values():
+        known = [value for value in values if value is not None]
+        if any(len({isinstance(value, kind) for value in known}) > 1 for kind in (list | tuple, bool)):
+            raise Unknown  # numbers next to lists or flags
     scalars = {
         field: [_scalar(v) for v in columns[names[0]]] for field, names in fields.items() if field not in VECTORS
     }
@@ -132,7 +140,9 @@ def read_log(columns: Columns) -> Log:
         )
     if not steps:
         raise Unknown
-    return Log(steps, labels)
+    numbers_read = [value for values in scalars.values() for value in values]
+    numbers_read += [value for rows in vectors.values() for row in rows for value in row]
+    return Log(steps, labels, all(isinstance(v, str) or v is None or abs(v) <= 2**53 for v in numbers_read))
 
 
 def _find(field: str, columns: Columns) -> tuple[str, ...]:
@@ -140,7 +150,7 @@ def _find(field: str, columns: Columns) -> tuple[str, ...]:
     found: list[tuple[str, ...]] = [(alias,) for alias in ALIASES[field] if alias in columns]
     if field in VECTORS:
         for alias in ALIASES[field]:
-            pattern = re.compile(re.escape(alias) + "_?([0-9]+)")
+            pattern = re.compile(re.escape(alias) + "_?([0-9]{1,9})")
             numbered = sorted((int(match[1]), name) for name in columns if (match := pattern.fullmatch(name)))
             if len({number for number, _ in numbered}) < len(numbered):
                 raise Unknown
@@ -163,9 +173,6 @@ def _scalar(value: Any) -> Any:
 
 def _vectors(columns: Columns, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
     rows = []
-    for name in names:
-        if len({isinstance(value, list | tuple) for value in columns[name] if value is not None}) > 1:
-            raise Unknown  # numbers next to lists
     for parts in zip(*(columns[name] for name in names), strict=True):
         row: list[Any] = []
         for part in parts:
@@ -177,7 +184,9 @@ def _vectors(columns: Columns, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 def _nesting(columns: Columns, names: tuple[str, ...]) -> bool | None:
-    """Whether the first known entry is a list; None if all are missing."""
+    """Whether rows are vectors: numbered columns, or a list in the first known entry; None if all are missing."""
+    if names[0][-1].isdigit():
+        return True
     return next((isinstance(value, list | tuple) for value in columns[names[0]] if value is not None), None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import gc
 import json
@@ -64,8 +63,7 @@ class Report:
 def run(target: Target, *, seed: int, cases: range, jobs: int = 2, seconds: float = float("inf")) -> Report:
     """Run these cases of a target on `jobs` processes, for at most `seconds`."""
     report, started = Report(target.name), time.monotonic()
-    with contextlib.suppress(ValueError):
-        target.prepare()
+    target.prepare()
     gc.collect()
     gc.freeze()  # or the first collection in a child copies every page
     size = min(BATCH, max(1, -(-len(cases) // jobs)))

@@ -55,6 +55,8 @@ def _csv_text(columns: Columns, delimiter: str) -> str:
 
 def _plain_csv(data: bytes) -> Columns:
     first = data.split(b"\n")[0]
+    if first.count(b'"') % 2:  # a name of two lines
+        raise Unknown
     delimiter = max(",", ";", "\t", key=lambda mark: first.count(mark.encode()))
     options = pyarrow.csv.ParseOptions(delimiter=delimiter)
     return plain_arrow(pyarrow.csv.read_csv(io.BytesIO(data), parse_options=options))

@@ -14,7 +14,7 @@ from helpers.problems import ROOT
 sys.path.insert(0, str(ROOT))
 
 from fuzz import outcome, runner
-from fuzz.reference import Log, Step, Unknown, exact_lstd, read_log
+from fuzz.reference import Invalid, Log, Step, Unknown, exact_lstd, read_log
 
 
 def raises(error):
@@ -78,8 +78,10 @@ def test_the_reference_sorts_ends_and_drops_steps():
     log = read_log(columns)
     assert [step.reward for step in log.steps] == [0.0, 1.0, 2.0]  # that of episode b has no next observation
     assert [step.next for step in log.steps] == [(2.0,), (3.0,), None]
-    with pytest.raises(Unknown):
+    with pytest.raises(Invalid, match="a reward is missing"):
         read_log({**columns, "reward": [None, 2.0, 1.0, 5.0]})
+    with pytest.raises(Unknown):
+        read_log({**columns, "t": [0, 1, 1, 0]})
 
 
 def test_exact_lstd_solves_the_equations_of_the_naive_moments():
