@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from valuefit.cli.config import MAX_SEED, default_of
+from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_INTERRUPTED = 3, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
@@ -46,6 +47,10 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if not error.message.isprintable():  # it quotes an argument
+                error.message = said(error)
+            raise
         except BrokenPipeError:  # click handles a closed pipe
             raise
         except (ValueError, OSError, ImportError, MemoryError) as error:
