@@ -17,8 +17,8 @@ PACKAGE = ROOT / "src" / "valuefit"
 
 # The direction of the data: a package imports only from packages before it, lazy imports included.
 PACKAGE_ORDER = [
-    "typing", "memory", "extras", "messages", "atomic", "threads", "machine", "rows", "linalg", "data", "features", "datasets",
-    "problem", "solvers", "engine", "evaluation", "report", "paper", "cli",
+    "typing", "memory", "extras", "messages", "atomic", "threads", "machine", "rows", "linalg", "data", "features",
+    "datasets", "problem", "solvers", "engine", "evaluation", "report", "paper", "cli",
 ]  # fmt: skip
 # (module, imported module)
 ALLOWED_BACKWARD_IMPORTS = {

@@ -278,7 +278,7 @@ def test_mean_td_errors_show_that_the_features_are_insufficient():
 
 
 def test_charts_of_very_large_and_very_small_numbers():
-    for size in (1e-60, 1e-30, 1e30, 1e60):
+    for size in (1e-30, 1e30):
         rng = np.random.default_rng(0)
         log = vf.Transitions.from_arrays(
             rng.normal(size=(400, 3)), size * rng.normal(size=400), terminated=np.arange(400) % 20 == 19

@@ -48,15 +48,17 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            if not error.message.isprintable():  # it quotes an argument
-                error.message = said(error)
-            raise
+            if error.message.isprintable():
+                raise
+            raise click.UsageError(said(error), error.ctx) from None  # it quotes an argument
         except BrokenPipeError:  # click handles a closed pipe
             raise
         except (ValueError, OSError, ImportError, MemoryError) as error:
             from valuefit.cli.console import cli_message  # imports rich, so only on failure
 
-            raise click.ClickException(cli_message(str(error) or type(error).__name__)) from error
+            system = isinstance(error, OSError) and error.errno is not None  # which quotes the whole path
+            text = said(error) if system else str(error) or type(error).__name__
+            raise click.ClickException(cli_message(text)) from error
         except (KeyboardInterrupt, SystemError) as error:
             # numba raises SystemError from KeyboardInterrupt if Ctrl-C arrives while it enters a kernel
             if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):

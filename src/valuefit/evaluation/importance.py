@@ -9,7 +9,8 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, numbers
-from valuefit.evaluation.policy import find_policy, normalised_rows, valid_probabilities
+from valuefit.evaluation.policy import Policy, find_policy, normalised_rows, valid_probabilities
+from valuefit.messages import said
 from valuefit.typing import Array
 
 
@@ -64,10 +65,10 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     elif found.takes_actions:
         if actions is None:
             raise ValueError(f"The policy {found.name} takes actions as an argument: give the number of actions.")
-        columns = [found.function(observations, np.full(len(observations), a)) for a in range(actions)]
+        columns = [_called(found, observations, np.full(len(observations), a)) for a in range(actions)]
         values = np.stack([array_of(f"The policy {found.name}", column) for column in columns], axis=-1)
     else:
-        values = array_of(f"The policy {found.name}", found.function(observations), place="in row")
+        values = array_of(f"The policy {found.name}", _called(found, observations), place="in row")
     if values.ndim != 2 or len(values) != len(observations) or values.shape[1] == 0:
         hint = " That looks like actions: return their probabilities instead." if values.ndim == 1 else ""
         raise ValueError(
@@ -75,6 +76,17 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
             f"It must return one row per observation and one column per action.{hint}"
         )
     return normalised_rows(valid_probabilities(values, f"The policy {found.name}"), found.name, actions)
+
+
+def _called(policy: Policy, *arguments: Array) -> Any:
+    assert policy.function is not None
+    try:
+        return policy.function(*arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"The policy {policy.name} could not be called with observations"
+            f"{' and actions' if len(arguments) > 1 else ''} ({said(error)}). It must take arrays of them."
+        ) from error
 
 
 def ratios(policy: Any, log: Transitions) -> Array:

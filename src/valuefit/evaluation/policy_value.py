@@ -15,6 +15,7 @@ from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import require_range
 from valuefit.typing import Array
 
 MAX_LISTED_WEIGHTS = 20  # with more features, single weights are not reported
@@ -93,6 +94,7 @@ def starts_of(
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")
     rows = value_rows(fitted, values, policy, problem.d, given)
+    require_range("Features of the starts", float(abs(rows).max()))
     return LinearFunction(np.asarray(rows.mean(axis=0), dtype=np.float64).ravel(), rows, first)
 
 

@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.exact import exact_cast
 from valuefit.features.transformer import FeatureTransformer
-from valuefit.messages import translated
+from valuefit.messages import shown, translated
 from valuefit.typing import Array
 
 
@@ -36,6 +36,8 @@ class OneHot(FeatureTransformer):
         if self.categories is None:
             self.categories_ = [np.unique(whole(column)) for column in X.T]
         else:
+            if not isinstance(self.categories, list | tuple | np.ndarray):
+                raise ValueError(f"categories is {shown(self.categories)}; it must be a list for each column.")
             if len(self.categories) != X.shape[1]:
                 raise ValueError(
                     f"categories has {len(self.categories)} lists, but there are {X.shape[1]} columns. "

@@ -97,8 +97,8 @@ def make(features: Any, data: Any) -> tuple[Fitted, str]:
     """
     if isinstance(features, Fitted):
         return features, features.sentence
-    steps = len(data)
     observations = check_observations("observations", data.observations if isinstance(data, Transitions) else data)
+    steps = len(data) if isinstance(data, Transitions) else len(observations)
     if steps == 0:
         raise ValueError("There are no observations to fit features to.")
     if isinstance(features, type):
