@@ -204,7 +204,7 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
         ("fourier:order=five", "order is 'five'; it must be a whole number"),
         ("tiles:wrap=1", "wrap is 1; give a list of dimensions, from 0 to 1"),
         ("tiles:wrap=[1.5]", "give a list of dimensions"),
-        ("one-hot:categories=5", "option of the wrong type"),
+        ("one-hot:categories=5", "it must be a list"),
         ("fourier:order=" + "-" * 5000 + "5", "order is '-----"),
         ("fourier:order=" + "(" * 5000, "order is"),
         (f"fourier:order={10**400}", "order is a whole number of about 398 digits; it must be at most"),

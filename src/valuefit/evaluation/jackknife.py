@@ -20,6 +20,7 @@ import scipy.sparse as sparse
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import dots_by_cluster, sums_by_cluster
+from valuefit.rows.traces import keep_forward, recurrence
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
 
@@ -109,8 +110,20 @@ class _Log:
         discount = problem.discount[flat]
         v = now - (sparse.diags_array(discount) @ later if problem.phi.sparse else discount[:, None] * later)
         psi = dual(problem.psi.take(problem.now[flat]))
-        u = dual(problem.u.take(flat)) if problem.trace else problem.ratio[steps][..., None] * psi
+        u = dual(self._traces(flat)) if problem.trace else problem.ratio[steps][..., None] * psi
         return _Steps(u, shaped(v @ self.basis.primal), psi, self.error[steps], self.u_w[steps], self.psi_w[steps])
+
+    def _traces(self, steps: Array) -> Any:
+        """The rows u_t of these steps, with traces."""
+        return self.problem.u.take(steps) if self.problem.large else self._small_traces[steps]
+
+    @cached_property
+    def _small_traces(self) -> Array:
+        problem = self.problem
+        rows = problem.psi.take(problem.now)
+        rows = rows.toarray() if sparse.issparse(rows) else rows
+        keep = keep_forward(problem.discount, problem.ratio, problem.begins, problem.trace)
+        return recurrence(problem.ratio[:, None] * rows, keep)
 
     @cached_property
     def shares(self) -> Array:
