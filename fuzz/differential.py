@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sparse
@@ -185,15 +185,22 @@ class Reference:
         unit, _ = _unit_columns(P)
         self._systems: list[System] = []
         if case.identity:
-            whitenings = [(P.T / np.sqrt(self.n), np.abs(P.T) / np.sqrt(self.n))]
+            whitenings = [(P.T / np.sqrt(self.n), np.abs(P.T) / np.sqrt(self.n), 0.0)]
         else:
             U, singular, _ = np.linalg.svd(unit, full_matrices=False)
             ranks = _ranks(singular, *DOUBTFUL_ROWS)
             # rounding errors of P'e are magnified by the inverse of the smallest singular value
-            whitenings = [(U[:, :r].T, np.abs(unit.T) / singular[r - 1]) for r in ranks if r]
-        for W, size in whitenings:
+            whitenings = [
+                (U[:, :r].T, np.abs(unit.T) / singular[r - 1], EPSILON * (singular[0] / singular[r - 1]) ** 2)
+                for r in ranks if r
+            ]  # fmt: skip
+        for W, size, relative in whitenings:
             M, y = W @ self.T.T @ self.V / np.sqrt(self.n), W @ self.T.T @ case.reward / np.sqrt(self.n)
-            self._systems += _least_squares(M, y, case.ridge, size)
+            # C is known up to a part of its smallest eigenvalue, which turns y that much
+            rounding_of_C = _half_square(10 * relative * y)
+            self._systems += [
+                replace(one, rounding_of_C=rounding_of_C) for one in _least_squares(M, y, case.ridge, size)
+            ]
 
     def gaps(self, theta: np.ndarray, start: np.ndarray) -> list[tuple[float, float]]:
         """(gap, rounding error of the gap) with each admissible rank; none where all features are zero."""
@@ -206,9 +213,9 @@ class Reference:
         return found
 
     def _rounding(self, system: System, theta: np.ndarray) -> float:
-        """What rounding of A theta - b, where the moments are formed, may add to F."""
+        """What rounding of A theta - b and of C, where the moments are formed, may add to F."""
         steps = np.abs(self.T.T) @ (np.abs(self.V) @ np.abs(theta) + np.abs(self.case.reward)) / np.sqrt(self.n)
-        return _half_square(ROUNDING_UNITS * EPSILON * (system.size @ steps))
+        return _half_square(ROUNDING_UNITS * EPSILON * (system.size @ steps)) + system.rounding_of_C
 
     def value_error(self, value: float, c: np.ndarray, theta: np.ndarray, gap: float) -> float:
         """The smallest |value - c'theta*| over admissible ranks beyond what `gap` allows; 0 if undetermined."""
@@ -226,11 +233,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class System:
-    """F - F* = 1/2 |K theta - target|^2; size: absolute values that bound rounding errors."""
+    """F - F* = 1/2 |K theta - target|^2; size: absolute values that bound rounding errors of b - A theta."""
 
     K: np.ndarray
     target: np.ndarray
     size: np.ndarray
+    rounding_of_C: float = 0.0
 
     def excess(self, theta: np.ndarray) -> float:
         return _half_square(self.K @ theta - self.target)

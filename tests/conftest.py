@@ -31,9 +31,12 @@ hypothesis.settings.load_profile("valuefit")
 
 # Folders of numerical tests, which `make test-cpus` repeats with the BLAS kernels and code generation of other
 # processors, and files in them whose results do not depend on the processor, or whose kernels take long to compile and
-# are compared with loops in plain Python at wide tolerances.
+# are compared with loops in plain Python at wide tolerances, or that measure coverage over many logs.
 NUMERICAL = {"claims", "engine", "evaluation", "features", "linalg", "problem", "rows", "solvers"}
-NOT_AFFECTED = {"test_batches", "test_blocks", "test_estimator", "test_refusals", "test_result", "test_storage"}
+NOT_AFFECTED = {
+    "test_batches", "test_blocks", "test_estimator", "test_evaluation", "test_policy", "test_refusals", "test_result",
+    "test_storage", "test_uncertainty",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -189,22 +189,22 @@ def _sync(path: Path) -> None:
         for entry in path.iterdir():
             _sync(entry)
         _sync_folder(path)
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    else:
+        _fsync(path)
 
 
 def _sync_folder(path: Path) -> None:
     """Write the names in a folder to the disk."""
     with suppress(OSError):  # some network file systems refuse it
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _fsync(path)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -5,13 +5,12 @@ import math
 import os
 import pickle
 import tracemalloc
-import zipfile
 
 import numpy as np
 import pytest
 
 import valuefit as vf
-from helpers.npy_headers import DAMAGED, damaged_npy
+from helpers.npy_headers import DAMAGED, damaged_npy, replace_entry
 from helpers.problems import PROBLEM
 
 
@@ -172,11 +171,7 @@ def test_pickled_content_is_refused_and_not_run(saved, monkeypatch):
 @pytest.mark.parametrize("error", DAMAGED)
 @pytest.mark.parametrize("name", ["theta", "facts", "other"])
 def test_a_damaged_header_is_refused(saved, error, name):
-    with zipfile.ZipFile(saved) as archive:
-        entries = {entry: archive.read(entry) for entry in archive.namelist()}
-    with zipfile.ZipFile(saved, "w") as archive:
-        for entry, content in {**entries, f"{name}.npy": damaged_npy(error)}.items():
-            archive.writestr(entry, content)
+    replace_entry(saved, f"{name}.npy", damaged_npy(error))
     with pytest.raises(ValueError, match="is not a valuefit result, or is incomplete"):
         vf.Result.load(saved)
 

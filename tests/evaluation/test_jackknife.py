@@ -102,6 +102,6 @@ def test_clusters_of_high_leverage_are_solved_directly():
     problem = vf.Problem.from_rows(rows, np.arange(60), np.arange(1, 61), rng.normal(size=60), 0.9)
     cluster = np.arange(60) // 15
     expected = replicates_of(problem, cluster)
-    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(jackknife, "MAX_ITERATIONS", 3):
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(jackknife, "MAX_SHARED_ITERATIONS", 3):
         found = replicates_of(problem, cluster)
     np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-8, atol=1e-8 * np.abs(expected.theta).max())

@@ -265,7 +265,7 @@ def test_files_without_probabilities_are_refused(tmp_path, monkeypatch):
             find_policy(tmp_path / name)
     np.save(tmp_path / "large.npy", TABLE)
     np.savetxt(tmp_path / "large.csv", TABLE, delimiter=",")
-    monkeypatch.setattr(target, "MAX_FILE_BYTES", 90)
+    monkeypatch.setattr(target, "MAX_POLICY_BYTES", 90)
     for name in ("large.npy", "large.csv"):
         with pytest.raises(ValueError, match=r"may take .* GiB of memory"):
             find_policy(tmp_path / name)

@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 import valuefit as vf
-from helpers.npy_headers import DAMAGED, damaged_npy
+from helpers.npy_headers import DAMAGED, damaged_npy, replace_entry
 from helpers.problems import ROOT, wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.features import Tiles
@@ -195,11 +195,7 @@ def test_a_file_that_declares_more_than_memory_is_refused_before_it_is_read(tmp_
 @pytest.mark.parametrize("error", DAMAGED)
 @pytest.mark.parametrize("name", ["theta", "facts", "other"])
 def test_a_damaged_header_is_refused(saved, error, name):
-    with zipfile.ZipFile(saved) as archive:
-        entries = {entry: archive.read(entry) for entry in archive.namelist()}
-    with zipfile.ZipFile(saved, "w") as archive:
-        for entry, content in {**entries, f"{name}.npy": damaged_npy(error)}.items():
-            archive.writestr(entry, content)
+    replace_entry(saved, f"{name}.npy", damaged_npy(error))
     with pytest.raises(ValueError, match="is not a valuefit evaluation, or is incomplete"):
         vf.Evaluation.load(saved)
 

@@ -11,7 +11,7 @@ from valuefit.messages import said
 from valuefit.typing import Array
 
 TEXT_KINDS = "OSUT"  # kinds of dtype of text columns; missing text is None
-MAX_NAME_CHARACTERS = 200  # longer text is not an id; bounds the memory of an array of names
+MAX_ID_CHARACTERS = 200  # longer text is not an id; bounds the memory of an array of names
 
 
 def is_text(values: Any) -> bool:
@@ -48,9 +48,9 @@ def as_text(values: Any, name: str) -> list[str | None]:
             except UnicodeDecodeError as error:
                 raise ValueError(f"{name} is not UTF-8 text at row {row} ({said(error)}). Write it as UTF-8.") from None
         if isinstance(value, str):
-            if len(value) > MAX_NAME_CHARACTERS or "\0" in value:
+            if len(value) > MAX_ID_CHARACTERS or "\0" in value:
                 raise ValueError(
-                    f"{name} is no id at row {row}: ids have at most {MAX_NAME_CHARACTERS} characters, and no null."
+                    f"{name} is no id at row {row}: ids have at most {MAX_ID_CHARACTERS} characters, and no null."
                 )
             texts[row] = value or None
         elif value is None or type(value).__name__ == "NAType" or value != value:

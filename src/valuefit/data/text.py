@@ -16,7 +16,7 @@ from valuefit.memory import check_size
 from valuefit.typing import Array
 
 MAX_CATEGORIES = 100  # distinct texts of a column that is treated as categories without being declared
-MAX_NAME_CHARACTERS = 60  # of a category, in the name of its entry
+MAX_CATEGORY_CHARACTERS = 60  # of a category, in the name of its entry
 PACKED = ("BCJNG", "b'BCJNG")  # base64 of the first bytes of an LZ4 frame, by which RLlib compresses columns
 
 
@@ -66,7 +66,7 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
         size = 4 * len(categories) * sum(map(len, labels.values()))
         check_size(size, limit, f"Column {name!r} as {len(categories)} categories")
         columns |= {one: _one_hot(column, categories) for one, column in labels.items()}
-        entries[name] = tuple(f"{name}={str(category)[:MAX_NAME_CHARACTERS]}" for category in categories)
+        entries[name] = tuple(f"{name}={str(category)[:MAX_CATEGORY_CHARACTERS]}" for category in categories)
         notes.append(
             f"Column {name!r} is treated as {len(categories)} categories, each an entry of the observation: "
             f"{quote_names([str(category) for category in categories])}."

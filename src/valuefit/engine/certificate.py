@@ -8,6 +8,7 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.memory import memory_limit
+from valuefit.problem.equations import CANCELLATION
 from valuefit.problem.exact import Exact
 from valuefit.problem.preconditioner import Preconditioner, precondition
 from valuefit.problem.problem import Problem
@@ -147,7 +148,7 @@ class Certificate:
             scale = self._start_excess()
             return excess / scale if scale > 0 else 0.0
         assert self.objective is not None
-        scale = max(0.5 * self._energy_of_b() - self.objective, self._own_scale)
+        scale = max(0.5 * (1 - CANCELLATION) * self._energy_of_b() - self.objective, self._own_scale)
         return excess / scale if scale > 0 else np.inf
 
     def _far(self, tol: float) -> float:

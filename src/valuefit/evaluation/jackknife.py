@@ -25,7 +25,7 @@ from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
 
 CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
-MAX_ITERATIONS = 12  # of the updates of all clusters together
+MAX_SHARED_ITERATIONS = 12  # of the updates of all clusters together
 ITERATION_TOL = 1e-9  # relative change at which they have converged
 SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
 MIN_SINGULAR_VALUE = 1e-10  # relative; directions below it are not determined without the cluster
@@ -254,7 +254,7 @@ def _iterated(log: _Log) -> tuple[Array, Array]:
     if problem.identity and not log.plain:
         below += share * problem.n * (dual.T @ log.w)
     x = first = log.solve(above, below)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(MAX_SHARED_ITERATIONS):
         Y = np.zeros((0, problem.k)) if log.plain else x[:, p:] @ dual.T
         following = first + log.solve(*log.part(x[:, :p] @ basis.primal.T, Y))
         change = np.linalg.norm(following - x, axis=1)

@@ -22,7 +22,7 @@ from valuefit.typing import Array
 
 PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
 ROW_SUM_TOL = 1e-3  # entries of a file are often rounded to a few digits
-MAX_FILE_BYTES = 2 << 30  # in memory, of a file of probabilities
+MAX_POLICY_BYTES = 2 << 30  # in memory, of a file of probabilities
 FILES = (".npy", ".csv", ".txt")  # suffixes of files of probabilities
 
 
@@ -127,11 +127,11 @@ def read_numbers(path: Path, title: str) -> Array:
 
 
 def check_file_size(size: int, path: Path, title: str) -> None:
-    """Raise a ValueError if the array in a file would take more than MAX_FILE_BYTES of memory."""
-    if size > MAX_FILE_BYTES:
+    """Raise a ValueError if the array in a file would take more than MAX_POLICY_BYTES of memory."""
+    if size > MAX_POLICY_BYTES:
         raise ValueError(
-            f"The {title} {path} may take {size / 2**30:.1f} GiB of memory; at most {MAX_FILE_BYTES / 2**30:g} GiB are "
-            "read."
+            f"The {title} {path} may take {size / 2**30:.1f} GiB of memory; at most {MAX_POLICY_BYTES / 2**30:g} GiB "
+            "are read."
         )
 
 

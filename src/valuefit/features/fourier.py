@@ -7,13 +7,13 @@ from typing import Any, Self
 import numpy as np
 
 from valuefit.features.scaling import (
+    count_option,
     data_range,
     lowest_indices,
     range_text,
     refuse_many_products,
     row_blocks,
     to_unit,
-    whole_number,
 )
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
@@ -41,8 +41,8 @@ class Fourier(FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges and list the frequency vectors."""
         X = self._check_input(X, fitting=True)
-        order = whole_number("order", self.order, 0)
-        count = whole_number("max_features", self.max_features, 1)
+        order = count_option("order", self.order, 0)
+        count = count_option("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         varying = np.flatnonzero(self.high_ > self.low_)
         total = vector_count(order, len(varying), count)

@@ -8,13 +8,13 @@ from typing import Any, Self
 import numpy as np
 
 from valuefit.features.scaling import (
+    count_option,
     data_range,
     number_text,
     range_text,
     refuse_large,
     row_blocks,
     to_unit,
-    whole_number,
 )
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
@@ -57,10 +57,10 @@ class RBF(FeatureTransformer):
         X = self._check_input(X, fitting=True)
         if self.bandwidth is not None and not is_positive(self.bandwidth):
             raise ValueError(f"bandwidth is {shown(self.bandwidth)}; it must be a positive number, or None.")
-        whole_number("seed", self.seed, 0)
+        count_option("seed", self.seed, 0)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         if np.isscalar(self.centres):
-            columns = whole_number("centres", self.centres, 1)
+            columns = count_option("centres", self.centres, 1)
             if columns > MAX_PLACED_CENTRES:
                 raise ValueError(
                     f"centres is {columns:,}; at most {MAX_PLACED_CENTRES:,} are placed. For more, give the centres."
@@ -120,10 +120,10 @@ class RBF(FeatureTransformer):
 
     def _place_centres(self, Z: Array) -> tuple[Array, float]:
         """Centres for the scaled observations Z, and the distance between neighbouring centres."""
-        count = whole_number("centres", self.centres, 1)
+        count = count_option("centres", self.centres, 1)
         varying = np.flatnonzero(self.high_ > self.low_)
         if len(varying) > 2:
-            return kmeans_centres(Z, count, whole_number("seed", self.seed, 0))
+            return kmeans_centres(Z, count, count_option("seed", self.seed, 0))
         points = int(count ** (1 / max(len(varying), 1)) + 1e-9)
         if len(varying) == 0 or points < 2:
             return Z.mean(axis=0, keepdims=True), 1.0

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.validation import whole_number
 from valuefit.memory import fits
 from valuefit.messages import shown
 from valuefit.typing import Array
@@ -19,13 +20,12 @@ MIN_DROPPED_INDICES = 1000  # of multi-indices on a heap; fewer are not worth so
 MAX_TEMPORARY_BYTES = 4 << 20  # so that temporary arrays stay in the cache
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """`value` as an int; raises ValueError if it is not an integer, below `least` or beyond 32 bits."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} is {shown(value)}; it must be a whole number, {least} or more.")
-    if value > MAX_WHOLE_NUMBER:
+def count_option(name: str, value: Any, least: int) -> int:
+    """An option that counts something as an int: at least `least`, and at most 32 bits."""
+    found = whole_number(name, value, f"it must be a whole number, {least} or more", low=least)
+    if found > MAX_WHOLE_NUMBER:
         raise ValueError(f"{name} is {shown(value)}; it must be at most {MAX_WHOLE_NUMBER:,}.")
-    return int(value)
+    return found
 
 
 def refuse_large(rows: int, numbers: int, columns: int, remedy: str) -> None:

@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.validation import numbers
 from valuefit.features.registry import Fitted, make
-from valuefit.features.scaling import refuse_large, whole_number
+from valuefit.features.scaling import count_option, refuse_large
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
@@ -37,14 +37,14 @@ class StateAction(FeatureTransformer):
     def of(cls, features: Fitted, actions: int) -> StateAction:
         """The transformer for state features that `make` has fitted; it needs no `fit`."""
         stacked = cls(features, actions)
-        stacked.features_, stacked.actions_ = features, whole_number("actions", actions, 1)
+        stacked.features_, stacked.actions_ = features, count_option("actions", actions, 1)
         refuse_many_actions(stacked.actions_, features.columns)
         return stacked
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the state features to all but the last column of X, which holds the actions."""
         observations, action = split_actions(X)
-        self.actions_ = int(action.max()) + 1 if self.actions is None else whole_number("actions", self.actions, 1)
+        self.actions_ = int(action.max()) + 1 if self.actions is None else count_option("actions", self.actions, 1)
         one_hot(action, self.actions_)
         self.features_ = make(self.features, observations)[0]
         refuse_many_actions(self.actions_, self.features_.columns)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.features.scaling import data_range, range_text, refuse_large, whole_number
+from valuefit.features.scaling import count_option, data_range, range_text, refuse_large
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
 from valuefit.typing import Array
@@ -147,7 +147,7 @@ class Tiles(FeatureTransformer):
         refuse_large(rows, NUMBERS_PER_ACTIVE_TILE * self.tilings, self._columns(), "Use fewer tilings or bins.")
 
     def _check_settings(self, d: int) -> None:
-        whole_number("tilings", self.tilings, 1)
+        count_option("tilings", self.tilings, 1)
         bins = np.asarray(self.bins)
         if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or bins.dtype.kind not in "iu" or (bins < 1).any():
             raise ValueError(
@@ -156,7 +156,7 @@ class Tiles(FeatureTransformer):
         if self.displacement not in ("asymmetric", "uniform"):
             raise ValueError(f'displacement is {self.displacement!r}; it must be "asymmetric" or "uniform".')
         if self.hashed is not None:
-            whole_number("hashed", self.hashed, 1)
+            count_option("hashed", self.hashed, 1)
         wrap = self.wrap if isinstance(self.wrap, list | tuple | np.ndarray) else [None]
         if not all(isinstance(dimension, int | np.integer) and 0 <= dimension < d for dimension in wrap):
             raise ValueError(f"wrap is {shown(self.wrap)}; give a list of dimensions, from 0 to {d - 1}.")

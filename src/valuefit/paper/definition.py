@@ -14,7 +14,7 @@ from valuefit.data.archive import is_number
 from valuefit.messages import shown
 
 EXPERIMENTS = Path(__file__).parent
-MAX_FILE_BYTES = 1 << 20  # far above any real experiment
+MAX_DEFINITION_BYTES = 1 << 20  # far above any real experiment
 METHODS = ("pdbg", "gtd2", "flstd-sa", "svrg", "saga", "tdc")
 TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
 
@@ -109,9 +109,9 @@ class _File:
 
     def read(self) -> dict[str, Any]:
         with open(self.path, "rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"{self.path} is larger than {MAX_FILE_BYTES:,} bytes, the limit for an experiment.")
+            content = stream.read(MAX_DEFINITION_BYTES + 1)
+        if len(content) > MAX_DEFINITION_BYTES:
+            raise ValueError(f"{self.path} is larger than {MAX_DEFINITION_BYTES:,} bytes, the limit for an experiment.")
         try:
             return tomllib.loads(content.decode())
         except (ValueError, RecursionError) as error:

@@ -12,6 +12,8 @@ from valuefit.problem.preconditioner import SaddlePreconditioner, energy_below
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array, Gradient
 
+CANCELLATION = 1e-12  # part of an energy that may be rounding error, so that a smaller difference of two says nothing
+
 
 @dataclass(frozen=True)
 class Equations(ABC):
@@ -79,7 +81,7 @@ class Equations(ABC):
         scale = self.start_energy
         if self.problem.b.any():
             norm = np.sqrt(self.problem.ridge) * float(np.linalg.norm(self.split(x)[0]))
-            scale = max(scale - 2 * objective, max(norm - np.sqrt(excess), 0.0) ** 2)
+            scale = max((1 - CANCELLATION) * scale - 2 * objective, max(norm - np.sqrt(excess), 0.0) ** 2)
         return (excess / scale if scale > 0 else np.inf), objective
 
 
