@@ -37,7 +37,8 @@ def check_target(path: Path, *, force: bool, folder: bool = False) -> None:
         raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Create it first.")
     probe = _unused_name(path, "tmp")
     try:
-        exists = _exists(path)
+        with _locked(path.parent):  # no folder is between the renames of its replacement
+            exists, is_link, is_file, is_folder = _exists(path), path.is_symlink(), path.is_file(), path.is_dir()
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         os.unlink(probe)
     except OSError as error:
@@ -46,10 +47,10 @@ def check_target(path: Path, *, force: bool, folder: bool = False) -> None:
         return
     if not force:
         raise ValueError(f"{path} already exists. Choose another name, or overwrite it with force=True.")
-    if not path.is_symlink() and not path.is_dir() and not path.is_file():
+    if not (is_link or is_file or is_folder):
         raise ValueError(f"{path} is a device or a pipe, which cannot be replaced. Choose another name.")
-    if path.is_dir() != folder:
-        found, written = ("folder", "file") if path.is_dir() else ("file", "folder")
+    if is_folder != folder:
+        found, written = ("folder", "file") if is_folder else ("file", "folder")
         raise ValueError(f"{path} is a {found}, but a {written} would be written. Choose another name.")
 
 

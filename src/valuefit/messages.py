@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ def translated(problem: str, remedy: str) -> Iterator[None]:
 
 def said(error: BaseException) -> str:
     """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = re.sub(r"<[\w.]+ object at 0x\w+>", "...", " ".join(str(error).split())) or type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")
 
 

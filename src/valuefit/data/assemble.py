@@ -165,6 +165,9 @@ def _refuse_missing(field: str, values: Array, where: str) -> Array:
 
 
 def _check_lengths(table: dict[str, Array], matched: ColumnMap, where: str) -> None:
+    for field, values in table.items():
+        if np.ndim(values) == 0:
+            raise ValueError(f"{where}: {field} ({matched[field]!r}) is a single value. Give one row per step.")
     n = len(table["obs"])
     for field, values in table.items():
         if len(values) != n:

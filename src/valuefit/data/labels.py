@@ -85,7 +85,10 @@ def check_names(names: Array, ids: Array) -> Array:
 
 def find_names(values: Any, names: Array | None, kind: str) -> Any:
     """Text as numbers by the sorted `names`; anything else unchanged. `kind` is what has names: "state", "episode"."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of unequal length, which the caller refuses
+        return values
     if array.dtype.kind not in TEXT_KINDS:
         return values
     if names is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.atomic import check_target, replacing
+from valuefit.atomic import check_target, read_folder, replacing
 from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
 from valuefit.data.readers.parquet import write_parquet
@@ -47,7 +47,7 @@ def check_save(path: Path, *, force: bool) -> None:
     if suffix == ".parquet":
         need("pyarrow", "files", "Writing Parquet")
     check_target(path, force=force, folder=is_folder(path))
-    if path.is_dir() and any(entry.name not in file_names() for entry in path.iterdir()):
+    if path.is_dir() and not set(read_folder(path, lambda: os.listdir(path))) <= file_names():
         raise ValueError(f"The folder {path} contains other files than a valuefit log. Choose another name.")
 
 

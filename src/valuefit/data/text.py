@@ -51,7 +51,7 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
     columns = {name: table.read(name) for name in (*obs, *after)}
     for name, values in columns.items():
         if is_text(values) and values.size:
-            refuse_packed(str(values.flat[0]), name, table.where)
+            refuse_packed(str(np.ma.getdata(values).flat[0]), name, table.where)
     states = isinstance(table.matched["obs"], str)  # a single column
     entries, notes = dict(table.entries), list(table.notes)
     for name, next_name in zip_longest(obs, after):

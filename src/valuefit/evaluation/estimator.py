@@ -17,6 +17,7 @@ from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
 from valuefit.features.transformer import FeatureTransformer, number_type
+from valuefit.messages import said
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -93,7 +94,11 @@ class PolicyEvaluator(BaseEstimator):
         if isinstance(X, Transitions):
             used, index = np.unique(X.now, return_inverse=True)
             return self._values(X.observations[used])[index]
-        return self._values(validate_data(self, X, dtype=number_type(X), reset=False))
+        try:
+            X = validate_data(self, X, dtype=number_type(X), reset=False)
+        except OverflowError as error:
+            raise ValueError(f"X cannot be read as numbers ({said(error)}). Give rows of numbers.") from error
+        return self._values(X)
 
     def score(
         self,

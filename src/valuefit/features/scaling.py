@@ -22,9 +22,10 @@ MAX_TEMPORARY_BYTES = 4 << 20  # so that temporary arrays stay in the cache
 
 def count_option(name: str, value: Any, least: int) -> int:
     """An option that counts something as an int: at least `least`, and at most 32 bits."""
-    found = whole_number(name, value, f"it must be a whole number, {least} or more", low=least)
+    requirement = f"it must be a whole number, {least} or more and at most {MAX_WHOLE_NUMBER:,}"
+    found = whole_number(name, value, requirement, low=least)
     if found > MAX_WHOLE_NUMBER:
-        raise ValueError(f"{name} is {shown(value)}; it must be at most {MAX_WHOLE_NUMBER:,}.")
+        raise ValueError(f"{name} is {shown(value)}; {requirement}.")
     return found
 
 

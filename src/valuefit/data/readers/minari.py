@@ -132,7 +132,8 @@ def _observation_shape(folder: Path, where: str) -> tuple[int, ...] | None:
     with translated(f"metadata.json of {where} is not valid Minari metadata", "Download the dataset again."):
         metadata = dict(json.loads(text)) if len(text) <= MAX_MINARI_METADATA_BYTES else {}
         kind = metadata.get("data_format", "hdf5")
-        space = json.loads(metadata.get("observation_space", "{}"))
+        written = metadata.get("observation_space")
+        space = json.loads(written) if isinstance(written, str) else {}
         shape = tuple(int(length) for length in space["shape"]) if space.get("type") == "Box" else None
     if kind != "hdf5":
         raise ValueError(
