@@ -11,6 +11,7 @@ import numpy as np
 import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets import mountain_car
+from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.policy import find_policy
 from valuefit.features import Tiles
 
@@ -87,7 +88,7 @@ def hostile():
         evaluation,
         policy=replace(policy, name=f"policy {HOSTILE[0]}"),
         notes=[*evaluation.notes, f"note {HOSTILE[0]} {HOSTILE[1]} & more"],
-        warnings=[*evaluation.warnings, f"warning {HOSTILE[0]} 'quoted' \"twice\""],
+        checks=(*evaluation.checks, Check("hostile", "warn", f"warning {HOSTILE[0]} 'quoted' \"twice\"")),
     )
 
 

@@ -19,7 +19,9 @@ from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
-from valuefit.evaluation.diagnostics import diagnostics, unseen_diagnostics
+from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.run import run_checks
+from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import (
@@ -32,10 +34,11 @@ from valuefit.evaluation.policy_value import (
     value_rows,
 )
 from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
-from valuefit.evaluation.state_action import state_action_problem, unseen_share
+from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
+from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.messages import shown
 from valuefit.problem.problem import Problem
@@ -55,9 +58,9 @@ class Evaluation:
 
     policy_value: estimate, standard_error and interval of the mean value over the starts. The interval covers the
     fixed point (what this estimator would give with infinite data), not what the features cannot express.
-    notes: the choices that were made, as sentences. warnings: why the result may be unreliable, and what to do.
-    log: the evaluated log. problem, result: what was solved, and the solver's result. features: as fitted.
-    start_row: the mean feature row of the starts; the estimate is its product with theta. None where it is not known.
+    checks: what was checked, and what was found. notes: the choices that were made, as sentences. log: the evaluated
+    log. problem, result: what was solved, and the solver's result. features: as fitted. starts: the observations that
+    the value is averaged over; None for the first of each episode.
     """
 
     log: Transitions
@@ -72,8 +75,8 @@ class Evaluation:
     seed: int
     policy_value: PolicyValue
     notes: list[str]
-    warnings: list[str]
-    start_row: Array | None = None
+    checks: tuple[Check, ...] = ()
+    starts: Array | None = None
 
     def __repr__(self) -> str:
         warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
@@ -81,6 +84,16 @@ class Evaluation:
             f"Evaluation({self.policy_value!r}, {len(self.log)} steps, {self.problem.d} features, "
             f"{self.result.solver}: {self.result.status}{warnings})"
         )
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether to use the estimate: "sound", "caution" or "do not use", with the reasons."""
+        return verdict_of(self.checks)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The messages of the checks that did not pass: why the result may be unreliable, and what to do."""
+        return list(self.verdict.reasons)
 
     def value(self, observations: Any, actions: Any = None) -> Array:
         """Values (m,) of observations (m, ...) or names of states; state-action values optionally of actions (m,)."""
@@ -149,6 +162,7 @@ class Evaluation:
         """The evaluation as plain data for JSON; numbers that are unknown or not finite are None."""
         result = self.result
         facts = {
+            "verdict": vars(self.verdict),
             "policy_value": {**vars(self.policy_value)},
             "values": self.values,
             "discount": self.discount,
@@ -165,6 +179,7 @@ class Evaluation:
                        "gap": result.gap, "objective": result.objective, "residual": result.residual,
                        "tol": result.tol},
             "weights": self.weights,
+            "checks": [vars(check) for check in self.checks],
             "notes": self.notes,
             "warnings": self.warnings,
         }  # fmt: skip
@@ -181,13 +196,13 @@ class Evaluation:
             "policy_value": vars(self.policy_value),
             **{name: getattr(self, name) for name in storage.SETTINGS},
             "notes": self.notes,
-            "warnings": self.warnings,
+            "checks": [vars(check) for check in self.checks],
             "spec": self.features.spec,
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
         }
         table = None if self.policy is None else self.policy.table
-        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.start_row)
+        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts)
         return storage.write(stored, Path(path), force=force)
 
     @classmethod
@@ -203,7 +218,7 @@ class Evaluation:
         try:
             settings = storage.settings_of(facts)
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
-            notes, warned = list(map(str, facts["notes"])), list(map(str, facts["warnings"]))
+            notes, checks = list(map(str, facts["notes"])), storage.checks_of(facts)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -217,13 +232,9 @@ class Evaluation:
                 f"{path} holds {result.theta.size} weights, but there are {problem.d} features. Give the features (and "
                 "the policy) of that evaluation."
             )
-        start_row = stored.start_row
-        if start_row is None and not any(GIVEN_STARTS in note for note in notes):
-            start_row = starts_of(log, problem, fitted, target, settings["values"], None).c
-        storage.check_estimate(path, policy_value.estimate, start_row, result.theta)
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, warnings=warned, start_row=start_row, **settings,
+            notes=notes, checks=checks, starts=stored.starts, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -233,6 +244,9 @@ class Evaluation:
                 f"The given features (or the policy) are not those of the evaluation in {path}: they give different "
                 "rows for observations of its log."
             )
+        if stored.starts is not None or not any(GIVEN_STARTS in note for note in notes):  # else of version 0.1
+            function = starts_of(log, problem, fitted, target, settings["values"], stored.starts)
+            storage.check_estimate(path, policy_value.estimate, function.c, result.theta)
         return loaded
 
     def _fingerprint(self) -> Array:
@@ -307,10 +321,9 @@ def evaluate(
     errors = uncertainty(sandwich, start_rows, kind=interval)
     value, error = value_at_starts(log, errors, start_rows, values)
     notes.append(_starts_note(value, starts, errors))
-    found = [*log.warnings]
-    found += diagnostics(log, problem, result, errors.sandwich, error, discount=float(discount))
-    if values == "state-action":
-        found += unseen_diagnostics(unseen_share(log, fitted, policy=target))
+    fit = Fit(
+        log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
+    )
     return Evaluation(
         log=log,
         problem=problem,
@@ -324,8 +337,8 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        warnings=found,
-        start_row=start_rows.c,
+        checks=run_checks(fit),
+        starts=None if starts is None else log.number_states(starts),
     )
 
 

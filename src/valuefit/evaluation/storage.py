@@ -14,6 +14,7 @@ from valuefit.data.labels import check_names
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
+from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.uncertainty import KINDS
 from valuefit.messages import said
 from valuefit.typing import Array
@@ -40,15 +41,15 @@ DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "trun
 class Stored(NamedTuple):
     """The contents of a file, without code.
 
-    facts: plain data for JSON. policy_table: (states, actions) or None. start_row: the mean feature row of the starts
-    that the user gave; None if they were those of the log, and in files of version 0.1.
+    facts: plain data for JSON. policy_table: (states, actions) or None. starts: the observations that the user gave;
+    None if they were those of the log, and in files of version 0.1.
     """
 
     facts: dict[str, Any]
     log: Transitions
     result: Result
     policy_table: Array | None
-    start_row: Array | None
+    starts: Array | None
 
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
@@ -71,8 +72,8 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
     }
     if stored.policy_table is not None:
         arrays["policy_table"] = stored.policy_table
-    if stored.start_row is not None:
-        arrays["start_row"] = stored.start_row
+    if stored.starts is not None:
+        arrays["starts"] = stored.starts
     return write_archive(path, as_plain(facts), arrays, version=FORMAT_VERSION, force=force)
 
 
@@ -84,7 +85,7 @@ def read(path: Path) -> Stored:
         result = result_of(dict(facts.pop("result")), arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
-    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("start_row"))
+    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"))
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
@@ -122,12 +123,24 @@ def value_facts(value: Any) -> dict[str, Any]:
     return value
 
 
-def check_estimate(path: Path, estimate: float, start_row: Array | None, theta: Array) -> None:
+def checks_of(facts: dict[str, Any]) -> tuple[Check, ...]:
+    """The checks of an evaluation, with their types checked; of version 0.1, its warnings."""
+    if "checks" not in facts:
+        return tuple(Check("diagnostic", "warn", str(message)) for message in facts["warnings"])
+    found = []
+    for entry in facts["checks"]:
+        numbers = {
+            name: None if entry[name] is None else _finite(name, entry[name])
+            for name in ("statistic", "p_value", "size")
+        }
+        if entry["outcome"] not in OUTCOMES:
+            raise ValueError("the outcome of a check is unknown")
+        found.append(Check(str(entry["name"]), entry["outcome"], str(entry["message"]), **numbers))
+    return tuple(found)
+
+
+def check_estimate(path: Path, estimate: float, start_row: Array, theta: Array) -> None:
     """Raise ValueError if the estimate is not that of the weights, as in a file that was edited."""
-    if start_row is None:
-        return
-    if start_row.shape != theta.shape or start_row.dtype.kind != "f":
-        raise not_an_evaluation(path, ValueError(f"start_row has shape {start_row.shape} for {theta.size} weights"))
     expected = float(start_row @ theta)
     if not abs(estimate - expected) <= ESTIMATE_TOL * float(np.abs(start_row) @ np.abs(theta)):
         raise not_an_evaluation(

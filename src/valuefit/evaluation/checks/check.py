@@ -1,0 +1,67 @@
+"""One check of an evaluation, and the correction of p-values for the number of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from valuefit.typing import Array
+
+Outcome = Literal["pass", "warn", "fail", "skip"]
+OUTCOMES = ("pass", "warn", "fail", "skip")
+TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check. name: what is checked, as "features suffice".
+
+    outcome: "pass"; "warn", a reason for caution; "fail", a reason not to use the estimate; "skip", this log does not
+    allow the check. message: what was found and, unless it passed, what to do. statistic: what was measured.
+    p_value: of a test, before the correction for the number of tests; None for checks that are not tests.
+    size: how much it matters, in standard errors of the policy value; None where it is not known.
+    """
+
+    name: str
+    outcome: Outcome
+    message: str
+    statistic: float | None = None
+    p_value: float | None = None
+    size: float | None = None
+
+
+def holm(p_values: Sequence[float]) -> Array:
+    """Holm's adjusted p-values: rejecting those below a level keeps the chance of any false rejection below it."""
+    order = np.argsort(p_values)
+    count = len(order)
+    adjusted = np.empty(count)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(np.asarray(p_values)[order] * np.arange(count, 0, -1)))
+    return adjusted
+
+
+@dataclass(frozen=True)
+class HypothesisTest:
+    """A hypothesis test, whose outcome depends on the p-values of the other tests. size: as of `Check`.
+
+    passed, rejected: the message for each outcome.
+    """
+
+    name: str
+    statistic: float
+    p_value: float
+    passed: str
+    rejected: str
+    size: float | None = None
+
+
+def judge(tests: Sequence[HypothesisTest]) -> list[Check]:
+    """The tests as checks, which warn where Holm's adjusted p-value is below `TEST_LEVEL`."""
+    adjusted = holm([test.p_value for test in tests])
+    return [
+        Check(test.name, "warn" if p < TEST_LEVEL else "pass", test.rejected if p < TEST_LEVEL else test.passed,
+              test.statistic, test.p_value, test.size)
+        for test, p in zip(tests, adjusted, strict=True)
+    ]  # fmt: skip

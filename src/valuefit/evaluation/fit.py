@@ -1,0 +1,37 @@
+"""A solved problem with its estimate: what checks, cross-checks and comparisons look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from valuefit.data.transitions import Transitions
+from valuefit.engine.result import Result
+from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction
+from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.features.registry import Fitted
+from valuefit.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The evaluated log, the solved problem, and the policy value with its errors.
+
+    log: with the ratios of the policy for state values. discount: of one step (`problem.discount` is 0 at the end of
+    an episode). starts: the mean value over the starts. errors: over the clusters that suit it.
+    error: of `value.estimate`.
+    """
+
+    log: Transitions
+    problem: Problem
+    result: Result
+    features: Fitted
+    policy: Policy | None
+    values: str
+    discount: float
+    seed: int
+    starts: LinearFunction
+    errors: Uncertainty
+    value: PolicyValue
+    error: ErrorEstimate
