@@ -104,7 +104,8 @@ def test_errors_about_missing_columns_list_the_existing_ones():
     refused(r"columns must give one column for reward; it gives \['a'\]", columns={"reward": ["a"]})
     refused(r"columns must give a column, a prefix or a list of columns for obs; it gives 3", columns={"obs": 3})
     refused(r"columns maps 'obs' twice", columns={"obs": "obs", "observation": "obs"})
-    refused(r"columns must map valuefit's names to yours", columns="obs")
+    for columns in ("obs", pd.NA, ["obs"]):
+        refused(r"columns is .*; it must map valuefit's names to yours", columns=columns)
     refused(
         r"has no column obs_0, obs_1, ... \(or one column obs\). Name yours with columns=.*it has 'reward'",
         table(obs=None),

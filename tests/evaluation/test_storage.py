@@ -131,7 +131,7 @@ def shorten(name):
         (lambda a, f: f["policy_value"].update(starts=[]), "the number of starts is not a whole number"),
         (lambda a, f: f["policy_value"].update(interval=3), "is not a valuefit evaluation"),
         (lambda a, f: a.update(theta=a["theta"] + 1), "its policy value is .*, but its weights give"),
-        (lambda a, f: f.update(checks=3), "is not a valuefit evaluation"),
+        (lambda a, f: f.update(checks=3), "an entry has a value of the wrong type"),
         (lambda a, f: f.update(checks=[{"name": "range", "outcome": "pass"}]), "'statistic' is missing"),
         (lambda a, f: f.update(discount="0.9"), "discount is not a finite number"),
         (lambda a, f: f.update(ridge=[]), "ridge is not a finite number"),

@@ -28,6 +28,7 @@ VALID = (EXPERIMENTS / "off-policy.toml").read_text()
             r"\[problem of panel 3\] of .* sets discount = 1.5; it must be a number from",
         ),
         ("passes = 800", "passes = inf", r"\[run\] of .* sets passes = inf; it must be a number above 0"),
+        ("passes = 800", "passes = 1e300", r"sets passes = 1e\+300; it must be a number above 0 and at most 1e6"),
         ("passes = 800", "", r"\[run\] of .* has no 'passes'"),
         ("seeds = 5", "seeds = 1000000000", "a whole number from 1 to 10,000"),
         ("title = ", "titel = ", "has the key 'titel', which no experiment has. Did you mean 'title'?"),

@@ -105,7 +105,7 @@ def test_exact_lstd_solves_the_equations_of_the_naive_moments():
 
 def test_a_few_cases_of_every_target_pass():
     """The full run is `make fuzz`."""
-    command = [sys.executable, "-m", "fuzz", "--cases", "24", "--seed", "2"]
+    command = [sys.executable, "-m", "fuzz", "--cases", "24", "--seed", "1"]
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr

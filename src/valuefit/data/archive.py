@@ -14,7 +14,7 @@ import numpy as np
 from valuefit.atomic import write_bytes
 from valuefit.data.npy import read_arrays
 from valuefit.memory import memory_limit
-from valuefit.messages import translated
+from valuefit.messages import shown, translated
 from valuefit.typing import Array
 
 KINDS = "biufUV"  # of dtypes: numbers, text (the facts), columns (a history)
@@ -58,6 +58,8 @@ def _arrays(path: Path) -> dict[str, Array]:
     """All arrays of the file; their declared sizes are checked before they are read."""
     with zipfile.ZipFile(path) as archive:
         total = sum(entry.file_size for entry in archive.infolist())
+        if foreign := [name for name in archive.namelist() if not name.endswith(".npy")]:
+            raise ValueError(f"it contains {shown(foreign[0])}, which is no array")
     if total > path.stat().st_size:
         raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
     return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds=KINDS).items()}

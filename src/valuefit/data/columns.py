@@ -85,8 +85,6 @@ def _by_field(columns: Mapping[str, Any] | None) -> dict[str, Any]:
     """The user's mapping with aliases of fields replaced by the fields."""
     if columns is None:
         return {}
-    if not isinstance(columns, Mapping):
-        raise ValueError(f"columns must map valuefit's names to yours, as in {{'reward': 'r'}}; it is {columns!r}.")
     mapping: dict[str, Any] = {}
     for name, value in columns.items():
         if name not in FIELD_OF_ALIAS:

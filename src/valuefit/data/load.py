@@ -26,7 +26,7 @@ from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
 from valuefit.memory import memory_limit
-from valuefit.messages import said
+from valuefit.messages import said, shown
 
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": read_csv,
@@ -64,6 +64,8 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
     left out.
     """
     limit = memory_limit() if limit is None else limit
+    if columns is not None and not isinstance(columns, Mapping):
+        raise ValueError(f"columns is {shown(columns)}; it must map valuefit's names to yours: {{'reward': 'r'}}.")
     if isinstance(source, Transitions):
         if columns:
             raise ValueError(

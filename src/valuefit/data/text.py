@@ -20,9 +20,9 @@ MAX_CATEGORY_CHARACTERS = 60  # of a category, in the name of its entry
 PACKED = ("BCJNG", "b'BCJNG")  # base64 of the first bytes of an LZ4 frame, by which RLlib compresses columns
 
 
-def split_categorical(columns: Any) -> tuple[Any, tuple[str, ...]]:
+def split_categorical(columns: Mapping[str, Any] | None) -> tuple[Any, tuple[str, ...]]:
     """The user's `columns` without its key `categorical`, and the columns that this key declares."""
-    if not isinstance(columns, Mapping) or "categorical" not in columns:
+    if columns is None or "categorical" not in columns:
         return columns, ()
     declared = columns["categorical"]
     declared = [declared] if isinstance(declared, str) else [] if declared is None else declared

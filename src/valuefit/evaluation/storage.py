@@ -90,7 +90,9 @@ def read(path: Path) -> Stored:
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
     """The refusal of a file, for a reason that another exception states."""
-    reason = f"{said(error)} is missing" if isinstance(error, KeyError) else said(error)
+    reason = "an entry has a value of the wrong type"
+    if not isinstance(error, TypeError | AttributeError):
+        reason = f"{said(error)} is missing" if isinstance(error, KeyError) else said(error)
     return ValueError(f"{path} is not a valuefit evaluation: {reason}. {REMEDY}")
 
 

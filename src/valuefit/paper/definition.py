@@ -172,6 +172,7 @@ def _are_tables(value: Any) -> bool:
 
 TEXT, TABLE = Key(_is_text, "text"), Key(_is_table, "a table")
 COUNT, POSITIVE = Key(_is_count, "a whole number from 1 to 1e9"), Key(_is_positive, "a number above 0")
+PASSES = Key(lambda value: _is_positive(value) and value <= 1e6, "a number above 0 and at most 1e6")
 PROBABILITY = Key(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", required=False)
 STEPS = Key(_are_steps, "a list of numbers above 0")
 SEED = Key(lambda value: type(value) is int and 0 <= value < 2**63, "a whole number, 0 or more", required=False)
@@ -192,14 +193,14 @@ QUICK_KEYS = {
 }
 RUN_KEYS = {
     "methods": Key(_are_methods, f"a list of some of {', '.join(METHODS)}"),
-    "passes": POSITIVE,
+    "passes": PASSES,
     "seeds": Key(lambda value: _is_count(value) and value <= 10_000, "a whole number from 1 to 10,000"),
 }
 GRID_KEYS = {"step_theta": STEPS, "step_w": STEPS}
 PANEL_KEYS = {
     "label": TEXT,
     **{name: TABLE._replace(required=False) for name in ("source", "only_source", "problem", "ridge")},
-    **{name: POSITIVE._replace(required=False) for name in ("passes", "quick_passes")},
+    **{name: PASSES._replace(required=False) for name in ("passes", "quick_passes")},
 }
 SOURCES = ("random-mdp", "baird", "mountain-car")
 KIND = Key(lambda value: value in SOURCES, f"one of {', '.join(SOURCES)}")
