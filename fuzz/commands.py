@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 import valuefit as vf
 from fuzz.calls import compile_solvers, feature_spec
-from fuzz.mutators import NUMBER_TEXTS, TEXTS, Rng, chance, mutate_bytes, mutate_text, number, pick
+from fuzz.mutators import NUMBER_TEXTS, TEXTS, Rng, chance, mutate_bytes, mutate_text, number, pick, pick_entry
 from fuzz.outcome import RIGHT, Failure, Refusal, ask, expect, fault_of_message
 from fuzz.runner import Target
 from fuzz.stored import POLICY
@@ -351,19 +351,14 @@ ODD_SETTINGS = [
 
 def _mutate_toml(rng: Rng, table: Any) -> None:
     """Replace, remove, rename or add one entry, at any depth."""
-    while True:
-        key = pick(rng, list(table) if isinstance(table, dict) else range(len(table)))
-        if isinstance(table[key], dict | list) and table[key] and chance(rng, 0.7):
-            table = table[key]
-            continue
-        draw = rng.random()
-        if draw < 0.3:
-            del table[key]
-        elif draw < 0.4 and isinstance(table, dict):
-            table[f"{key}x"] = table.pop(key)
-        else:
-            table[key] = pick(rng, ODD_SETTINGS)
-        return
+    table, key = pick_entry(rng, table)
+    draw = rng.random()
+    if draw < 0.3:
+        del table[key]
+    elif draw < 0.4 and isinstance(table, dict):
+        table[f"{key}x"] = table.pop(key)
+    else:
+        table[key] = pick(rng, ODD_SETTINGS)
 
 
 TARGETS = [

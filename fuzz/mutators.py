@@ -43,6 +43,15 @@ def chance(rng: Rng, probability: float) -> bool:
     return bool(rng.random() < probability)
 
 
+def pick_entry(rng: Rng, tree: Any) -> tuple[Any, Any]:
+    """A dict or list at any depth of a non-empty `tree` of such, and one of its keys."""
+    while True:
+        key = pick(rng, list(tree) if isinstance(tree, dict) else range(len(tree)))
+        if not (isinstance(tree[key], dict | list) and tree[key] and chance(rng, 0.7)):
+            return tree, key
+        tree = tree[key]
+
+
 def pick(rng: Rng, options: Sequence[Any]) -> Any:
     """One of the options; unlike rng.choice it does not convert them."""
     return options[int(rng.integers(len(options)))]

@@ -27,6 +27,7 @@ from fuzz.mutators import (
     npz_bytes,
     number,
     pick,
+    pick_entry,
 )
 from fuzz.outcome import RIGHT, ask, expect
 from fuzz.runner import Target
@@ -102,38 +103,33 @@ def mutate_stored(rng: Rng, data: bytes) -> bytes:
 
 def _mutate_facts(rng: Rng, facts: Any) -> None:
     """Replace, remove or add one entry, at any depth."""
-    while isinstance(facts, dict | list) and facts:
-        key = pick(rng, list(facts) if isinstance(facts, dict) else range(len(facts)))
-        if isinstance(facts[key], dict | list) and facts[key] and chance(rng, 0.7):
-            facts = facts[key]
-            continue
-        draw = rng.random()
-        if draw < 0.15:
-            del facts[key]
-        elif draw < 0.25 and isinstance(facts, dict):
-            facts["extra"] = 1
-        else:
-            odd = [
-                None,
-                True,
-                "x",
-                "",
-                [],
-                {},
-                [1, 2],
-                {"a": 1},
-                -1,
-                0,
-                123,
-                "converged",
-                "diverged",
-                10**400,
-                pick(rng, TEXTS[:10]),
-                [[]],
-            ]
-            value = pick(rng, odd) if chance(rng, 0.7) else number(rng)
-            facts[key] = str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        return
+    facts, key = pick_entry(rng, facts)
+    draw = rng.random()
+    if draw < 0.15:
+        del facts[key]
+    elif draw < 0.25 and isinstance(facts, dict):
+        facts["extra"] = 1
+    else:
+        odd = [
+            None,
+            True,
+            "x",
+            "",
+            [],
+            {},
+            [1, 2],
+            {"a": 1},
+            -1,
+            0,
+            123,
+            "converged",
+            "diverged",
+            10**400,
+            pick(rng, TEXTS[:10]),
+            [[]],
+        ]
+        value = pick(rng, odd) if chance(rng, 0.7) else number(rng)
+        facts[key] = str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(rng: Rng, folder: Path, files: list[bytes]) -> Path:
