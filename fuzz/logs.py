@@ -161,31 +161,31 @@ def table_case(rng: Rng, folder: Path) -> str | None:
         options["columns"] = pick(rng, wrong)
     if kind == 0:  # NumPy has neither missing entries in lists nor decimals
         complete = "None" not in repr(columns) and "Decimal" not in repr(columns)
-        return _check_source(rng, columns, columns if complete else None, options)
+        return _check_source(rng, columns, (lambda: columns) if complete else None, options)
     if kind == 1:
         arrays = {name: _array(rng, values) for name, values in columns.items()}
-        return _check_source(rng, arrays, {name: values.tolist() for name, values in arrays.items()}, options)
+        return _check_source(rng, arrays, lambda: {name: values.tolist() for name, values in arrays.items()}, options)
     if kind == 2:
         table = arrow_table(rng, columns)
-        return _check_source(rng, table, None if table is None else plain_arrow(table), options)
+        return _check_source(rng, table, None if table is None else lambda: plain_arrow(table), options)
     try:
         frame = pandas.DataFrame({name: pandas.Series(values) for name, values in columns.items()})
         frame = frame.convert_dtypes() if kind == 3 else frame
     except (ValueError, TypeError, OverflowError, NotImplementedError):
         return None
     plain = {name: [None if _is_missing(v) else v for v in frame[name].tolist()] for name in frame.columns}
-    return _check_source(rng, frame, plain, options)
+    return _check_source(rng, frame, lambda: plain, options)
 
 
 def _is_missing(value: Any) -> bool:
     return value is None or value is pandas.NA or value is pandas.NaT or (isinstance(value, float) and value != value)
 
 
-def _check_source(rng: Rng, source: Any, plain: Any, options: dict[str, Any]) -> str | None:
+def _check_source(rng: Rng, source: Any, plain: Callable[[], Columns] | None, options: dict[str, Any]) -> str | None:
     if options or plain is None:
         ask(lambda: vf.load(source, **options))
         return None
-    return check_load(rng, source, lambda: plain)
+    return check_load(rng, source, plain)
 
 
 def _array(rng: Rng, values: list[Any]) -> Any:

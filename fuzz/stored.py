@@ -239,6 +239,7 @@ def policy_case(rng: Rng, folder: Path) -> str | None:
         plain = _plain_numbers(given)
         expect(np.allclose(table.sum(axis=1), 1), "rows do not sum to 1")
         if plain is not None and plain.shape == table.shape:
+            plain = plain.astype(float)
             expect(np.allclose(table, plain / plain.sum(axis=1, keepdims=True), atol=1e-5), "other probabilities")
     done = ask(vf.evaluate, log, policy=given, values=values, discount=0.9, features="one-hot")
     expect(math.isfinite(done.policy_value.estimate), f"the policy value is {done.policy_value.estimate}")

@@ -401,3 +401,13 @@ def test_every_extension_is_read(extension, tmp_path):
     if extension.endswith(".gz"):
         source.write_bytes(gzip.compress(source.read_bytes()))
     assert len(vf.load(source.rename(tmp_path / f"renamed{extension}"))) == len(COLUMNS["reward"])
+
+
+def test_numbers_in_arrays_of_objects_are_numbers_unless_they_would_change():
+    table = {"reward": np.ones(3), "terminated": np.array([False, False, True])}
+    pairs = np.array([[0.5, 1], [2, 3], [4, 5]], object)
+    assert vf.load({**table, "obs": pairs}).observations.tolist() == [[0.5, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    ids = vf.load({**table, "obs": np.array([2**60 + 1, 0, 1], object)})
+    assert ids.observations[ids.now].tolist() == [2**60 + 1, 0, 1]
+    with pytest.raises(ValueError, match="an object of type"):
+        vf.load({**table, "obs": np.array([2**60 + 1, 0.5, 1], object)})

@@ -105,3 +105,10 @@ def test_clusters_of_high_leverage_are_solved_directly():
     with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(jackknife, "MAX_SHARED_ITERATIONS", 3):
         found = replicates_of(problem, cluster)
     np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-8, atol=1e-8 * np.abs(expected.theta).max())
+
+
+def test_features_that_are_all_zero_have_no_error():
+    log = vf.Transitions.from_arrays(np.zeros((6, 1)), np.ones(6), terminated=np.arange(6) % 2 == 1)
+    value = vf.evaluate(log, features="identity", discount=0.9).policy_value
+    assert value.estimate == 0
+    assert not value.standard_error

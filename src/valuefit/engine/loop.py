@@ -70,20 +70,30 @@ def solve(
     if callback is not None and not callable(callback):
         raise ValueError(f"callback is {shown(callback)}; it must be a function of a Progress.")
     refuse(solver, problem)
-    theta, w = _start(problem, init)
-    true_gap = _true_gap(problem, reference, theta)
+    start = _start(problem, init)
+    history = History(problem, Budget(max_passes, max_seconds), _true_gap(problem, reference, start[0]), callback)
     solvers, why = [solver], ""
     if isinstance(solver, Auto):
         names, why = rank(problem, FINEST_GAP if tol == "statistical" else tol, solver.memory)
         solvers = [find(name) for name in names]
-    solvers = _with_fallbacks(solvers)
-    budget = Budget(max_passes, max_seconds)
-    history = History(problem, budget, true_gap, callback)
+
+    def rule() -> StoppingRule:
+        return Statistical(problem, reported) if tol == "statistical" else Gap(tol)
+
+    result, failed = _first_success(problem, _with_fallbacks(solvers), rule, history, start, seed)
+    return replace(result, message=f"{result.message} {why}{failed}".strip(), tol=tol, seed=seed)
+
+
+def _first_success(
+    problem: Problem, solvers: list[Solver], rule: Callable[[], StoppingRule], history: History,
+    start: tuple[Array, Array], seed: int,
+) -> tuple[Result, str]:  # fmt: skip
+    """The result of the first solver that neither gives up nor lacks memory, and why those before it were left."""
+    why = ""
     for candidate, following in zip(solvers, [*solvers[1:], None], strict=True):
-        rule: StoppingRule = Statistical(problem, reported) if tol == "statistical" else Gap(tol)
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                result, note = _run(problem, candidate, rule, budget, history, theta, w, np.random.default_rng(seed))
+                result, note = _run(problem, candidate, rule(), history, *start, np.random.default_rng(seed))
         except MemoryError as error:
             if following is None:
                 raise
@@ -92,14 +102,14 @@ def solve(
         if following is None or result.status not in ("diverged", "singular"):
             break
         if candidate.fallback == following.name:
-            beyond = _beyond(budget, following, problem)
+            beyond = _beyond(history.budget, following, problem)
             if beyond:
                 result = replace(result, status="budget", message=f"{note}. {beyond}")
                 break
             why += f" {note or f'{candidate.name} gave up'}; this was solved directly, as by '{following.name}'."
         else:
             why += f" {candidate.name} ended as {result.status}, so the next was taken."
-    return replace(result, message=f"{result.message} {why.strip()}".strip(), tol=tol, seed=seed)
+    return result, why
 
 
 def _with_fallbacks(solvers: list[Solver]) -> list[Solver]:
@@ -128,14 +138,13 @@ def _run(
     problem: Problem,
     solver: Solver,
     rule: StoppingRule,
-    budget: Budget,
     history: History,
     theta: Array,
     w: Array,
     rng: np.random.Generator,
 ) -> tuple[Result, str]:
     """Epochs of one solver until the rule is satisfied, the method is finished, or the budget is spent; its note."""
-    state = State(theta, w)
+    state, budget = State(theta, w), history.budget
     guard = DivergenceGuard(problem, solver, state)
     test = ConvergenceTest(problem, theta, rule, budget, history)
     status, message, note, epochs = "budget", "", "", 0

@@ -185,6 +185,8 @@ def replicates(problem: Problem, theta: Array, w: Array, cluster: Array, count: 
     plain = not w.any() and not problem.ridge
     log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain)
     found, left = Replicates(np.zeros((count, problem.d))), np.ones(count, bool)
+    if not log.basis.primal.size:  # all features are zero, and so is theta
+        return found
     if problem.large and log.whole_episodes:
         x, converged = _iterated(log)
         found.theta[converged] = x[converged] @ log.basis.primal.T
@@ -232,7 +234,7 @@ def _basis(problem: Problem) -> _Basis:
         lengths[lengths == 0] = 1.0
     left, sigma, right = linalg.svd(M / lengths, check_finite=False)
     if not problem.ridge:
-        sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma[0]]
+        sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma.max(initial=0.0)]
         right = right[: len(sigma)]
     scale = np.sqrt(problem.n)
     return _Basis((right / lengths).T / scale, root @ left / scale, sigma)

@@ -17,7 +17,7 @@ import numpy as np
 
 from valuefit.data.npy import map_array
 from valuefit.data.validation import array_of
-from valuefit.messages import said
+from valuefit.messages import said, shown
 from valuefit.typing import Array
 
 PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
@@ -59,7 +59,7 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
         if ":" in text:
             return from_function(import_function(text, allow_code), text)
         raise ValueError(
-            f'The policy {text!r} is neither "module:function" nor a file of probabilities ({", ".join(FILES)}).'
+            f'The policy {shown(text)} is neither "module:function" nor a file of probabilities ({", ".join(FILES)}).'
         )
     if callable(policy):
         return from_function(policy, getattr(policy, "__name__", type(policy).__name__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -35,7 +36,15 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
                 # nullable integers, which NumPy would convert to floats
                 pyarrow = need("pyarrow", "files", f"Reading a {type(values).__name__}")
                 return to_array(name, pyarrow.chunked_array(values), where)
-            return np.asarray(values)
+            return _numbers_among_objects(np.asarray(values))
 
     matched = match_columns([name for name in source if isinstance(name, str)], columns, where)
     return Table(matched, read, where)
+
+
+def _numbers_among_objects(values: Array) -> Array:
+    """An array of objects as numbers, if all of them are and none changes in the conversion; others as they are."""
+    if values.dtype.kind != "O" or not all(isinstance(value, Real) for value in values.flat):
+        return values
+    converted = np.array(values.tolist())
+    return converted if converted.shape == values.shape and (converted == values).all() else values
