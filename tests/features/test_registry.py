@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, Stand
 import valuefit as vf
 from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
-from valuefit.features import RBF, Fitted, Fourier, StateAction, Tiles, from_spec, make, names
+from valuefit.features import RBF, Fitted, Fourier, OneHot, StateAction, Tiles, from_spec, make, names
 
 
 def log_of(observations, seed=0):
@@ -217,6 +217,10 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
         (RBF([[1.0, np.nan]]), "NaN or infinite"),
         (RBF([[1.0], [1.0, 2.0]]), "give a number, or rows of numbers"),
         ("tiles:tilings=2.5", "tilings is 2.5"),
+        (OneHot(categories=np.array(None)), "it must be a list for each column"),
+        (OneHot(unknown="x" * 5000), r"unknown is 'x{50,60}\.\.\.; it must be"),
+        (Tiles(wrap=np.array(0.9)), "give a list of dimensions"),
+        (RBF(bandwidth=1e-60), "bandwidth is 1e-60; it must be a number from 1e-15 to 1e[+]15, or None"),
         ("auto:order=3", "takes no options"),
         (Fourier, r"class Fourier; give an instance, Fourier\(\)"),
         (None, "features is NoneType; give a name"),
@@ -289,3 +293,10 @@ def test_the_repr_of_fitted_features_is_one_line():
     fitted, _ = make("polynomial:degree=1", gaussian(100, 2))
     assert repr(fitted).startswith("Fitted(3 features of observations (2,): Used polynomials of degree 1")
     assert isinstance(fitted, Fitted)
+
+
+@pytest.mark.parametrize("features", [len, float, lambda x: [[1.0], [1.0, 2.0]]])
+def test_functions_that_fail_or_return_no_matrix_are_refused(features):
+    log = vf.Transitions.from_arrays(np.zeros((4, 1)), np.ones(4), terminated=np.arange(4) == 3)
+    with pytest.raises(ValueError, match="features (failed with|returned an array of shape)"):
+        vf.Problem(log, features, discount=0.9)

@@ -190,6 +190,8 @@ class Transitions:
     def select(self, episodes: int | str | Sequence[int] | Sequence[str] | Array) -> Transitions:
         """All steps of these episodes, by number or name, in the order of the log."""
         wanted = np.atleast_1d(array_of("episodes", find_names(episodes, self.episode_names, "episode")))
+        if wanted.dtype.kind not in "biuf":
+            raise ValueError(f"episodes has dtype {wanted.dtype}; give numbers or names of episodes.")
         missing = np.setdiff1d(wanted, self.episode)
         if len(missing):
             raise ValueError(f"There is no episode {shown(missing[0])} in this log.")

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.exact import exact_cast
+from valuefit.features.scaling import is_list
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown, translated
 from valuefit.typing import Array
@@ -32,11 +33,11 @@ class OneHot(FeatureTransformer):
         """Learn the values of each column."""
         X = self._check_input(as_columns(X), fitting=True, dtype=None)
         if self.unknown not in ("error", "zero"):
-            raise ValueError(f'unknown is {self.unknown!r}; it must be "error" or "zero".')
+            raise ValueError(f'unknown is {shown(self.unknown)}; it must be "error" or "zero".')
         if self.categories is None:
             self.categories_ = [np.unique(whole(column)) for column in X.T]
         else:
-            if not isinstance(self.categories, list | tuple | np.ndarray):
+            if not is_list(self.categories):
                 raise ValueError(f"categories is {shown(self.categories)}; it must be a list for each column.")
             if len(self.categories) != X.shape[1]:
                 raise ValueError(

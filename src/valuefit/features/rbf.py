@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Self
 
 import numpy as np
 
+from valuefit.data.validation import number
 from valuefit.features.scaling import (
     count_option,
     data_range,
@@ -23,6 +23,7 @@ from valuefit.typing import Array
 MAX_SAMPLED_OBSERVATIONS = 20_000  # for placing centres; bounds the cost of k-means
 MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
 MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
+BANDWIDTH_RANGE = 1e-15, 1e15  # relative to the ranges of the observations
 
 
 class RBF(FeatureTransformer):
@@ -55,8 +56,10 @@ class RBF(FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the ranges, place the centres and choose the bandwidth."""
         X = self._check_input(X, fitting=True)
-        if self.bandwidth is not None and not is_positive(self.bandwidth):
-            raise ValueError(f"bandwidth is {shown(self.bandwidth)}; it must be a positive number, or None.")
+        if self.bandwidth is not None:
+            low, high = BANDWIDTH_RANGE
+            requirement = f"it must be a number from {low:g} to {high:g}, or None"
+            number("bandwidth", self.bandwidth, requirement, lambda x: low <= x <= high)
         count_option("seed", self.seed, 0)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         if np.isscalar(self.centres):
@@ -135,11 +138,6 @@ class RBF(FeatureTransformer):
             np.maximum(activation, gaussians(Z[block], grid, self.bandwidth or spacing).max(axis=0), out=activation)
         kept = activation >= min(MIN_ACTIVATION, activation.max())
         return grid[kept], spacing
-
-
-def is_positive(value: Any) -> bool:
-    """Whether the value is one finite number above 0."""
-    return isinstance(value, int | float | np.number) and bool(0 < value <= sys.float_info.max)
 
 
 def gaussians(Z: Array, centres: Array, bandwidth: float) -> Array:

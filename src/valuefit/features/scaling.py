@@ -29,6 +29,11 @@ def count_option(name: str, value: Any, least: int) -> int:
     return found
 
 
+def is_list(value: Any) -> bool:
+    """Whether an option is a list, a tuple or an array of one dimension or more."""
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
 def refuse_large(rows: int, numbers: int, columns: int, remedy: str) -> None:
     """Raise ValueError if features would not fit into memory; called before they are fitted.
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.features.scaling import count_option, data_range, range_text, refuse_large
+from valuefit.features.scaling import count_option, data_range, is_list, range_text, refuse_large
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
 from valuefit.typing import Array
@@ -154,10 +154,10 @@ class Tiles(FeatureTransformer):
                 f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions."
             )
         if self.displacement not in ("asymmetric", "uniform"):
-            raise ValueError(f'displacement is {self.displacement!r}; it must be "asymmetric" or "uniform".')
+            raise ValueError(f'displacement is {shown(self.displacement)}; it must be "asymmetric" or "uniform".')
         if self.hashed is not None:
             count_option("hashed", self.hashed, 1)
-        wrap = self.wrap if isinstance(self.wrap, list | tuple | np.ndarray) else [None]
+        wrap = self.wrap if is_list(self.wrap) else [None]
         if not all(isinstance(dimension, int | np.integer) and 0 <= dimension < d for dimension in wrap):
             raise ValueError(f"wrap is {shown(self.wrap)}; give a list of dimensions, from 0 to {d - 1}.")
 

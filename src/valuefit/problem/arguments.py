@@ -28,7 +28,7 @@ def ridge_of(value: Any) -> float:
 
 def discounts(values: Any, n: int) -> Array:
     """The discount of each step, from one number or one per step."""
-    if isinstance(values, str) or np.ndim(values) == 0:
+    if not isinstance(values, list | tuple) and (isinstance(values, str) or np.ndim(values) == 0):
         return np.full(n, fraction("discount", values))
     array = numbers("discount", values, length=n)
     outside = (array < 0) | (array > 1)
