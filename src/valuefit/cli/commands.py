@@ -29,6 +29,7 @@ from valuefit.evaluation.evaluation import Evaluation, evaluate
 from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
 from valuefit.evaluation.text import summary
 from valuefit.extras import need
+from valuefit.messages import shown
 from valuefit.typing import Array
 
 
@@ -107,7 +108,7 @@ def check_outputs(settings: Settings, write_config: str | None) -> None:
         if option == "--report":
             need("jinja2", "plot", "A report")
         if option == "--report" and path.suffix.lower() not in (".html", ".htm"):
-            raise ValueError(f"The report is an HTML page, so {name!r} should end in .html.")
+            raise ValueError(f"The report is an HTML page, so {shown(name)} should end in .html.")
         other = used.setdefault(os.path.realpath(path), option)
         if other != option:
             raise ValueError(f"{option} would overwrite {other}: both are {name!r}. Choose another name.")
@@ -136,7 +137,7 @@ def load_policy(name: str) -> Policy:
 def read_starts(path: Path, log: Transitions) -> Array:
     """Read the observations to average over, one per row, from a .npy, .csv or .txt file."""
     if path.suffix.lower() not in FILES:
-        raise ValueError(f"Starts are read from {', '.join(FILES)}, but the file is {str(path)!r}.")
+        raise ValueError(f"Starts are read from {', '.join(FILES)}, but the file is {shown(str(path))}.")
     starts = read_numbers(path, "file of starts")
     shape = log.observations.shape[1:]
     if starts.shape[1:] != shape and not (shape == () and starts.shape[1:] == (1,)):

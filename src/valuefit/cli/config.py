@@ -113,7 +113,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"The known keys are {', '.join(known)}."
-            raise ValueError(f"{path} has the key {key!r}, which is no option of valuefit evaluate. {hint}")
+            raise ValueError(f"{path} has the key {shown(key)}, which is no option of valuefit evaluate. {hint}")
         name = name.replace("-", "_")
         if name in options:
             raise ValueError(f"{path} sets {key!r} twice, once with a dash and once with an underscore.")

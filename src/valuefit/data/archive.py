@@ -45,7 +45,7 @@ def check_version(path: Path, what: str, found: Any, version: int, remedy: str) 
     newer = type(found) is int and found > version
     advice = "It was written by a newer version: update valuefit." if newer else remedy
     raise ValueError(
-        f"{path} has {what} format {str(found)[:20]}; this version of valuefit reads format {version}. {advice}"
+        f"{path} has {what} format {shown(found)}; this version of valuefit reads format {version}. {advice}"
     )
 
 

@@ -220,7 +220,7 @@ class Evaluation:
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
             notes, checks = list(map(str, facts["notes"])), storage.checks_of(facts)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
         fitted = _stored_features(spec, features, log, path)
         target = _stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)

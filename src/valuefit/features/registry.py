@@ -179,7 +179,7 @@ def build(name: str, options: dict[str, Any]) -> Any:
     """An unfitted built-in transformer; errors suggest the closest name."""
     if name not in BUILT_IN:
         near = suggestion(name, names())
-        raise ValueError(f"There are no features {name!r}{near}. There are {', '.join(names())}.")
+        raise ValueError(f"There are no features {shown(name)}{near}. There are {', '.join(names())}.")
     module, class_name = BUILT_IN[name]
     cls = getattr(importlib.import_module(f"valuefit.features.{module}"), class_name)
     allowed = list(inspect.signature(cls).parameters)
