@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     print("\nChecks that did not pass, on the tasks that are fitted: in wrong cells, in right cells")
     for name, shares in flagged_by_check([cell for cell in found if cell.key.task in FIT]).items():
         print(f"{name:35}" + "".join(f"{share:6.0%}" for share in shares))
-    if options.only is None:
+    if options.only is None and len(found) == len(keys):
         print(f"Wrote {page.write_verdicts(tables)}")
     return 0
 
