@@ -6,7 +6,7 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format fuzz bench docs clean
+.PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format fuzz bench coverage docs clean
 help:
 	@echo "make demo       set up and evaluate a policy from the built-in log; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make fuzz       try mutated files and odd arguments on every reader and API entry, within 20 minutes"
 	@echo "make bench      measure every number that the docs state"
+	@echo "make coverage   measure the coverage of intervals and calibrate the verdict; resumes where it stopped"
 	@echo "make docs       set up and build the documentation into docs/_build/html"
 
 demo: $(call STAMP,demo)
@@ -71,6 +72,12 @@ bench: $(call STAMP,dev)
 	$(BIN)/python -m benchmarks.grid
 	$(BIN)/python -m benchmarks.costs
 	$(BIN)/python -m benchmarks.startup
+
+# JOBS=8 uses more processes.
+JOBS ?= 2
+coverage: $(call STAMP,dev)
+	$(BIN)/python -m coverage_study --jobs $(JOBS) || test $$? = 1
+	$(BIN)/python -m coverage_study.verdict --jobs $(JOBS)
 
 .PHONY: docs
 docs: $(call STAMP,docs)
