@@ -21,6 +21,7 @@ from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.run import run_checks
+from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
@@ -58,8 +59,8 @@ class Evaluation:
 
     policy_value: estimate, standard_error and interval of the mean value over the starts. The interval covers the
     fixed point (what this estimator would give with infinite data), not what the features cannot express.
-    checks: what was checked, and what was found. notes: the choices that were made, as sentences. log: the evaluated
-    log. problem, result: what was solved, and the solver's result. features: as fitted. starts: the observations that
+    checks: what was checked, and what was found. cross_checks: other estimates of the policy value. notes: the choices
+    that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result. features: as fitted. starts: the observations that
     the value is averaged over; None for the first of each episode.
     """
 
@@ -77,6 +78,7 @@ class Evaluation:
     notes: list[str]
     checks: tuple[Check, ...] = ()
     starts: Array | None = None
+    cross_checks: tuple[CrossCheck, ...] = ()
 
     def __repr__(self) -> str:
         warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
@@ -179,6 +181,7 @@ class Evaluation:
                        "gap": result.gap, "objective": result.objective, "residual": result.residual,
                        "tol": result.tol},
             "weights": self.weights,
+            "cross_checks": [vars(entry) for entry in self.cross_checks],
             "checks": [vars(check) for check in self.checks],
             "notes": self.notes,
             "warnings": self.warnings,
@@ -197,6 +200,7 @@ class Evaluation:
             **{name: getattr(self, name) for name in storage.SETTINGS},
             "notes": self.notes,
             "checks": [vars(check) for check in self.checks],
+            "cross_checks": [vars(entry) for entry in self.cross_checks],
             "spec": self.features.spec,
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
@@ -219,6 +223,7 @@ class Evaluation:
             settings = storage.settings_of(facts)
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
             notes, checks = list(map(str, facts["notes"])), storage.checks_of(facts)
+            others = storage.cross_checks_of(facts)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -234,7 +239,7 @@ class Evaluation:
             )
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, checks=checks, starts=stored.starts, **settings,
+            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -324,6 +329,7 @@ def evaluate(
     fit = Fit(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
     )
+    others = cross_checks(fit)
     return Evaluation(
         log=log,
         problem=problem,
@@ -337,8 +343,9 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        checks=run_checks(fit),
+        checks=(*run_checks(fit), agreement(others)),
         starts=None if starts is None else log.number_states(starts),
+        cross_checks=others,
     )
 
 
