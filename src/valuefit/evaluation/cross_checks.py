@@ -44,8 +44,8 @@ class CrossCheck:
     """Another estimate of the policy value.
 
     standard_error: clustered by episode; None where it is unknown. effective_episodes: that it rests on; with fewer
-    than 20 it is not `reliable`, and nothing is concluded from it. agrees: whether it differs from the estimate by no more
-    than the error of the difference, paired by episode; None where nothing is concluded. note: what to know about it.
+    than 20 it is not `reliable`, and nothing is concluded from it. agrees: whether it differs from the estimate by no
+    more than the error of the difference, paired by episode; None where nothing is concluded. note: what to know.
     """
 
     name: str

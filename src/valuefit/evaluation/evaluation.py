@@ -49,6 +49,7 @@ from valuefit.typing import Array
 VALUES = ("state", "state-action")
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
 MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
+METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)", "bootstrap": "the bootstrap"}
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -60,8 +61,8 @@ class Evaluation:
     policy_value: estimate, standard_error and interval of the mean value over the starts. The interval covers the
     fixed point (what this estimator would give with infinite data), not what the features cannot express.
     checks: what was checked, and what was found. cross_checks: other estimates of the policy value. notes: the choices
-    that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result. features: as fitted. starts: the observations that
-    the value is averaged over; None for the first of each episode.
+    that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result.
+    features: as fitted. starts: the observations that the value is averaged over; None for the first of each episode.
     """
 
     log: Transitions
@@ -297,14 +298,15 @@ def evaluate(
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
-    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
-    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). With
+    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
+    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
+    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). With
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
     a tenth of their standard errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
     if not isinstance(interval, str) or interval not in KINDS:
-        raise ValueError(f'interval is {shown(interval)}; it must be "cr3" (jackknife by episode) or "cr1" (sandwich).')
+        raise ValueError(f"interval is {shown(interval)}; it must be one of {', '.join(KINDS)}.")
     if not isinstance(values, str) or values not in VALUES:
         raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
     notes = [*log.notes]
@@ -323,7 +325,7 @@ def evaluate(
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
-    errors = uncertainty(sandwich, start_rows, kind=interval)
+    errors = uncertainty(sandwich, start_rows, kind=interval, seed=seed)
     value, error = value_at_starts(log, errors, start_rows, values)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(
@@ -384,7 +386,7 @@ def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
         return f"The policy value is the mean over {over}."
     clusters = errors.sandwich.clusters
     parts = "episodes" if clusters == len(np.unique(errors.sandwich.episode)) else "blocks of steps"
-    method = "the jackknife (CR3)" if value.method == "cr3" else "the sandwich estimate (CR1)"
+    method = METHODS[errors.kind]
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
         f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
