@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import number
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
@@ -35,6 +37,7 @@ from valuefit.evaluation.policy_value import (
     value_rows,
 )
 from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
+from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
@@ -138,6 +141,35 @@ class Evaluation:
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
+
+    def sensitivity(self, odds: Any) -> Sensitivity:
+        """Bounds on the policy value if a hidden variable influenced the logged actions; for numbered states.
+
+        odds: a factor of at least 1, or several. Given the hidden variable, the odds of each logged action differ from
+        its frequency in the state by at most this factor. The variable is drawn afresh at each step: one that persists
+        is outside the model. The bounds are those of the table of states and actions, whatever the features, and
+        contain no sampling error. An action that the log never takes in a state has any value that rewards can reach.
+        """
+        return sensitivity(self._confounded, odds)
+
+    def breakdown(self, other: Any) -> float:
+        """The smallest `odds` of `sensitivity` at which the policy value may equal `other`; infinity beyond 1,000.
+
+        other: a number, or another evaluation with the same discount, whose bounds then must not overlap.
+        """
+        if not isinstance(other, Evaluation):
+            requirement = "it must be a finite number or an evaluation"
+            return breakdown(self._confounded, number("other", other, requirement, math.isfinite))
+        if other.discount != self.discount:
+            raise ValueError(
+                f"The discounts of the two evaluations are {self.discount:g} and {other.discount:g}. Evaluate both "
+                "with the same one."
+            )
+        return breakdown(self._confounded, other._confounded)
+
+    @cached_property
+    def _confounded(self) -> ConfoundedModel:
+        return ConfoundedModel(self.log, self.policy, self.discount, self.starts)
 
     def td_errors(self) -> Array:
         """TD errors, reward + discount * next value - value, of every step of the log, (n,)."""
