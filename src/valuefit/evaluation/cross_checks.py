@@ -205,7 +205,8 @@ def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidat
     sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode)
     if sandwich.method is AdjointMethod.ITERATIVE:
         return []
-    errors = Uncertainty(sandwich.with_clusters(mine.cluster, blocks=mine.blocks), fit.errors.kind)
+    kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
+    errors = Uncertainty(sandwich.with_clusters(mine.cluster, blocks=mine.blocks), kind)
     influence = errors.sandwich.influences([starts])[0]
     if isinstance(influence, ErrorEstimate):
         return []
