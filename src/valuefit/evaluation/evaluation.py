@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -16,11 +17,13 @@ import scipy.sparse as sparse
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import number
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.run import run_checks
+from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
@@ -34,6 +37,7 @@ from valuefit.evaluation.policy_value import (
     value_rows,
 )
 from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
+from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
@@ -48,6 +52,7 @@ from valuefit.typing import Array
 VALUES = ("state", "state-action")
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
 MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
+METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)", "bootstrap": "the bootstrap"}
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -58,9 +63,9 @@ class Evaluation:
 
     policy_value: estimate, standard_error and interval of the mean value over the starts. The interval covers the
     fixed point (what this estimator would give with infinite data), not what the features cannot express.
-    checks: what was checked, and what was found. notes: the choices that were made, as sentences. log: the evaluated
-    log. problem, result: what was solved, and the solver's result. features: as fitted. starts: the observations that
-    the value is averaged over; None for the first of each episode.
+    checks: what was checked, and what was found. cross_checks: other estimates of the policy value. notes: the choices
+    that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result.
+    features: as fitted. starts: the observations that the value is averaged over; None for the first of each episode.
     """
 
     log: Transitions
@@ -77,6 +82,7 @@ class Evaluation:
     notes: list[str]
     checks: tuple[Check, ...] = ()
     starts: Array | None = None
+    cross_checks: tuple[CrossCheck, ...] = ()
 
     def __repr__(self) -> str:
         warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
@@ -136,6 +142,35 @@ class Evaluation:
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
 
+    def sensitivity(self, odds: Any) -> Sensitivity:
+        """Bounds on the policy value if a hidden variable influenced the logged actions; for numbered states.
+
+        odds: a factor of at least 1, or several. Given the hidden variable, the odds of each logged action differ from
+        its frequency in the state by at most this factor. The variable is drawn afresh at each step: one that persists
+        is outside the model. The bounds are those of the table of states and actions, whatever the features, and
+        contain no sampling error. An action that the log never takes in a state has any value that rewards can reach.
+        """
+        return sensitivity(self._confounded, odds)
+
+    def breakdown(self, other: Any) -> float:
+        """The smallest `odds` of `sensitivity` at which the policy value may equal `other`; infinity beyond 1,000.
+
+        other: a number, or another evaluation with the same discount, whose bounds then must not overlap.
+        """
+        if not isinstance(other, Evaluation):
+            requirement = "it must be a finite number or an evaluation"
+            return breakdown(self._confounded, number("other", other, requirement, math.isfinite))
+        if other.discount != self.discount:
+            raise ValueError(
+                f"The discounts of the two evaluations are {self.discount:g} and {other.discount:g}. Evaluate both "
+                "with the same one."
+            )
+        return breakdown(self._confounded, other._confounded)
+
+    @cached_property
+    def _confounded(self) -> ConfoundedModel:
+        return ConfoundedModel(self.log, self.policy, self.discount, self.starts)
+
     def td_errors(self) -> Array:
         """TD errors, reward + discount * next value - value, of every step of the log, (n,)."""
         problem = self.problem
@@ -179,6 +214,7 @@ class Evaluation:
                        "gap": result.gap, "objective": result.objective, "residual": result.residual,
                        "tol": result.tol},
             "weights": self.weights,
+            "cross_checks": [vars(entry) for entry in self.cross_checks],
             "checks": [vars(check) for check in self.checks],
             "notes": self.notes,
             "warnings": self.warnings,
@@ -197,6 +233,7 @@ class Evaluation:
             **{name: getattr(self, name) for name in storage.SETTINGS},
             "notes": self.notes,
             "checks": [vars(check) for check in self.checks],
+            "cross_checks": [vars(entry) for entry in self.cross_checks],
             "spec": self.features.spec,
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
@@ -219,6 +256,7 @@ class Evaluation:
             settings = storage.settings_of(facts)
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
             notes, checks = list(map(str, facts["notes"])), storage.checks_of(facts)
+            others = storage.cross_checks_of(facts)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -234,7 +272,7 @@ class Evaluation:
             )
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, checks=checks, starts=stored.starts, **settings,
+            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -292,14 +330,15 @@ def evaluate(
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
-    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
-    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). With
+    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
+    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
+    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). With
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
     a tenth of their standard errors, or the gap is 1e-6.
     """
     log = load(log, columns=columns)
     if not isinstance(interval, str) or interval not in KINDS:
-        raise ValueError(f'interval is {shown(interval)}; it must be "cr3" (jackknife by episode) or "cr1" (sandwich).')
+        raise ValueError(f"interval is {shown(interval)}; it must be one of {', '.join(KINDS)}.")
     if not isinstance(values, str) or values not in VALUES:
         raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
     notes = [*log.notes]
@@ -318,12 +357,13 @@ def evaluate(
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
-    errors = uncertainty(sandwich, start_rows, kind=interval)
+    errors = uncertainty(sandwich, start_rows, kind=interval, seed=seed)
     value, error = value_at_starts(log, errors, start_rows, values)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
     )
+    others = cross_checks(fit)
     return Evaluation(
         log=log,
         problem=problem,
@@ -337,8 +377,9 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        checks=run_checks(fit),
+        checks=(*run_checks(fit), agreement(others)),
         starts=None if starts is None else log.number_states(starts),
+        cross_checks=others,
     )
 
 
@@ -377,7 +418,7 @@ def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
         return f"The policy value is the mean over {over}."
     clusters = errors.sandwich.clusters
     parts = "episodes" if clusters == len(np.unique(errors.sandwich.episode)) else "blocks of steps"
-    method = "the jackknife (CR3)" if value.method == "cr3" else "the sandwich estimate (CR1)"
+    method = METHODS[errors.kind]
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
         f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."

@@ -15,6 +15,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
+from valuefit.evaluation.cross_checks import CrossCheck
 from valuefit.evaluation.uncertainty import KINDS
 from valuefit.messages import said
 from valuefit.typing import Array
@@ -138,6 +139,22 @@ def checks_of(facts: dict[str, Any]) -> tuple[Check, ...]:
         if entry["outcome"] not in OUTCOMES:
             raise ValueError("the outcome of a check is unknown")
         found.append(Check(str(entry["name"]), entry["outcome"], str(entry["message"]), **numbers))
+    return tuple(found)
+
+
+def cross_checks_of(facts: dict[str, Any]) -> tuple[CrossCheck, ...]:
+    """The cross-checks of an evaluation, with their types checked; none in files of version 0.1."""
+    found = []
+    for entry in facts.get("cross_checks", ()):
+        error = entry["standard_error"]
+        if entry["reliable"] not in (True, False) or entry["agrees"] not in (True, False, None):
+            raise ValueError("a cross-check is neither reliable nor unreliable")
+        found.append(CrossCheck(
+            str(entry["name"]), _finite("estimate", entry["estimate"]),
+            None if error is None else _finite("standard_error", error),
+            _finite("effective_episodes", entry["effective_episodes"]), entry["reliable"], entry["agrees"],
+            str(entry["note"]),
+        ))  # fmt: skip
     return tuple(found)
 
 

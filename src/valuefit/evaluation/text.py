@@ -37,6 +37,8 @@ def summary(facts: dict[str, Any]) -> str:
     level = f"{100 * value['level']:g}%"
     lines += [double_rule, _row("", "estimate", "std. error", f"[{level}", "interval]"), rule]
     lines += [_row(name, *_numbers(entry)) for name, entry in rows[:1]]
+    if facts["cross_checks"]:
+        lines += [rule, *(_cross_check(entry) for entry in facts["cross_checks"])]
     if len(rows) > 1:
         lines += [rule, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
     lines.append(double_rule)
@@ -59,6 +61,15 @@ def number(value: float | None, missing: str = "unknown") -> str:
 def _numbers(entry: dict[str, Any]) -> tuple[str, str, str, str]:
     low, high = entry["interval"] or (None, None)
     return number(entry["estimate"]), number(entry["standard_error"]), number(low), number(high)
+
+
+def _cross_check(entry: dict[str, Any]) -> str:
+    """Another estimate; in brackets if nothing is concluded from it."""
+    numbers = number(entry["estimate"]), number(entry["standard_error"])
+    if not entry["reliable"]:
+        return _row(f"({entry['name']})", *(f"({text})" for text in numbers), "", "unreliable")
+    agrees = entry["agrees"]
+    return _row(entry["name"], *numbers, "", "" if agrees is None else "agrees" if agrees else "DIFFERS")
 
 
 def _row(name: str, *cells: str) -> str:

@@ -1,4 +1,4 @@
-"""Errors of the reported numbers: clusters that suit them, and CR3, or CR1 where CR3 is too expensive.
+"""Errors of the reported numbers: clusters that suit them, and CR3, CR1 (where CR3 is too expensive) or the bootstrap.
 
 CR3 is the delete-one-episode jackknife: v_g is the number without episode g, its weights and its starts, and the
 variance is (G-1)/G times the sum of (v_g - v)^2. Student's t has the effective number of episodes minus one as degrees
@@ -15,13 +15,14 @@ import numpy as np
 import scipy.sparse as sparse
 from scipy.special import ndtr, stdtrit
 
+from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.jackknife import Replicates, replicates
 from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
-Kind = Literal["cr3", "cr1"]
-KINDS = ("cr3", "cr1")
+Kind = Literal["cr3", "cr1", "bootstrap"]
+KINDS = ("cr3", "cr1", "bootstrap")
 MIN_EFFECTIVE_CLUSTERS = 6  # with fewer effective episodes, long ones are cut into blocks
 MIN_STREAM_BLOCKS = 8  # of a log of one episode
 BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
@@ -34,14 +35,16 @@ MAX_SHARE_OF_ONE = 0.5  # of the variance; above it the value rests on one episo
 class Uncertainty:
     """Errors of linear functions of theta over the clusters of a sandwich.
 
-    kind: "cr3" or "cr1", as asked for, or "cr1" where "cr3" was too expensive (`Sandwich.method` is ITERATIVE, or
-    the jackknife does not fit into memory).
+    kind: "cr3", "cr1" or "bootstrap", as asked for, or "cr1" where that was too expensive (`Sandwich.method` is
+    ITERATIVE, or it does not fit into memory). With "bootstrap" the parts of clusters are those of "cr3".
+    seed: of the bootstrap.
     """
 
-    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3") -> None:
-        self.sandwich = sandwich
+    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3", *, seed: int = 0) -> None:
+        self.sandwich, self.seed = sandwich, seed
         size = 8 * sandwich.clusters * sandwich.problem.d
         feasible = sandwich.method is not AdjointMethod.ITERATIVE and 8 * size <= memory_limit()
+        feasible = feasible and (kind != "bootstrap" or fits_memory(sandwich))
         self.kind: Kind = kind if feasible else "cr1"
 
     @cached_property
@@ -50,11 +53,16 @@ class Uncertainty:
         sandwich = self.sandwich
         return replicates(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, sandwich.clusters)
 
+    @cached_property
+    def bootstrap(self) -> Bootstrap:
+        """The weights in logs whose clusters have random weights."""
+        return Bootstrap(self.sandwich, seed=self.seed)
+
     @property
     def changes(self) -> Array:
         """(clusters, d): the norm of the products with c is the standard error of c'theta, for fixed c."""
         sandwich, count = self.sandwich, self.sandwich.clusters
-        if self.kind == "cr3":
+        if self.kind != "cr1":
             return np.asarray(np.sqrt((count - 1) / count) * -self.replicates.theta)
         first_order = sandwich.changes(np.ones(len(sandwich.cluster)), sandwich.td_errors)
         return np.asarray(np.sqrt(count / (count - 1)) * first_order)
@@ -73,7 +81,8 @@ class Uncertainty:
                 continue
             parts = self.contributions(function, influence)
             size = float(np.linalg.norm(parts))
-            estimate = ErrorEstimate(size, influence.effective_clusters, solver_error=influence.solver_error)
+            standard_error = self.bootstrap.standard_error(function) if self.kind == "bootstrap" else size
+            estimate = ErrorEstimate(standard_error, influence.effective_clusters, solver_error=influence.solver_error)
             one = size > 0 and float(np.abs(parts).max()) ** 2 > MAX_SHARE_OF_ONE * size**2
             found.append(replace(estimate, one_cluster=one or self._undetermined_without_one(function)))
         return found
@@ -170,14 +179,14 @@ def _row_products(rows: Any, others: Array) -> Array:
     return np.einsum("ij,ij->i", np.asarray(rows), others)
 
 
-def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3") -> Uncertainty:
+def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3", *, seed: int = 0) -> Uncertainty:
     """With clusters that suit this number."""
     if sandwich.clusters < 2:
-        return Uncertainty(sandwich, kind)
+        return Uncertainty(sandwich, kind, seed=seed)
     influence = sandwich.influences([function])[0]
     effective = influence.effective_clusters if isinstance(influence, Influence) else np.inf
     cluster = suitable_clusters([sandwich], effective)
-    return Uncertainty(sandwich.with_clusters(cluster, blocks=sandwich.blocks), kind)
+    return Uncertainty(sandwich.with_clusters(cluster, blocks=sandwich.blocks), kind, seed=seed)
 
 
 def suitable_clusters(sandwiches: list[Sandwich], effective: float) -> Array:

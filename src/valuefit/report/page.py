@@ -88,6 +88,7 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
         "column_count": len(figures.observation_names(log)),
         "ratios": _ratio_rows(evaluation) if off_policy else [],
         "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
+        "cross_checks": evaluation.cross_checks,
         "weights": evaluation.weights or [],
         "warnings": evaluation.warnings,
         "notes": evaluation.notes,

@@ -1,0 +1,303 @@
+"""Cross-checks: other estimates of the same policy value, each with a standard error, paired with the estimate.
+
+Each is c'theta-like: a mean over episodes of e_g(theta), linear in theta, whose influence is that of the episodes' own
+sums at fixed theta plus D'(influence of theta), D being the derivative of the mean. With w_t = discount^t ratio_0 ...
+ratio_t and TD errors delta_t, of an episode of T steps that was cut before it terminated:
+
+- mean return, and per-decision importance sampling: e_g = sum_t w_t reward_t + w_{T-1} discount V(s_T);
+- doubly robust: e_g = V(s_0) + sum_t w_t delta_t, with delta_t = reward_t + discount V(s_{t+1}) - V(s_t) for state
+  values, which need right ratios, and Q(s_t, a_t) in place of V(s_t) for state-action values, which need right ratios
+  or right values (Jiang and Li 2016). Where episodes are cut it rests on V(s_T) besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from valuefit.engine.loop import solve
+from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.episode_weights import EpisodeWeights
+from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.importance import is_continuous, target_probabilities
+from valuefit.evaluation.policy_value import starts_of
+from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.state_action import state_action_problem
+from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.problem.problem import Problem
+from valuefit.solvers.lstd import LSTD
+from valuefit.typing import Array
+
+MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% instead of 95%, even with 2,000 episodes
+DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
+ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
+ALWAYS_AFFORDABLE_SECONDS = 0.05  # predicted, of the other route, also where the solve takes less
+ALWAYS_AFFORDABLE_NUMBERS = 1_000_000  # in the dense rows of the other route
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """Another estimate of the policy value.
+
+    standard_error: clustered by episode; None where it is unknown. effective_episodes: that it rests on; with fewer
+    than 20 it is not `reliable`, and nothing is concluded from it. agrees: whether it differs from the estimate by no
+    more than the error of the difference, paired by episode; None where nothing is concluded. note: what to know.
+    """
+
+    name: str
+    estimate: float
+    standard_error: float | None
+    effective_episodes: float
+    reliable: bool
+    agrees: bool | None
+    note: str
+
+
+class _Candidate(NamedTuple):
+    """An estimate with the part of each unit in its error at fixed theta, (units,), and its derivative in theta."""
+
+    name: str
+    estimate: float
+    parts: Array
+    derivative: Array
+    effective: float
+    notes: list[str]
+
+
+def cross_checks(fit: Fit) -> tuple[CrossCheck, ...]:
+    """The cross-checks that this log allows: none for given starts, and none for a log of one episode."""
+    units = _Units(fit)
+    if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
+        return ()
+    found = []
+    ratio = _ratios(fit)
+    if ratio is not None:
+        weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
+        found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
+    found += _other_route(fit, ratio, units)
+    return _judged(found, fit, units)
+
+
+def agreement(found: Sequence[CrossCheck]) -> Check:
+    """Whether the reliable cross-checks agree with the estimate."""
+    compared = [entry for entry in found if entry.agrees is not None]
+    different = [entry for entry in compared if not entry.agrees]
+    if not compared:
+        message = "No other estimate of the policy value is precise enough to compare with."
+        return Check("cross-checks", "skip", message)
+    if not different:
+        names = ", ".join(entry.name for entry in compared)
+        return Check("cross-checks", "pass", f"Other estimates agree with the policy value ({names}).")
+    listed = " and ".join(f"{entry.name} ({entry.estimate:.5g})" for entry in different)
+    return Check(
+        "cross-checks", "warn",
+        f"The policy value differs from other estimates beyond their joint errors: {listed}. The features, the "
+        "probabilities of the log, or the Markov assumption are wrong. Use richer features, and check behaviour_prob.",
+    )  # fmt: skip
+
+
+def _ratios(fit: Fit) -> Array | None:
+    """Importance ratios of the policy, (n,); None where they are unknown."""
+    if fit.values == "state":
+        return fit.log.ratio
+    if fit.policy is None or fit.log.behaviour_prob is None:
+        return None
+    with np.errstate(over="ignore"):
+        ratio = target_probabilities(fit.policy, fit.log) / fit.log.behaviour_prob
+    return ratio if np.isfinite(ratio).all() and ratio.any() else None
+
+
+class _Units:
+    """Independent units, over which errors are summed: the clusters, or episodes where these were cut into blocks."""
+
+    def __init__(self, fit: Fit) -> None:
+        sandwich = fit.errors.sandwich
+        labels, episode = np.unique(fit.log.episode, return_inverse=True)
+        self._of_cluster = np.arange(sandwich.clusters)
+        if sandwich.clusters > len(labels):
+            self._of_cluster[sandwich.cluster] = episode
+        self.count = int(self._of_cluster.max()) + 1
+        self._of_step = self._of_cluster[sandwich.cluster]
+
+    def of_episodes(self, sums: Array, first: Array) -> Array:
+        """Parts of the units in the error of a sum over episodes with these influences, (episodes,)."""
+        total = np.bincount(self._of_step[first], sums, self.count)
+        return np.asarray(np.sqrt(self.count / (self.count - 1)) * total)
+
+    def of_clusters(self, parts: Array) -> Array:
+        """Parts of the clusters, summed over the units."""
+        return np.bincount(self._of_cluster, parts, self.count)
+
+
+class _EpisodeEstimates:
+    """Estimates from sums over episodes."""
+
+    def __init__(self, fit: Fit, weights: EpisodeWeights, units: _Units) -> None:
+        self.fit, self.weights, self.units = fit, weights, units
+        problem = fit.problem
+        self.value = problem.phi.dot(fit.result.theta)
+        self.now, self.next = problem.now[weights.steps], problem.next[weights.steps]
+        self.discount, self.reward = problem.discount[weights.steps], problem.reward[weights.steps]
+        last = weights.last
+        self.final_discount, self.final_rows = self.discount[last], self.next[last]
+        self.effective = weights.effective_episodes * units.count / weights.count
+        self.notes = []
+        if weights.has_gaps:
+            self.notes.append("Episodes with gaps are used up to the first gap.")
+        cut = int((self.final_discount > 0).sum())
+        if cut:
+            self.notes.append(
+                f"{cut} of {weights.count} episodes were cut: it rests on the estimated value of their last state."
+            )
+
+    def candidates(self, *, on_policy: bool) -> list[_Candidate]:
+        if on_policy:
+            return [self._per_decision("mean return")]
+        return [self._per_decision("importance sampling"), self._self_normalised(), self._doubly_robust()]
+
+    def _candidate(self, name: str, estimate: float, influence: Array, rows: Array) -> _Candidate:
+        """rows: the derivative of the estimate in the values of the feature rows."""
+        first = self.fit.starts.first
+        assert first is not None
+        parts = self.units.of_episodes(influence, first)
+        return _Candidate(name, estimate, parts, self.fit.problem.phi.tdot(rows), self.effective, self.notes)
+
+    def _per_decision(self, name: str) -> _Candidate:
+        weights, count = self.weights, self.weights.count
+        final = weights.weights[weights.last] * self.final_discount
+        each = weights.sums(weights.weights * self.reward) + final * self.value[self.final_rows]
+        rows = np.bincount(self.final_rows, final, len(self.value)) / count
+        return self._candidate(name, float(each.mean()), (each - each.mean()) / count, rows)
+
+    def _self_normalised(self) -> _Candidate:
+        cut = self.final_discount > 0
+        final = np.where(cut, self.value[self.final_rows], 0.0)
+        estimate, influence, weight = self.weights.self_normalised(self.reward, final)
+        rows = np.bincount(self.final_rows, np.where(cut, weight, 0.0), len(self.value))
+        return self._candidate("weighted importance sampling", estimate, influence, rows)
+
+    def _doubly_robust(self) -> _Candidate:
+        weights, count, value = self.weights, self.weights.count, self.value
+        delta = self.reward + self.discount * value[self.next] - value[self.now]
+        starts = np.asarray(self.fit.starts.rows @ self.fit.result.theta).ravel()
+        each = starts + weights.sums(weights.weights * delta)
+        after = np.bincount(self.next, weights.weights * self.discount, len(value))
+        rows = (after - np.bincount(self.now, weights.weights, len(value))) / count
+        found = self._candidate("doubly robust", float(each.mean()), (each - each.mean()) / count, rows)
+        return found._replace(derivative=found.derivative + self.fit.starts.c)
+
+
+# ---- the other route: importance ratios against state-action values -------------------------------------------------
+
+
+def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidate]:
+    """The estimate of the other route with the same features, by lstd; none where the log or the cost forbids it."""
+    problem = _other_problem(fit, ratio)
+    if problem is None or _seconds(problem) > max(_seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
+        return []
+    values = "state" if fit.values == "state-action" else "state-action"
+    starts = starts_of(fit.log, problem, fit.features, fit.policy, values, None)
+    mine = fit.errors.sandwich
+    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode)
+    if sandwich.method is AdjointMethod.ITERATIVE:
+        return []
+    kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
+    errors = Uncertainty(sandwich.with_clusters(mine.cluster, blocks=mine.blocks), kind)
+    influence = errors.sandwich.influences([starts])[0]
+    if isinstance(influence, ErrorEstimate):
+        return []
+    parts = units.of_clusters(errors.contributions(starts, influence))
+    name = "importance ratios" if values == "state" else "state-action values"
+    estimate = float(starts.c @ sandwich.theta)
+    return [_Candidate(name, estimate, parts, np.zeros(fit.problem.d), influence.effective_clusters, [])]
+
+
+def _seconds(problem: Problem) -> float:
+    return LSTD().cost(problem, 0.0).seconds
+
+
+def _other_problem(fit: Fit, ratio: Array | None) -> Problem | None:
+    log, policy, trace, ridge = fit.log, fit.policy, fit.problem.trace, fit.problem.ridge
+    if fit.values == "state-action":
+        if ratio is None:
+            return None
+        log = replace(log, ratio=ratio)
+        return Problem(log, fit.features, discount=fit.discount, trace=trace, ridge=ridge)
+    if policy is None or (policy.function is None and policy.table is None) or log.action is None:
+        return None
+    if is_continuous(log.action):
+        return None
+    actions = int(np.max(log.action)) + 1 if policy.table is None else policy.table.shape[1]
+    numbers = 2 * len(log.observations) * fit.features.columns * actions
+    if not fit.problem.phi.sparse and numbers > max(2 * fit.problem.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):
+        return None
+    try:
+        return state_action_problem(log, fit.features, policy=policy, discount=fit.discount, trace=trace, ridge=ridge)
+    except ValueError:
+        return (
+            None  # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
+        )
+
+
+# ---- errors -----------------------------------------------------------------------------------------------------
+
+
+def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossCheck, ...]:
+    """With standard errors, and compared with the estimate."""
+    starts = np.asarray(fit.starts.rows @ fit.result.theta).ravel()
+    assert fit.starts.first is not None
+    own = units.of_episodes((starts - starts.mean()) / len(starts), fit.starts.first)
+    estimate = _Candidate("", fit.value.estimate, own, fit.starts.c, fit.error.effective_clusters, [])
+    every = _error_parts([estimate, *found], fit, units)
+    reliable = [entry.effective >= MIN_EFFECTIVE_EPISODES for entry in found]
+    level = DISAGREEMENT_LEVEL / max(sum(reliable), 1)
+    return tuple(
+        _compared(entry, parts, estimate, every[0], level, fit.error.solver_error or 0.0)
+        for entry, parts in zip(found, every[1:], strict=True)
+    )
+
+
+def _error_parts(found: list[_Candidate], fit: Fit, units: _Units) -> list[Array | None]:
+    """The part of each unit in the error of each, (units,); None where the error of theta is unknown."""
+    errors = fit.errors
+    functions = [LinearFunction(entry.derivative) for entry in found]
+    if errors.sandwich.method is AdjointMethod.ITERATIVE:  # each derivative would take an iterative solution
+        return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]
+    parts: list[Array | None] = []
+    for entry, function, influence in zip(found, functions, errors.sandwich.influences(functions), strict=True):
+        if isinstance(influence, ErrorEstimate):
+            parts.append(None)
+            continue
+        parts.append(entry.parts + units.of_clusters(errors.contributions(function, influence)))
+    return parts
+
+
+def _compared(
+    entry: _Candidate, parts: Array | None, estimate: _Candidate, own: Array | None, level: float, solver_error: float
+) -> CrossCheck:
+    """level: of the test that the two estimates are equal."""
+    reliable, agrees, notes = entry.effective >= MIN_EFFECTIVE_EPISODES, None, list(entry.notes)
+    if not reliable:
+        notes.append(
+            f"It rests on {entry.effective:.2g} effective episodes; below {MIN_EFFECTIVE_EPISODES} nothing is "
+            "concluded from it."
+        )
+    elif parts is None or own is None:
+        notes.append("Its standard error is unknown.")
+    else:
+        error = float(np.linalg.norm(parts - own))
+        freedom = max(min(entry.effective, estimate.effective) - 1, 1.0)
+        difference = entry.estimate - estimate.estimate
+        rounding = ROUNDING * max(abs(entry.estimate), abs(estimate.estimate))
+        agrees = bool(abs(difference) <= stdtrit(freedom, 1 - level / 2) * error + solver_error + rounding)
+        if not agrees:
+            notes.append(
+                f"It differs from the estimate by {difference:.3g}, while the standard error of the difference is "
+                f"{error:.2g}."
+            )
+    size = None if parts is None else float(np.linalg.norm(parts))
+    return CrossCheck(entry.name, entry.estimate, size, entry.effective, reliable, agrees, " ".join(notes))

@@ -1,0 +1,110 @@
+"""Products of importance ratios along episodes, discounted: what importance sampling weights rewards by."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from valuefit.data.transitions import Transitions
+from valuefit.typing import Array
+
+MAX_LOG_PRODUCT = 138.0  # products of ratios above e^138 = 1e60 are cut off there, so that squares stay finite
+MIN_LOG_SUM = -400.0  # steps whose products sum to less than e^-400 have no weight in self-normalised sums
+
+
+class EpisodeWeights:
+    """discount^t ratio_0 ... ratio_t of the steps of each episode, up to its first gap.
+
+    steps: indices of the steps that are used, in order: in a sliced log, those before the first gap of an episode.
+    episode: the number of the episode of each, counted from 0 in the order of the log. time: t, from 0.
+    last: for each episode, the position of its last step in `steps`. weights: (len(steps),).
+    """
+
+    def __init__(self, log: Transitions, first: Array, ratio: Array, discount: float) -> None:
+        run = np.cumsum(log.begins)
+        self.steps: Array = np.flatnonzero(np.isin(run, run[first]))
+        position = np.searchsorted(self.steps, first)
+        self.count = len(first)
+        self.lengths: Array = np.diff(np.append(position, len(self.steps)))
+        self.episode: Array = np.repeat(np.arange(self.count), self.lengths)
+        self.time: Array = np.arange(len(self.steps)) - position[self.episode]
+        self.last: Array = position + self.lengths - 1
+        self.discount = discount
+        self.has_gaps = len(self.steps) < len(log)
+        used = ratio[self.steps]
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.where(used > 0, used, 1.0))
+        zeros = self._running(position, (used == 0).astype(np.float64))
+        product = np.where(zeros > 0, -np.inf, self._running(position, logs))
+        self.overflows = bool((product > MAX_LOG_PRODUCT).any())
+        self.log_product: Array = np.minimum(product, MAX_LOG_PRODUCT)
+        self.weights: Array = discount**self.time * np.exp(self.log_product)
+
+    def _running(self, position: Array, values: Array) -> Array:
+        """Sums of the values over each episode up to each step."""
+        total = np.cumsum(values)
+        return total - (total[position] - values[position])[self.episode]
+
+    def sums(self, values: Array) -> Array:
+        """The sum of one value per step over each episode, (episodes,)."""
+        return np.bincount(self.episode, values, self.count)
+
+    @cached_property
+    def log_totals(self) -> Array:
+        """log sum of the products over all episodes at t = 0, 1, ..., (longest + 1,); an ended one keeps its last."""
+        return self._log_totals(1.0)
+
+    def _log_totals(self, power: float) -> Array:
+        size = int(self.lengths.max()) + 1
+        running = _log_sums(self.time, power * self.log_product, size)
+        ended = _log_sums(self.lengths, power * self.log_product[self.last], size)
+        return np.asarray(np.logaddexp(running, np.logaddexp.accumulate(ended)))
+
+    @property
+    def effective_episodes(self) -> float:
+        """The effective number of episodes, (sum of products)^2 / sum of their squares, as a mean over steps.
+
+        Or the sum of products where that is less: it is the number of episodes on average, so a small one misses the
+        episodes that matter. The mean is harmonic, with weights discount^t: an estimate is as imprecise as its steps
+        with few effective episodes.
+        """
+        if self.overflows:  # products that were cut off look more equal than they are
+            return 1.0
+        share = np.bincount(self.time, self.discount**self.time)
+        totals, squares = self.log_totals[: len(share)], self._log_totals(2.0)[: len(share)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            inverse = np.exp(np.maximum(squares - 2 * totals, -totals))
+        if not np.isfinite(inverse[share > 0]).all():  # no episode follows the policy beyond some step
+            return 0.0
+        return float(share.sum() / (share @ np.where(share > 0, inverse, 0.0)))
+
+    def self_normalised(self, reward: Array, final: Array) -> tuple[float, Array, Array]:
+        """The weighted per-decision estimate, its influence by episode, (episodes,), and the weights of `final`.
+
+        sum_t discount^t m_t, where m_t is the mean of the rewards at t, weighted by the products; an ended episode
+        has reward 0 and keeps its product. reward: of each step. final: the value with which each episode ends.
+        """
+        totals = self.log_totals
+        counts = totals > MIN_LOG_SUM
+        scale = np.where(counts, totals, np.inf)
+        power = self.discount ** np.arange(len(totals))
+        share = np.exp(self.log_product - scale[self.time])
+        last = self.log_product[self.last]
+        final_share = np.exp(last - scale[self.lengths])
+        means = np.bincount(self.time, share * reward, len(totals))
+        means = means + np.bincount(self.lengths, final_share * final, len(totals))
+        later = np.cumsum((power * means * np.exp(-scale))[::-1])[::-1]  # of the steps after the end of an episode
+        own = self.sums(power[self.time] * share * (reward - means[self.time]))
+        final_weight = power[self.lengths] * final_share
+        influence = own + final_weight * final - np.exp(last) * later[self.lengths]
+        return float(power @ means), influence, final_weight
+
+
+def _log_sums(group: Array, logs: Array, size: int) -> Array:
+    """log of the sum of exp(logs) in each of `size` groups; -inf for an empty sum."""
+    largest = np.full(size, -np.inf)
+    np.maximum.at(largest, group, logs)
+    shift = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.bincount(group, np.exp(logs - shift[group]), size)) + shift)

@@ -1,0 +1,94 @@
+"""The bootstrap by episode: replicates against re-solved weighted problems, standard errors against CR3."""
+
+import numpy as np
+import pytest
+
+import naive
+import valuefit as vf
+from helpers.problems import problem_of, wide_log
+from helpers.small_log import VARIANTS, small_log
+from helpers.small_mdp import SmallMDP
+from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
+from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.uncertainty import Uncertainty
+
+
+def solved(log, weights):
+    """The minimiser of the problem in which the steps have these weights."""
+    terms = [naive.matrices(log, step) for step in naive.steps(log)]
+    A, b, C = (sum(w * part for w, part in zip(weights, parts, strict=True)) for parts in zip(*terms, strict=True))
+    if log.identity:
+        C = weights.sum() * np.eye(len(b))
+    inverse = np.linalg.inv(C)
+    return np.linalg.solve(A.T @ inverse @ A + weights.sum() * log.ridge * np.eye(A.shape[1]), A.T @ inverse @ b)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
+def test_replicates_are_the_minimisers_of_the_weighted_problems(variant):
+    log = small_log(**variant)
+    problem = problem_of(log)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd", tol=1e-20).theta, log.episode)
+    found = Bootstrap(sandwich, seed=1, count=5)
+    first = np.flatnonzero(np.diff(log.episode, prepend=-1))
+    rows = log.Phi[log.now[first]]
+    values = found.values(LinearFunction(rows.mean(axis=0), rows, first))
+    for weights, theta, value in zip(found.weights, found.theta, values, strict=True):
+        expected = solved(log, weights[sandwich.cluster])
+        np.testing.assert_allclose(theta, expected, rtol=1e-6, atol=1e-8)
+        starts = weights[sandwich.cluster[first]]
+        assert value == pytest.approx(starts @ (rows @ expected) / starts.sum(), rel=1e-6)
+
+
+def test_two_thousand_replicates_and_cr3_agree_on_a_large_sample():
+    mdp = SmallMDP(off_policy=True)
+    log = mdp.log(2000)
+    evaluation = vf.evaluate(log, discount=0.9, features=mdp.rows)
+    first = np.flatnonzero(log.begins)
+    rows = mdp.rows(log.observations[log.now[first]])
+    sandwich = Sandwich(evaluation.problem, evaluation.result.theta, log.episode)
+    found = Bootstrap(sandwich, count=2000).standard_error(LinearFunction(rows.mean(axis=0), rows, first))
+    assert found == pytest.approx(evaluation.policy_value.standard_error, rel=0.05)
+
+
+def test_the_error_of_a_mean_is_that_of_the_mean():
+    """One state that terminates at once: the estimate is the mean reward."""
+    reward = np.random.default_rng(0).normal(size=12)
+    log = vf.Transitions.from_arrays(np.zeros(12, int), reward, terminated=np.ones(12, bool))
+    problem = vf.Problem(log)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
+    found = Bootstrap(sandwich, count=20000).standard_error(LinearFunction(np.ones(1)))
+    assert found == pytest.approx(reward.std(ddof=1) / np.sqrt(12), rel=0.02)
+
+
+def test_evaluate_takes_it_and_the_seed_decides(tmp_path):
+    mdp = SmallMDP(off_policy=True)
+    log = mdp.log(100)
+    usual, found, again, other = (
+        vf.evaluate(log, discount=0.9, interval=kind, seed=seed)
+        for kind, seed in (("cr3", 0), ("bootstrap", 0), ("bootstrap", 0), ("bootstrap", 1))
+    )
+    assert found.policy_value == again.policy_value != other.policy_value
+    assert found.policy_value.method == "bootstrap"
+    assert found.policy_value.standard_error == pytest.approx(usual.policy_value.standard_error, rel=0.2)
+    assert any("the bootstrap" in note for note in found.notes)
+    loaded = vf.Evaluation.load(found.save(tmp_path / "a.npz"))
+    assert loaded.policy_value == found.policy_value
+    np.testing.assert_array_equal(loaded.value_interval([0, 1]), usual.value_interval([0, 1]))
+
+
+def test_features_that_are_not_determined_have_no_error():
+    log = wide_log()
+    twice = vf.evaluate(log, features=lambda x: np.hstack([x, x]), interval="bootstrap", discount=0.9)
+    assert twice.policy_value.standard_error == pytest.approx(
+        vf.evaluate(log, features="identity", interval="bootstrap", discount=0.9).policy_value.standard_error, rel=1e-4
+    )
+
+
+def test_where_it_does_not_fit_into_memory_cr1_is_used(monkeypatch):
+    mdp = SmallMDP()
+    log = mdp.log(30)
+    problem = vf.Problem(log, mdp.rows, discount=0.9)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
+    assert fits_memory(sandwich)
+    monkeypatch.setattr("valuefit.evaluation.bootstrap.memory_limit", lambda: 1000)
+    assert Uncertainty(sandwich, "bootstrap").kind == "cr1"
