@@ -2,7 +2,7 @@
 
 With the instruments z_t as further features, LSTD gives them the weights gamma = S^-1 M, where
 M = sum ratio_t z_t delta_t, S = sum ratio_t z_t (y_t - x'v_t)', y_t = z_t - discount_t z'_t and x = A^-1 mean u_t y_t'.
-theta changes by -x gamma.
+theta changes by -x gamma. Traces are those of the features; the equations that are added have none.
 """
 
 from __future__ import annotations

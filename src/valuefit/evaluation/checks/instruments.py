@@ -120,10 +120,10 @@ class _Angles:
         self.values = values.reshape(len(values), width)
         self.columns = np.sort(rng.permutation(width)[:MAX_COLUMNS])
         sample = self._chosen(index if len(index) <= MAX_STEPS else rng.choice(index, MAX_STEPS))
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, scale = sample.mean(axis=0), sample.std(axis=0)
-            varies = np.isfinite(scale) & (scale > ROUNDING * np.abs(sample).max(axis=0, initial=0.0))
-        self.mean, self.scale = np.where(varies, mean, 0.0), np.where(varies, scale, np.inf)
+        peak = np.abs(sample).max(axis=0)
+        scaled = sample / np.where(peak > 0, peak, 1.0)  # squares of large numbers would overflow
+        varies = scaled.std(axis=0) > ROUNDING
+        self.mean, self.scale = peak * scaled.mean(axis=0), np.where(varies, peak * scaled.std(axis=0), np.inf)
         direction = rng.standard_normal((len(self.columns), count)) * varies[:, None]
         length = np.linalg.norm(direction, axis=0)
         frequency = rng.uniform(LOW_FREQUENCY, HIGH_FREQUENCY, count)
