@@ -2,9 +2,10 @@
 
 With instruments z_t, functions of what was known before the outcome of step t, M = sum ratio_t z_t delta_t has mean
 zero at the true value. theta was fitted to the same log, and M changes by -B dtheta with B = sum ratio_t z_t v_t'.
-The part of cluster g in M is therefore s_g = sum_{t in g} ratio_t z_t delta_t - B change_g, where change_g is its
-first-order part in theta; or, by the jackknife, s_g = M - M_(-g), where M_(-g) is the sum over the other clusters with
-theta fitted to them: s_g = sum_{t in g} ratio_t z_t delta_t(theta_(-g)) + B (theta_(-g) - theta).
+To first order, the part of cluster g in M is sum_{t in g} ratio_t z_t delta_t - B change_g, where change_g is its part
+in theta. By the jackknife it is M - M_(-g), where M_(-g) is the sum over the other clusters with theta fitted to them:
+sum_{t in g} ratio_t z_t delta_t(theta_(-g)) + B (theta_(-g) - theta). With a leverage h of the cluster the first is too
+small by a factor of sqrt(1 - h), the second too large by as much; their mean, which is used, is right up to h^2 / 8.
 With a ridge the fit without one is tested.
 """
 
@@ -111,7 +112,7 @@ class TDMoments:
         weighted = self.problem.ratio[steps, None] * z
         terms = weighted * self.td_errors[steps, None]
         B, left_out = self._derivative(steps, weighted)
-        parts = self.by_cluster(steps, terms - weighted * left_out[:, None])
+        parts = self.by_cluster(steps, terms - 0.5 * weighted * left_out[:, None])
         return self._corrected(terms, parts, B)
 
     def weighted_sum(self, weight: Array) -> Sums | None:
@@ -126,7 +127,7 @@ class TDMoments:
             balance -= np.bincount(problem.next, weighted * problem.discount, rows)
             return self._corrected(terms[:, None], sums[:, None], problem.phi.tdot(balance)[None])
         by_cluster = self._row_sums(problem.now, weighted) - self._row_sums(problem.next, weighted * problem.discount)
-        sums -= np.einsum("ij,ij->i", by_cluster, self.without_each)
+        sums -= 0.5 * np.einsum("ij,ij->i", by_cluster, self.without_each)
         return self._corrected(terms[:, None], sums[:, None], by_cluster.sum(axis=0)[None])
 
     def by_cluster(self, steps: Array, rows: Array) -> Array:
@@ -143,8 +144,10 @@ class TDMoments:
         return np.asarray(p[problem.now[steps]] - problem.discount[steps] * p[problem.next[steps]])
 
     def _corrected(self, terms: Array, parts: Array, B: Array) -> Sums | None:
-        """With the parts of the clusters in theta; terms are (m, k), parts (clusters, k)."""
-        change = -self.without_each @ B.T if self.without_each is not None else self._products_with_changes(B)
+        """With the parts of the clusters in theta; terms are (m, k), parts (clusters, k), half of them left out."""
+        change = self._products_with_changes(B)
+        if change is not None and self.without_each is not None:
+            change = 0.5 * (change - self.without_each @ B.T)
         if change is None:
             return None
         parts = parts - change
