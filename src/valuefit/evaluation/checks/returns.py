@@ -1,0 +1,76 @@
+"""The test of the estimate against logged returns: sums of discounted TD errors over episodes.
+
+On-policy the sum over an episode is its discounted return, continued by the estimated value if it was cut, minus the
+estimated value of its start. Off-policy TD errors are weighted by the ratios of all actions so far, over 30 steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.evaluation.checks.check import HypothesisTest
+from valuefit.evaluation.checks.inputs import TestInputs
+from valuefit.evaluation.checks.instruments import step_numbers
+from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.importance import effective_sample_size, ratios
+from valuefit.typing import Array
+
+HORIZON = 30  # steps off-policy; longer products of ratios are too noisy
+MIN_EFFECTIVE_PRODUCTS = 20  # effective number of episodes by their products of ratios; with fewer there is no test
+
+
+def returns_test(inputs: TestInputs) -> HypothesisTest | None:
+    """Whether the mean over episodes of the sum of discounted TD errors is zero.
+
+    None where products of ratios leave few effective episodes, or where all episodes have one step.
+    """
+    fit = inputs.fit
+    number = step_numbers(fit.log.begins)
+    weight = fit.discount**number
+    if not inputs.on_policy:
+        products = cumulative_ratios(fit, number)
+        last = np.append(number[1:] == 0, True)
+        if effective_sample_size(products[last | (number == HORIZON - 1)]) < MIN_EFFECTIVE_PRODUCTS:
+            return None
+        weight = np.where(number < HORIZON, weight * products, 0.0)
+    sums = inputs.moments.weighted_sum(weight)
+    if sums is None:
+        return None
+    p, episodes = sums.p_value(fit.seed), int(fit.log.begins.sum())
+    difference, standard_error = float(sums.total[0]) / episodes, float(np.linalg.norm(sums.parts)) / episodes
+    numbers = f"{difference:.3g} (standard error {standard_error:.2g}, p = {p:.2g})"
+    if inputs.on_policy:
+        what = (
+            "The mean discounted return of the logged episodes (cut ones continued by the estimated value) minus the "
+            f"estimated value of their starts is {numbers}"
+        )
+    else:
+        weights = "" if (weight == fit.discount**number).all() else ", weighted by the ratios so far,"
+        what = f"The discounted sum of TD errors over the first {HORIZON} steps of an episode{weights} is {numbers}"
+    rejected = (
+        f"{what}, more than chance: the estimated values are too {'low' if difference > 0 else 'high'} along the log. "
+        "Use richer features or a longer trace, and check that observations, rewards and terminations are right."
+    )
+    size = abs(difference) / fit.value.standard_error if fit.value.standard_error else None
+    return HypothesisTest("returns", difference / standard_error, p, f"{what}, within chance.", rejected, size)
+
+
+def cumulative_ratios(fit: Fit, number: Array) -> Array:
+    """Products of the ratios of an episode, (n,), of the first 30 steps; 1 where probabilities are unknown.
+
+    State values: up to the step before, because `problem.ratio` weights the step itself. State-action values: up to the
+    step itself.
+    """
+    log, state = fit.log, fit.values == "state"
+    product = np.ones(len(log))
+    if not state and (log.behaviour_prob is None or fit.policy is None):
+        return product
+    ratio = log.ratio if state else ratios(fit.policy, log)
+    for step in range(HORIZON):
+        here = np.flatnonzero(number == step)
+        before = product[here - 1] if step else np.ones(len(here))
+        if not state:
+            product[here] = before * ratio[here]
+        elif step:
+            product[here] = before * ratio[here - 1]
+    return product

@@ -1,0 +1,74 @@
+"""Tests of what the estimate assumes: features that can express the value, Markov observations, right ratios."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.evaluation.checks.check import TEST_LEVEL, HypothesisTest
+from valuefit.evaluation.checks.enrichment import enrichment
+from valuefit.evaluation.checks.inputs import TestInputs
+from valuefit.evaluation.checks.moments import Sums, cluster_sums
+
+
+def features_test(inputs: TestInputs) -> HypothesisTest | None:
+    """Whether TD errors depend on the observation (and the action, for state-action values).
+
+    None where the features span all instruments, as one-hot features of numbered states do.
+    """
+    fit, sums = inputs.fit, inputs.td_sums.current
+    if sums is None:
+        return None
+    p = sums.p_value(fit.seed)
+    depends = "the observation" if fit.values == "state" else "the observation and the action"
+    found = f"TD errors depend on {depends} (p = {p:.2g}): the features cannot express the value"
+    advice = "Use richer features, or a longer trace."
+    size = None
+    if p < TEST_LEVEL:
+        change = enrichment(fit, inputs.moments, inputs.instruments, inputs.steps)
+        if change is not None and fit.value.standard_error:
+            size = abs(change.value) / fit.value.standard_error
+            found += (
+                f". With {change.functions} random functions of {depends} added to the features, the policy value "
+                f"would change by {change.value:.3g} (standard error {change.standard_error:.2g}; that of the policy "
+                f"value is {fit.value.standard_error:.2g})"
+            )
+    passed = f"TD errors do not depend on {depends} beyond chance (p = {p:.2g})."
+    return HypothesisTest("features suffice", sums.statistic, p, passed, f"{found}. {advice}", size)
+
+
+def markov_test(inputs: TestInputs) -> HypothesisTest | None:
+    """Whether TD errors depend on the step before or on the step number, beyond the current observation."""
+    fit, sums = inputs.fit, inputs.td_sums.history
+    if sums is None:
+        return None
+    p = sums.p_value(fit.seed)
+    passed = f"Given the observation, TD errors do not depend on earlier steps beyond chance (p = {p:.2g})."
+    rejected = (
+        f"Given the observation, TD errors depend on the step before or on the step number (p = {p:.2g}): the "
+        "observation does not contain all that matters, or rewards belong to other steps. Add what is missing to the "
+        "observations (the time left, earlier observations or actions), check that rewards and steps are aligned, or "
+        "use a trace of 0.9 or more."
+    )
+    return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected)
+
+
+def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
+    """Whether the mean of the ratios is 1 given the observation; None where all are 1."""
+    fit, steps = inputs.fit, inputs.steps
+    ratio, sandwich = fit.problem.ratio, fit.errors.sandwich
+    if (ratio == 1).all():
+        return None
+    z = np.column_stack([np.ones(len(steps)), inputs.current])
+    parts = cluster_sums((ratio[steps] - 1)[:, None] * z, sandwich.cluster[steps], sandwich.clusters)
+    if not parts.any():
+        return None
+    sums = Sums(parts.sum(axis=0), parts)
+    p = sums.p_value(fit.seed)
+    mean = f"mean over the log {ratio.mean():.3g}, p = {p:.2g}"
+    passed = f"Given the observation, the ratios have mean 1 up to chance ({mean}), as with right probabilities."
+    rejected = (
+        f"Given the observation, the ratios do not have mean 1 ({mean}), so some probabilities are wrong. Check that "
+        "behaviour_prob is the probability (not its logarithm) of the logged action under the policy that generated "
+        "the log, and that actions are numbered as in the policy; or use state-action values, which need no ratios."
+    )
+    return HypothesisTest("ratios are right", sums.statistic, p, passed, rejected)

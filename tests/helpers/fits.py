@@ -1,0 +1,15 @@
+"""The fit that an evaluation hands to its checks."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import valuefit as vf
+from valuefit.evaluation import evaluation
+
+
+def fit_of(log, **settings):
+    """The `Fit` of this evaluation."""
+    with patch.object(evaluation, "run_checks", return_value=()) as checks:
+        vf.evaluate(log, **settings)
+    return checks.call_args.args[0]
