@@ -73,11 +73,9 @@ def test_a_closed_pipe_gives_no_traceback(log):
 
 def test_quiet_is_one_line(log):
     done = run("evaluate", log, "--quiet")
-    assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\)\n", done.stdout)
+    assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\), verdict: .+\n", done.stdout)
     few = run("evaluate", log, "-q", "--discount", 1, "--solver", "gtd2", "--max-passes", 1)
-    assert few.stdout.endswith("with 3 warnings\n")
-    one = run("evaluate", log, "-q", "--discount", 1)
-    assert one.stdout.endswith("with 1 warning\n")
+    assert re.search(r", verdict: (caution|do not use) \(\d+ reasons\)\n$", few.stdout)
 
 
 def test_an_unknown_standard_error_is_named_in_text_and_null_in_json(tmp_path):
@@ -111,7 +109,8 @@ def test_a_result_that_did_not_converge_is_printed_with_exit_code_3(log):
     assert facts(*words, code=3)["solver"]["status"] == "budget"
     code, shown = on_terminal(*words, cwd=".")
     assert code == 3
-    assert ESCAPE.sub("", shown).index("Warnings") < ESCAPE.sub("", shown).index("Notes")
+    plain = ESCAPE.sub("", shown)
+    assert plain.index("Verdict: caution") < plain.index("The solver did not converge") < plain.index("policy value")
 
 
 # ---- interrupted by Ctrl-C --------------------------------------------------------------------------------------
