@@ -96,8 +96,8 @@ def test_the_command_line_overrides_the_file_and_the_file_the_defaults(workdir):
 def test_every_setting_can_be_read_from_a_file(workdir):
     text = (
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
-        '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nchecks = "all"\nstrict = true\nreport = "r.html"\nsave = "s.npz"\n'
-        'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
+        '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
+        'checks = "all"\nstrict = true\njson = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
     )
     Path("runs/all.toml").write_text(text)
     settings = merge({"force": True}, "runs/all.toml")

@@ -247,16 +247,6 @@ class Sandwich:
         outside = np.linalg.norm(self._exact.outside(rows.T), axis=0)
         return np.asarray(outside <= DIRECT_RESIDUAL_TOL * np.linalg.norm(rows, axis=1))
 
-    def rounding_error(self, c: Array) -> float | None:
-        """A bound of the change of c'theta by rounding each entry of the moments; None where it is unknown."""
-        adjoint = self._adjoint(c)
-        if isinstance(adjoint, ErrorEstimate) or self.method is AdjointMethod.ITERATIVE:
-            return None
-        g_theta, g_w, theta, w = (np.abs(part) for part in (*adjoint, self.theta, self.w))
-        A, b, C = map(np.abs, self.problem.moments())
-        above, below = self.problem.ridge * theta + A.T @ w, A @ theta + b + C @ w
-        return float(np.finfo(float).eps * (g_theta @ above + g_w @ below))
-
     def changes(self, weight: Array, error: Array) -> Array:
         """First-order changes of theta, (clusters, d), by the sums of weight_t m_t / n with these TD errors, (n,)."""
         problem, w = self.problem, self.w

@@ -6,7 +6,6 @@ import pytest
 import valuefit as vf
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
-from valuefit.evaluation.sandwich import Sandwich
 
 
 def checks_of(log, **settings):
@@ -51,24 +50,6 @@ def test_a_nearly_singular_fixed_point_is_unstable():
     assert stable.outcome == "pass"
     assert unstable.outcome == "warn"
     assert unstable.statistic < 0.1 * (1 - discount)
-
-
-def test_rounding_matters_only_where_features_are_nearly_dependent():
-    log = wide_log()
-    evaluation = vf.evaluate(log, discount=0.9)
-    sandwich = Sandwich(evaluation.problem, evaluation.result.theta, log.episode)
-    assert 0 < sandwich.rounding_error(np.ones(evaluation.problem.d)) < 1e-10
-    x = log.observations[log.now]
-    reward = 1e8 * x[:, 0] + 1e-6 * np.random.default_rng(0).normal(size=len(x))
-    quiet = vf.Transitions.from_arrays(x, reward, terminated=np.ones(len(x)))  # the value is known to 12 digits
-
-    def nearly_dependent(x):
-        return np.column_stack([x, x[:, :1] + 1e-6 * x[:, 1:] ** 2])
-
-    assert checks_of(quiet, features="identity")["conditioning"].outcome == "pass"
-    near = checks_of(quiet, features=nearly_dependent)
-    assert near["conditioning"].outcome == "warn"
-    assert "rounding may change the policy value" in near["conditioning"].message
 
 
 def test_dependent_features_are_counted():

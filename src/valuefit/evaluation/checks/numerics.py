@@ -1,4 +1,4 @@
-"""Whether the numbers are accurate: the solver, rounding, the standard error, and the equations themselves."""
+"""Whether the numbers are accurate: the solver, the standard error, and the equations themselves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import scipy.linalg as linalg
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
-from valuefit.evaluation.sandwich import AdjointMethod
-from valuefit.problem.problem import Problem
+from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
+from valuefit.problem.problem import C_CUTOFF, Problem
 
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
-MAX_ROUNDING_ERROR = 0.1  # of the policy value, in standard errors
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
 POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
 
@@ -58,8 +57,8 @@ def optimisation_error(fit: Fit) -> Check | None:
 
 
 def conditioning(fit: Fit) -> Check | None:
-    """Features without data, dependent features, and the effect of rounding on the policy value."""
-    problem, sandwich, name = fit.problem, fit.errors.sandwich, "conditioning"
+    """Features without data and dependent features: the rank and the condition number of C."""
+    problem, name = fit.problem, "conditioning"
     dead = len(problem.dead)
     if dead > MAX_SHARE_WITHOUT_DATA * problem.d:
         text = (
@@ -67,17 +66,10 @@ def conditioning(fit: Fit) -> Check | None:
             "are active. Use fewer features, or take their ranges from the data."
         )
         return Check(name, "warn", text, dead / problem.d)
-    if problem.identity or sandwich.method is AdjointMethod.ITERATIVE:
+    if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
         return None
     rank, condition = _rank_and_condition(problem)
     found = f"C has rank {rank} of {problem.k} features, and its condition number is {condition:.1g}"
-    rounding = sandwich.rounding_error(fit.starts.c)
-    if rounding is not None and rounding > MAX_ROUNDING_ERROR * (fit.value.standard_error or np.inf):
-        text = (
-            f"{found}: features are nearly dependent, and rounding may change the policy value by {rounding:.1g}. "
-            "Leave out features that depend on others, or add a ridge."
-        )
-        return Check(name, "warn", text, condition, size=rounding / (fit.value.standard_error or np.inf))
     dependent = problem.k - dead - rank
     if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
         text = (
@@ -96,7 +88,7 @@ def _rank_and_condition(problem: Problem) -> tuple[int, float]:
         factor, info = linalg.lapack.dpotrf(scaled)
         if info == 0:
             reciprocal = float(linalg.lapack.dpocon(factor, np.abs(scaled).sum(axis=0).max())[0])
-            if reciprocal > 1e-12:
+            if reciprocal > MIN_RECIPROCAL_CONDITION:
                 return problem.k, 1 / reciprocal
     root, condition = problem.C_whitening
     return root.shape[1], condition
@@ -112,23 +104,26 @@ def stability(fit: Fit) -> Check | None:
     if fit.discount == 1 or problem.identity or problem.k != problem.d or sandwich.method is AdjointMethod.ITERATIVE:
         return None
     block = np.random.default_rng(0).standard_normal((problem.d, min(POWER_COLUMNS, problem.d)))
-    largest = 0.0
     for _ in range(POWER_ITERATIONS):
         image = sandwich.respond(problem.C @ block, np.zeros((problem.k, block.shape[1])))
         block, _ = np.linalg.qr(image)
     C_block = problem.C @ block
     gram = block.T @ C_block
     scale, vectors = np.linalg.eigh(gram)
-    kept = scale > 1e-13 * scale[-1]
+    kept = scale > C_CUTOFF * scale[-1]
+    if not kept.any():  # all features are zero
+        return None
     root = vectors[:, kept] / np.sqrt(scale[kept])
     inner = root.T @ (C_block.T @ sandwich.respond(C_block, np.zeros(C_block.shape))) @ root
     largest = float(np.linalg.eigvalsh((inner + inner.T) / 2)[-1])
-    smallest = 1 / np.sqrt(largest) if largest > 0 else np.inf
+    if largest <= 0:  # no determined direction has data
+        return None
+    smallest = float(1 / np.sqrt(largest))
     found = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
     if smallest < MIN_STABILITY * (1 - fit.discount):
         text = (
             f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
             "wrong. Use other features, a trace or a ridge, or a log whose policy is closer to the target policy."
         )
-        return Check("fixed point is stable", "warn", text, float(smallest))
-    return Check("fixed point is stable", "pass", f"{found} more.", float(smallest))
+        return Check("fixed point is stable", "warn", text, smallest)
+    return Check("fixed point is stable", "pass", f"{found} more.", smallest)
