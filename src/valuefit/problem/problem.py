@@ -17,7 +17,6 @@ from valuefit.linalg.moments import count_product, pieces, second_moment, trace_
 from valuefit.memory import require_memory
 from valuefit.messages import shown
 from valuefit.problem.arguments import (
-    MAX_RATIO,
     check_indices,
     check_ratio_products,
     check_ratios,
@@ -418,24 +417,6 @@ class Problem:
         other.ridge = self.ridge + weight
         other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
         return other, shift
-
-    def with_settings(self, *, trace: float | None = None, ridge: float | None = None) -> Problem:
-        """The problem over the same rows with another trace or ridge; C and what depends on it alone are shared."""
-        other = copy.copy(self)
-        for name in ("traits", "cost"):
-            other.__dict__.pop(name, None)
-        other.ridge = self.ridge if ridge is None else float(ridge)
-        if trace is not None:
-            for name in ("A", "b", "u", "u_squared", "u_squared_bound"):
-                other.__dict__.pop(name, None)
-            other.trace = float(trace)
-        return other
-
-    def allows_trace(self, trace: float) -> bool:
-        """Whether the products of ratios along this trace stay in the range of float64."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            factor = self.with_settings(trace=trace).forward(np.ones(self.n))
-        return bool((factor <= MAX_RATIO).all())
 
     # ---- rows of single steps, for stochastic solvers ---------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,12 @@ from valuefit.evaluation.checks.check import Check, HypothesisTest
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.sandwich import Influence, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem
 
 TRACES = (0.0, 0.5, 0.9)
 RIDGE_FACTORS = (0.5, 2.0)
+DEPENDENT = ("traits", "cost", "A", "b", "u", "u_squared", "u_squared_bound")  # cached, on the trace or the ridge
 SOLVER_TOL = 1e-10  # gap of these solutions; their error is far below a standard error
 MAX_RIDGE_CHANGE = 1.0  # of the policy value, in standard errors
 
@@ -36,9 +39,12 @@ def trace_tests(fit: Fit) -> list[HypothesisTest]:
         return []
     found = []
     for trace in TRACES:
-        if trace == fit.problem.trace or not fit.problem.allows_trace(trace):
+        problem = with_settings(fit.problem, trace=trace, ridge=fit.problem.ridge)
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
+        if trace == fit.problem.trace or not inside:
             continue
-        change = change_of(fit, fit.problem.with_settings(trace=trace))
+        change = change_of(fit, problem)
         if not change.standard_error:
             continue
         t = change.difference / change.standard_error
@@ -59,13 +65,23 @@ def ridge_change(fit: Fit) -> Check | None:
     """Whether half or double the ridge would change the value by more than a standard error."""
     if not fit.problem.ridge or not fit.value.standard_error:
         return None
-    changes = [change_of(fit, fit.problem.with_settings(ridge=f * fit.problem.ridge)) for f in RIDGE_FACTORS]
+    trace, ridge = fit.problem.trace, fit.problem.ridge
+    changes = [change_of(fit, with_settings(fit.problem, trace=trace, ridge=f * ridge)) for f in RIDGE_FACTORS]
     half, double = (change.difference / fit.value.standard_error for change in changes)
     size = max(abs(half), abs(double))
     text = f"Half the ridge changes the policy value by {half:.2g} standard errors, double the ridge by {double:.2g}."
     if size > MAX_RIDGE_CHANGE:
         text = f"{text} The value depends on the ridge more than the interval says. Use a smaller ridge."
     return Check("ridge", "warn" if size > MAX_RIDGE_CHANGE else "pass", text, size, size=size)
+
+
+def with_settings(problem: Problem, *, trace: float, ridge: float) -> Problem:
+    """The problem over the same rows with another trace and ridge; what depends on neither is shared."""
+    other = copy.copy(problem)
+    for name in DEPENDENT:
+        other.__dict__.pop(name, None)
+    other.trace, other.ridge = trace, ridge
+    return other
 
 
 def change_of(fit: Fit, problem: Problem) -> Change:
