@@ -97,7 +97,7 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     text = (
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
         '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
-        'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
+        'checks = "all"\nstrict = true\njson = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
     )
     Path("runs/all.toml").write_text(text)
     settings = merge({"force": True}, "runs/all.toml")
@@ -105,7 +105,7 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     assert settings == Settings(
         log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
         values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga", tol=0, max_passes=3.0, seed=4,
-        report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
+        checks="all", strict=True, report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
     )  # fmt: skip
 
 

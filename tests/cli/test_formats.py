@@ -115,7 +115,8 @@ def test_convert_prints_the_warnings_of_the_reader_and_a_folder_keeps_them(tmp_p
     done = run("convert", tmp_path / "log.csv", tmp_path / "log", *words)
     assert "Warning: 15 of the 15 episodes that 'done' ends have 20 steps" in done.output
     answer = facts("evaluate", tmp_path / "log")
-    assert "looks like a time limit" in answer["warnings"][0]
+    assert {"time limit": "warn"}.items() <= {check["name"]: check["outcome"] for check in answer["checks"]}.items()
+    assert any("looks like a time limit" in reason for reason in answer["verdict"]["reasons"])
     assert vf.load(tmp_path / "log").names[-2:] == ("weather=rain", "weather=sun")
 
 

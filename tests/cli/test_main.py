@@ -73,11 +73,46 @@ def test_a_closed_pipe_gives_no_traceback(log):
 
 def test_quiet_is_one_line(log):
     done = run("evaluate", log, "--quiet")
-    assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\)\n", done.stdout)
+    assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\), verdict: .+\n", done.stdout)
     few = run("evaluate", log, "-q", "--discount", 1, "--solver", "gtd2", "--max-passes", 1)
-    assert few.stdout.endswith("with 3 warnings\n")
-    one = run("evaluate", log, "-q", "--discount", 1)
-    assert one.stdout.endswith("with 1 warning\n")
+    assert re.search(r", verdict: (caution|do not use) \(\d+ reasons\)\n$", few.stdout)
+
+
+@pytest.fixture
+def impossible(tmp_path):
+    """A log whose starts are far from every other observation, so that the value there is below every possible sum."""
+    rng = np.random.default_rng(0)
+    time = np.tile(np.arange(20), 40)
+    table = pd.DataFrame({
+        "episode": np.repeat(np.arange(40), 20), "obs_0": np.where(time == 0, -3, 1) + 0.1 * rng.normal(size=800),
+        "reward": rng.random(800), "terminated": rng.permutation(np.arange(800) % 20 == 19) & False, "next_obs_0": 1.0,
+    })  # fmt: skip
+    table["terminated"] = (time == 19) & (table["episode"] % 2 == 0)
+    table["truncated"] = (time == 19) & ~table["terminated"]
+    table.to_csv(tmp_path / "impossible.csv", index=False)
+    return tmp_path / "impossible.csv"
+
+
+def test_strict_exits_with_code_4_if_the_verdict_is_do_not_use(impossible, log):
+    words = ("evaluate", impossible, "--features", "identity", "--discount", 0.9)
+    done = run(*words)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[2].startswith("Verdict: do not use (of ")
+    assert "is impossible" in done.stdout
+    assert run(*words, "--strict").exit_code == 4
+    assert facts(*words, "--strict", code=4)["verdict"]["level"] == "do not use"
+    assert run(*words, "--strict", "-q").stdout.split(", verdict: ")[1].startswith("do not use (")
+    assert run("evaluate", log, "--strict").exit_code == 0
+    code, shown = on_terminal(*words, "--strict", cwd=".")
+    plain = ESCAPE.sub("", shown)
+    assert code == 4
+    assert plain.index("Verdict: do not use") < plain.index("policy value") < plain.index("Checks")
+
+
+def test_all_checks_solve_with_other_traces(log):
+    names = {check["name"] for check in facts("evaluate", log, "--checks", "all")["checks"]}
+    assert {"trace 0.5", "trace 0.9"} <= names
+    assert not {"trace 0.5", "trace 0.9"} & {check["name"] for check in facts("evaluate", log)["checks"]}
 
 
 def test_an_unknown_standard_error_is_named_in_text_and_null_in_json(tmp_path):
@@ -111,7 +146,8 @@ def test_a_result_that_did_not_converge_is_printed_with_exit_code_3(log):
     assert facts(*words, code=3)["solver"]["status"] == "budget"
     code, shown = on_terminal(*words, cwd=".")
     assert code == 3
-    assert ESCAPE.sub("", shown).index("Warnings") < ESCAPE.sub("", shown).index("Notes")
+    plain = ESCAPE.sub("", shown)
+    assert plain.index("Verdict: caution") < plain.index("The solver did not converge") < plain.index("policy value")
 
 
 # ---- interrupted by Ctrl-C --------------------------------------------------------------------------------------

@@ -131,8 +131,10 @@ def test_the_summary_contains_estimate_settings_and_notes():
         assert part in text
     assert max(map(len, text.splitlines())) <= 80
     assert text.isascii()
+    assert text.splitlines()[2].startswith("Verdict: sound (all ")
+    assert "\npass: solver, value is determined, reachable range" in text
     assert "\n" not in repr(evaluation)
-    assert repr(evaluation).startswith(f"Evaluation(PolicyValue({value.estimate:.5g}, standard error ")
+    assert repr(evaluation).startswith(f"Evaluation(sound: PolicyValue({value.estimate:.5g}, standard error ")
     many = vf.evaluate(wide_log(), features=Tiles(4, 3))
     assert "weight of" not in many.summary()
     assert many.to_dict()["weights"] is None
@@ -289,7 +291,9 @@ def test_warning_of_a_horizon_longer_than_the_episodes():
     assert text in warned(log, discount=0.99)
     assert "truncated before they terminated" not in warned(log, discount=0.5)
     text = "With discount 1 values exist only if every episode of the policy terminates"
-    assert text in warned(wide_log(), discount=1)
+    some = np.where(np.arange(n) == 9, True, False)
+    assert text in warned(replace(log, terminated=some, next=np.where(some, -1, log.next)), discount=1)
+    assert text not in warned(wide_log(), discount=1)  # on-policy, and all episodes terminate
 
 
 # ---- wrong input ---------------------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ def test_results_of_version_0_1_load():
 @pytest.mark.parametrize("name", ["evaluation", "evaluation-state-action"])
 def test_evaluations_of_version_0_1_load(name):
     evaluation = vf.Evaluation.load(OLD / f"{name}.npz")
+    assert "version 0.1, which made few checks" in evaluation.verdict.reasons[-1]
     value = evaluation.policy_value
     found = {"estimate": value.estimate, "standard_error": value.standard_error, "interval": list(value.interval)}
     assert found == EXPECTED[name]

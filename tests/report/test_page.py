@@ -139,7 +139,11 @@ def test_the_page_shows_the_numbers_and_sentences_of_the_evaluation(rendered):
     assert f"{evaluation.problem.d:,}, " in facts["Features"]
     for sentence in (*evaluation.notes, *evaluation.warnings):
         assert " ".join(printable(sentence).split()) in shown
-    assert ("No warnings" in shown) == (not evaluation.warnings)
+    assert shown.index(f"Verdict: {evaluation.verdict.level} (") < shown.index("The policy value is")
+    assert f'class="verdict {evaluation.verdict.level.replace(" ", "-")}"' in text
+    assert ("Reasons for the verdict" in shown) == bool(evaluation.verdict.reasons)
+    for check in evaluation.checks:
+        assert f'<th scope="row">{check.name}</th><td class="outcome {check.outcome}">{check.outcome}</td>' in text
     if value.effective_sample_size is not None:
         assert f"{value.effective_sample_size:.5g} of {len(evaluation.log):,} steps" in shown
     assert ("importance" in [e[1]["id"] for e in Page(text).all("section")]) == (

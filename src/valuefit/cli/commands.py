@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from valuefit.atomic import check_target, write_bytes
 from valuefit.cli.config import Settings, config_text
 from valuefit.cli.console import cli_facts, cli_message, one_line, print_tables, printable
-from valuefit.cli.options import EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
+from valuefit.cli.options import EXIT_DO_NOT_USE, EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
 from valuefit.data.load import load
 from valuefit.data.save import check_save, save
 from valuefit.data.transitions import Transitions
@@ -58,6 +58,7 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
             max_passes=settings.max_passes,
             seed=settings.seed,
             starts=None if settings.starts is None else read_starts(Path(settings.starts), log),
+            checks=settings.checks,
             callback=callback,
         )
     print_evaluation(evaluation, settings, console)
@@ -65,6 +66,8 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
         if not settings.json and not settings.quiet:
             click.echo(printable(f"{kind}: {path}"))
     status = evaluation.result.status
+    if settings.strict and status != "interrupted" and evaluation.verdict.level == "do not use":
+        return EXIT_DO_NOT_USE
     return {"converged": 0, "interrupted": EXIT_INTERRUPTED}.get(status, EXIT_NOT_CONVERGED)
 
 

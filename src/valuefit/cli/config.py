@@ -39,6 +39,8 @@ class Settings:
     tol: float | Literal["statistical"] = "statistical"
     max_passes: float = 500.0
     seed: int = 0
+    checks: str = "standard"
+    strict: bool = False
     report: str | None = None
     save: str | None = None
     json: bool = False
@@ -52,8 +54,8 @@ class Settings:
 
 PATHS = ("log", "policy", "starts", "report", "save")
 NUMBERS = ("discount", "trace", "ridge", "max_passes")
-SWITCHES = ("json", "quiet", "force")
-CHOICES = {"values": ("state", "state-action")}
+SWITCHES = ("strict", "json", "quiet", "force")
+CHOICES = {"values": ("state", "state-action"), "checks": ("standard", "all")}
 
 
 def default_of(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Print an evaluation on a terminal: the value first, then the settings and the log, then warnings and notes."""
+"""Print an evaluation on a terminal: the verdict and the value, then settings and log, then checks and notes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from valuefit.evaluation.text import number
+from valuefit.evaluation.text import checks_by_outcome, number, verdict_sentence
 
 # Messages of the library name arguments of the Python functions; these patterns replace them by the options.
 ARGUMENT = r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|starts|solver|tol|seed)"
@@ -25,6 +25,7 @@ IN_OPTIONS = (
     (re.compile(r"""(?<![\w'"-])max_passes=(?=\d)"""), "--max-passes "),
     (re.compile(r"""(?<![\w'"-])max_passes=?(?=[\s.,;:)])"""), "--max-passes"),
 )
+VERDICT_STYLES = {"sound": "green", "caution": "yellow", "do not use": "red"}
 EXPLANATION = (
     "The policy value is the expected sum of future rewards from a start, with discount {:g} per step. The interval "
     "covers sampling error, not the error that these features make with infinite data."
@@ -53,7 +54,7 @@ def cli_facts(facts: Any) -> Any:
 
 
 def one_line(facts: dict[str, Any]) -> str:
-    """The value, its standard error and interval, and the number of warnings, on one line."""
+    """The value, its standard error and interval, and the verdict, on one line."""
     value = facts["policy_value"]
     words = [number(value["estimate"])]
     if value["standard_error"] is None:
@@ -63,10 +64,9 @@ def one_line(facts: dict[str, Any]) -> str:
         words.append(
             f"(standard error {number(value['standard_error'])}, {100 * value['level']:g}% interval {low} to {high})"
         )
-    if facts["warnings"]:
-        count = len(facts["warnings"])
-        words.append(f"with {count} warning{'s' * (count > 1)}")
-    return " ".join(words)
+    level, count = facts["verdict"]["level"], len(facts["verdict"]["reasons"])
+    reasons = f" ({count} reason{'s' * (count > 1)})" if count else ""
+    return f"{' '.join(words)}, verdict: {level}{reasons}"
 
 
 def print_tables(facts: dict[str, Any], source: str, console: Console) -> None:
@@ -75,20 +75,21 @@ def print_tables(facts: dict[str, Any], source: str, console: Console) -> None:
     facts: `Evaluation.to_dict()` after `cli_facts`. source: the name of the log, printable.
     """
     explanation = Text(EXPLANATION.format(facts["discount"]), style="dim")
-    console.print(Group(_estimates(facts), explanation, "", _details(facts, source)))
-    if facts["warnings"]:
-        console.print(_numbered("Warnings", facts["warnings"], "bold yellow"))
+    style = f"bold {VERDICT_STYLES[facts['verdict']['level']]}"
+    console.print(_numbered(verdict_sentence(facts), facts["verdict"]["reasons"], style))
+    console.print(Group("", _estimates(facts, style), explanation, "", _details(facts, source)))
+    console.print(_checks(facts))
     console.print(_numbered("Notes", facts["notes"], "bold"))
 
 
-def _estimates(facts: dict[str, Any]) -> Table:
-    """The policy value and, if there are few, the weights."""
+def _estimates(facts: dict[str, Any], style: str) -> Table:
+    """The policy value in this style and, if there are few, the weights."""
     value = facts["policy_value"]
     table = Table(title="How good is the policy?", title_justify="left", title_style="bold")
     table.add_column("")
     for title in ("estimate", "std. error", f"{100 * value['level']:g}% interval"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_row("policy value", *_numbers(value), style="bold green", end_section=True)
+    table.add_row("policy value", *_numbers(value), style=style, end_section=True)
     for weight in facts["weights"] or []:
         table.add_row(Text(f"weight of {weight['name']}"), *_numbers(weight))
     return table
@@ -122,6 +123,16 @@ def _details(facts: dict[str, Any], source: str) -> Table:
     outcome.append(f" after {solver['passes']:.1f} passes, {solver['seconds']:.2f} s")
     grid.add_row("solver", outcome)
     return grid
+
+
+def _checks(facts: dict[str, Any]) -> Group:
+    """The names of the checks by outcome."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for outcome, names in checks_by_outcome(facts):
+        grid.add_row(outcome, Text(names))
+    return Group("", Text("Checks", style="bold"), grid)
 
 
 def _numbered(title: str, sentences: list[str], style: str) -> Group:

@@ -30,7 +30,7 @@ def main() -> None:
     """How good is this policy, from logged data alone?
 
     valuefit estimates the value of a policy from a fixed log of steps. It fits a linear value function and reports the
-    estimate, its standard error, a 95% interval, and warnings about what makes the estimate unreliable.
+    estimate, its standard error, a 95% interval, and a verdict with its reasons: sound, caution or do not use.
 
     \b
     Examples:
@@ -72,10 +72,14 @@ def main() -> None:
                 kind=Tolerance())  # fmt: skip
 @setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float)
 @setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max))
+@setting_option("checks", "WHICH", "all: also solve with other traces and ridges, and compare the values.",
+                kind=click.Choice(CHOICES["checks"]))  # fmt: skip
+@click.option("--strict/--no-strict", "strict", default=None,
+              help='Exit with code 4 if the verdict is "do not use".')  # fmt: skip
 @setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
 @click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else.")
-@click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value and its interval.")
+@click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value, its interval and the verdict.")
 @force_option
 @click.option("--config", type=click.Path(), metavar="FILE.toml",
               help="Read options from this file. The command line overrides it.")  # fmt: skip
@@ -85,7 +89,8 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
     """Estimate the value of a policy from a log.
 
     The value is the expected discounted sum of future rewards, averaged over the first observations of the episodes
-    (or over --starts). It is reported with its standard error and a 95% interval.
+    (or over --starts). It is reported with its standard error, a 95% interval, and a verdict: sound, caution or do not
+    use, with the reasons.
 
     LOG has one row per step. It is a .csv, .tsv, .jsonl, .parquet or .npz file (text also as .csv.gz, .jsonl.gz), a
     .json file of RLlib, an .h5 file in the layout of D4RL, a folder written by valuefit or Minari, or minari:ID, a
@@ -122,7 +127,7 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
     of the file. A policy that is code (module:function) and force must be repeated on the command line.
 
     Exit codes: 0 success, 1 wrong input, 2 wrong usage, 3 the solver did not converge (the result is still printed),
-    130 interrupted by Ctrl-C.
+    4 the verdict is "do not use" (with --strict; the result is still printed), 130 interrupted by Ctrl-C.
     """
     settings = merge(options, config)  # before the slow imports, so that wrong options fail at once
     from valuefit.cli.commands import run_evaluate

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from valuefit.cli.config import MAX_SEED, default_of
 from valuefit.messages import said
 
-EXIT_NOT_CONVERGED, EXIT_INTERRUPTED = 3, 130  # 130 is the shell's code for SIGINT
+EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
 SEED = click.IntRange(0, MAX_SEED)
 SHELLS = ("bash", "zsh", "fish")
@@ -23,6 +23,7 @@ SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
     "The solver": ("solver", "tol", "max_passes", "seed"),
+    "The checks": ("checks", "strict"),
     "The output": ("report", "save", "json", "quiet", "force"),
     "A file of options": ("config", "write_config"),
 }

@@ -1,1 +1,1 @@
-"""From a log to the value of a policy, with standard errors and diagnostics."""
+"""From a log to the value of a policy, with standard errors, checks and a verdict."""

@@ -22,7 +22,7 @@ from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.checks.run import run_checks
+from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
@@ -85,10 +85,9 @@ class Evaluation:
     cross_checks: tuple[CrossCheck, ...] = ()
 
     def __repr__(self) -> str:
-        warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
-            f"Evaluation({self.policy_value!r}, {len(self.log)} steps, {self.problem.d} features, "
-            f"{self.result.solver}: {self.result.status}{warnings})"
+            f"Evaluation({self.verdict.level}: {self.policy_value!r}, {len(self.log)} steps, {self.problem.d} "
+            f"features, {self.result.solver}: {self.result.status})"
         )
 
     @property
@@ -223,7 +222,7 @@ class Evaluation:
         return plain
 
     def summary(self) -> str:
-        """A page of text: settings, estimate and interval, weights if at most 20, notes and warnings."""
+        """A page of text: the verdict, settings, estimate and interval, weights if at most 20, checks and notes."""
         return summary(self.to_dict())
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -318,6 +317,7 @@ def evaluate(
     starts: Any = None,
     columns: Any = None,
     interval: Kind = "cr3",
+    checks: str = "standard",
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with a 95% interval.
@@ -334,13 +334,16 @@ def evaluate(
     (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
     episodes, with exponential weights: the policy value is computed for 200 reweighted logs). With
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
-    a tenth of their standard errors, or the gap is 1e-6.
+    a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
+    compares the values.
     """
     log = load(log, columns=columns)
     if not isinstance(interval, str) or interval not in KINDS:
         raise ValueError(f"interval is {shown(interval)}; it must be one of {', '.join(KINDS)}.")
     if not isinstance(values, str) or values not in VALUES:
         raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
+    if not isinstance(checks, str) or checks not in WHICH:
+        raise ValueError(f'checks is {shown(checks)}; it must be "standard" or "all" (also other traces and ridges).')
     notes = [*log.notes]
     target = None if policy is None else find_policy(policy, allow_code=True)
     if target is not None and values == "state":
@@ -377,7 +380,7 @@ def evaluate(
         seed=int(seed),
         policy_value=value,
         notes=notes,
-        checks=(*run_checks(fit), agreement(others)),
+        checks=(*run_checks(fit, checks), agreement(others)),
         starts=None if starts is None else log.number_states(starts),
         cross_checks=others,
     )

@@ -30,6 +30,7 @@ OPTIONAL_NUMBERS = (
 )  # of a policy value
 ESTIMATE_TOL = 1e-6  # relative: machines round differently
 REMEDY = "Evaluate and save again."
+WITHOUT_CHECKS = f"This evaluation was saved by version 0.1, which made few checks. {REMEDY}"
 LOG_ARRAYS = (
     "observations", "now", "next", "reward", "terminated", "truncated", "episode", "ratio", "begins", "action",
     "behaviour_prob",
@@ -129,7 +130,8 @@ def value_facts(value: Any) -> dict[str, Any]:
 def checks_of(facts: dict[str, Any]) -> tuple[Check, ...]:
     """The checks of an evaluation, with their types checked; of version 0.1, its warnings."""
     if "checks" not in facts:
-        return tuple(Check("diagnostic", "warn", str(message)) for message in facts["warnings"])
+        messages = [*map(str, facts["warnings"]), WITHOUT_CHECKS]
+        return tuple(Check("checks of version 0.1", "warn", message) for message in messages)
     found = []
     for entry in facts["checks"]:
         numbers = {

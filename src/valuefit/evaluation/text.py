@@ -9,7 +9,7 @@ LINE_CHARACTERS = 80
 
 
 def summary(facts: dict[str, Any]) -> str:
-    """Settings, the policy value, the weights if listed, then notes and warnings."""
+    """The verdict with its reasons, settings, the policy value, the weights if listed, then checks and notes."""
     value, solved = facts["policy_value"], facts["solver"]
     left = [
         ("Values of", "states" if facts["values"] == "state" else "states and actions"),
@@ -29,7 +29,9 @@ def summary(facts: dict[str, Any]) -> str:
     ]
     half = LINE_CHARACTERS // 2 - 2
     double_rule, rule = "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS
-    lines = ["Policy evaluation".center(LINE_CHARACTERS).rstrip(), double_rule]
+    lines = ["Policy evaluation".center(LINE_CHARACTERS).rstrip(), double_rule, _paragraph(verdict_sentence(facts))]
+    lines += [_paragraph(reason, f"[{index}] ") for index, reason in enumerate(facts["verdict"]["reasons"], 1)]
+    lines.append(double_rule)
     for (name, text), (right_name, right_text) in zip(left, right, strict=True):
         cells = f"{text:>{half - len(name) - 1}}", f"{right_text:>{half - len(right_name) - 1}}"
         lines.append(f"{name}:{cells[0]}    {right_name}:{cells[1]}")
@@ -46,11 +48,28 @@ def summary(facts: dict[str, Any]) -> str:
         "The interval covers the fixed point: what this estimator, with these features, trace and ridge, would give "
         "with infinite data drawn like this log. The distance from there to the policy's true value is not covered."
     ))  # fmt: skip
-    for title, sentences in (("Notes", facts["notes"]), ("Warnings", facts["warnings"])):
-        if sentences:
-            lines += ["", f"{title}:"]
-            lines += [_paragraph(sentence, f"[{index}] ") for index, sentence in enumerate(sentences, 1)]
+    lines += ["", "Checks:", *(_paragraph(names, f"{outcome}: ") for outcome, names in checks_by_outcome(facts))]
+    if facts["notes"]:
+        lines += ["", "Notes:"]
+        lines += [_paragraph(sentence, f"[{index}] ") for index, sentence in enumerate(facts["notes"], 1)]
     return "\n".join(lines)
+
+
+def verdict_sentence(facts: dict[str, Any]) -> str:
+    """The verdict in words, and how many checks are behind it."""
+    outcomes = [check["outcome"] for check in facts["checks"]]
+    made, failed, warned = len(outcomes) - outcomes.count("skip"), outcomes.count("fail"), outcomes.count("warn")
+    parts = [f"{failed} failed"] * bool(failed) + [f"{warned} warned"] * bool(warned)
+    found = f"all {made} checks passed" if not parts else f"of {made} checks, {' and '.join(parts)}"
+    return f"Verdict: {facts['verdict']['level']} ({found})."
+
+
+def checks_by_outcome(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Each outcome, the most serious first, with the names of its checks."""
+    names: dict[str, list[str]] = {"fail": [], "warn": [], "pass": [], "skip": []}
+    for check in facts["checks"]:
+        names[check["outcome"]].append(check["name"])
+    return [(outcome, ", ".join(found)) for outcome, found in names.items() if found]
 
 
 def number(value: float | None, missing: str = "unknown") -> str:

@@ -29,7 +29,9 @@ BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
 MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
 MULTIPLIER_DRAWS = 1000  # of random signs of the clusters, for simultaneous intervals
 CHUNK_ROWS = 1024  # numbers whose intervals are computed at a time
-MAX_SHARE_OF_ONE = 0.5  # of the variance; above it the value rests on one episode
+MAX_SHARE_OF_ONE = 0.5  # of the variance; above it the value rests on one cluster, if many count by their weights:
+MIN_CLUSTERS_OF_SHARE = 20  # effective ones; with fewer of unequal weight such a share is common in clean logs
+MIN_UNDETERMINED = 0.05  # |cosine| of c with a direction that the other clusters do not determine, to rest on one
 
 
 class Uncertainty:
@@ -83,7 +85,8 @@ class Uncertainty:
             size = float(np.linalg.norm(parts))
             standard_error = self.bootstrap.standard_error(function) if self.kind == "bootstrap" else size
             estimate = ErrorEstimate(standard_error, influence.effective_clusters, solver_error=influence.solver_error)
-            one = size > 0 and float(np.abs(parts).max()) ** 2 > MAX_SHARE_OF_ONE * size**2
+            one = float(np.abs(parts).max()) ** 2 > MAX_SHARE_OF_ONE * size**2 > 0
+            one &= influence.effective_clusters >= MIN_CLUSTERS_OF_SHARE
             found.append(replace(estimate, one_cluster=one or self._undetermined_without_one(function)))
         return found
 
@@ -119,7 +122,7 @@ class Uncertainty:
                 kept = self.sandwich.cluster[function.first] != cluster
                 c = np.asarray(function.rows[kept].mean(axis=0)).ravel() if kept.any() else c
             sizes = np.linalg.norm(directions, axis=0) * np.linalg.norm(c)
-            if (np.abs(c @ directions) > 1e-6 * sizes).any():
+            if (np.abs(c @ directions) > MIN_UNDETERMINED * sizes).any():
                 return True
         return False
 

@@ -10,7 +10,7 @@ from typing import Any
 from valuefit import __version__
 from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.text import number
+from valuefit.evaluation.text import number, verdict_sentence
 from valuefit.extras import need
 from valuefit.features.registry import BUILT_IN
 from valuefit.report import figures
@@ -90,7 +90,9 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
         "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
         "cross_checks": evaluation.cross_checks,
         "weights": evaluation.weights or [],
-        "warnings": evaluation.warnings,
+        "verdict": evaluation.verdict,
+        "verdict_sentence": verdict_sentence(evaluation.to_dict()),
+        "checks": _check_rows(evaluation),
         "notes": evaluation.notes,
         "call": python_call(evaluation),
         "config": config,
@@ -149,6 +151,15 @@ def _method_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     if changed:
         rows.insert(8, ("Solver settings", ", ".join(f"{name} = {value}" for name, value in changed.items())))
     return rows
+
+
+def _check_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
+    """Outcome, name, statistic, p-value, size and message of each check."""
+    return [
+        (check.outcome, check.name, *(number(value, "") for value in (check.statistic, check.p_value, check.size)),
+         check.message)
+        for check in evaluation.checks
+    ]  # fmt: skip
 
 
 def _data_rows(evaluation: Evaluation, statistics: EpisodeStatistics) -> list[tuple[str, str]]:

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.diagnostics import diagnostics, unseen_diagnostics
+from collections.abc import Callable
+
+from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
+from valuefit.evaluation.checks.check import Check, judge
+from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.state_action import unseen_share
+
+WHICH = ("standard", "all")  # "all" also solves the problem with other traces and ridges
+FIRST: tuple[Callable[[Fit], Check | None], ...] = (
+    numerics.solver,
+    support.determined,
+    reach.reachable_range,
+    numerics.standard_error,
+    numerics.optimisation_error,
+    horizon.time_limit,
+    horizon.resets,
+    support.effective_episodes,
+    support.one_episode,
+)
+LAST: tuple[Callable[[Fit], Check | None], ...] = (
+    support.effective_sample,
+    support.ratio_tail,
+    support.mean_ratio,
+    support.episode_weights,
+    support.overlap,
+    support.unseen_actions,
+    support.extrapolation,
+    numerics.stability,
+    numerics.conditioning,
+    horizon.horizon,
+    horizon.termination,
+)
 
 
-def run_checks(fit: Fit) -> tuple[Check, ...]:
-    """The checks that apply to this evaluation."""
-    found = [*fit.log.warnings]
-    found += diagnostics(fit.log, fit.problem, fit.result, fit.errors.sandwich, fit.error, discount=fit.discount)
-    if fit.values == "state-action":
-        found += unseen_diagnostics(unseen_share(fit.log, fit.features, policy=fit.policy))
-    return tuple(Check("diagnostic", "warn", message) for message in found)
+def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
+    """The checks that apply to this evaluation: those of the answer, the hypothesis tests, those of the log.
+
+    which: one of `WHICH`.
+    """
+    tests = hypothesis_tests(fit)
+    last = LAST
+    if which == "all":
+        tests += alternatives.trace_tests(fit)
+        last = (*LAST, alternatives.ridge_change)
+    found = [*(check(fit) for check in FIRST), *judge(tests), *(check(fit) for check in last)]
+    return tuple(check for check in found if check is not None)

@@ -1,0 +1,99 @@
+"""Other settings that should give the same value, solved again on request: other traces, half and double the ridge."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtr
+
+from valuefit.engine.loop import solve
+from valuefit.evaluation.checks.check import Check, HypothesisTest
+from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.sandwich import Influence, Sandwich
+from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.problem.arguments import MAX_RATIO
+from valuefit.problem.problem import Problem
+
+TRACES = (0.0, 0.5, 0.9)
+RIDGE_FACTORS = (0.5, 2.0)
+DEPENDENT = ("traits", "cost", "A", "b", "u", "u_squared", "u_squared_bound")  # cached, on the trace or the ridge
+SOLVER_TOL = 1e-10  # gap of these solutions; their error is far below a standard error
+MAX_RIDGE_CHANGE = 1.0  # of the policy value, in standard errors
+
+
+class Change(NamedTuple):
+    """The policy value with another setting minus that of the evaluation, and its paired standard error."""
+
+    difference: float
+    standard_error: float | None
+
+
+def trace_tests(fit: Fit) -> list[HypothesisTest]:
+    """Tests whether other traces give the same value, as they do if the features can express it.
+
+    Traces whose products of ratios leave the range of float64 are left out.
+    """
+    if not fit.value.standard_error:
+        return []
+    found = []
+    for trace in TRACES:
+        problem = with_settings(fit.problem, trace=trace, ridge=fit.problem.ridge)
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
+        if trace == fit.problem.trace or not inside:
+            continue
+        change = change_of(fit, problem)
+        if not change.standard_error:
+            continue
+        t = change.difference / change.standard_error
+        size = change.difference / fit.value.standard_error
+        text = f"With trace {trace:g} the policy value changes by {change.difference:.3g} ({size:.2g} standard errors)"
+        found.append(
+            HypothesisTest(
+                f"trace {trace:g}", t, 2 * float(stdtr(fit.error.degrees_of_freedom, -abs(t))), f"{text}.",
+                f"{text}, more than its sampling error: the features cannot express the value, or the observations do "
+                "not contain all that matters. Use richer features, or add earlier observations to them.",
+                abs(size),
+            )
+        )  # fmt: skip
+    return found
+
+
+def ridge_change(fit: Fit) -> Check | None:
+    """Whether half or double the ridge would change the value by more than a standard error."""
+    if not fit.problem.ridge or not fit.value.standard_error:
+        return None
+    trace, ridge = fit.problem.trace, fit.problem.ridge
+    changes = [change_of(fit, with_settings(fit.problem, trace=trace, ridge=f * ridge)) for f in RIDGE_FACTORS]
+    half, double = (change.difference / fit.value.standard_error for change in changes)
+    size = max(abs(half), abs(double))
+    text = f"Half the ridge changes the policy value by {half:.2g} standard errors, double the ridge by {double:.2g}."
+    if size > MAX_RIDGE_CHANGE:
+        text = f"{text} The value depends on the ridge more than the interval says. Use a smaller ridge."
+    return Check("ridge", "warn" if size > MAX_RIDGE_CHANGE else "pass", text, size, size=size)
+
+
+def with_settings(problem: Problem, *, trace: float, ridge: float) -> Problem:
+    """The problem over the same rows with another trace and ridge; what depends on neither is shared."""
+    other = copy.copy(problem)
+    for name in DEPENDENT:
+        other.__dict__.pop(name, None)
+    other.trace, other.ridge = trace, ridge
+    return other
+
+
+def change_of(fit: Fit, problem: Problem) -> Change:
+    """Solve another problem over the same log and features, and compare its policy value, paired by cluster."""
+    result = solve(problem, "auto", tol=SOLVER_TOL, seed=fit.seed)
+    difference = float(fit.starts.c @ (result.theta - fit.result.theta))
+    own = fit.errors.sandwich
+    sandwich = Sandwich(problem, result.theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
+    errors = Uncertainty(sandwich, fit.errors.kind)
+    influences = [each.influences([fit.starts])[0] for each in (own, sandwich)]
+    if not isinstance(influences[0], Influence) or not isinstance(influences[1], Influence):
+        return Change(difference, None)
+    mine = fit.errors.contributions(fit.starts, influences[0])
+    other = errors.contributions(fit.starts, influences[1])
+    return Change(difference, float(np.linalg.norm(other - mine)))

@@ -1,0 +1,129 @@
+"""Whether the numbers are accurate: the solver, the standard error, and the equations themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
+from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
+from valuefit.problem.problem import C_CUTOFF, Problem
+
+ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
+MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
+MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
+POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
+
+
+def solver(fit: Fit) -> Check:
+    """Whether the solver converged."""
+    status = fit.result.status
+    if status == "converged":
+        return Check("solver", "pass", f"{fit.result.solver} converged.")
+    text = f"The solver did not converge ({status}). {fit.result.message}"
+    return Check("solver", "fail" if status == "diverged" else "warn", text)
+
+
+def standard_error(fit: Fit) -> Check | None:
+    """Whether there is a standard error, and it is not 0."""
+    error, name = fit.error, "standard error"
+    if not error.determined:
+        return None
+    if error.standard_error is None:
+        return Check(name, "warn", f"There is no standard error. {error.reason}")
+    if error.standard_error <= ZERO_ERROR * float(np.abs(fit.log.reward).max()):
+        text = "The standard error is 0 because all TD errors are 0: the log has no randomness to estimate it from."
+        return Check(name, "warn", text, error.standard_error)
+    return Check(name, "pass", f"The standard error is {error.standard_error:.5g}.", error.standard_error)
+
+
+def optimisation_error(fit: Fit) -> Check | None:
+    """The solver error of the policy value against its standard error."""
+    error, name = fit.error, "optimisation error"
+    if error.solver_error is None or not error.standard_error:
+        return None
+    size = error.solver_error / error.standard_error
+    if error.relative_solver_error > 1:
+        text = (
+            f"The solver stopped early: at full convergence the policy value would change by {error.solver_error:.2g}, "
+            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more max_passes, a "
+            "smaller tol, or another solver."
+        )
+        return Check(name, "warn", text, error.solver_error, size=size)
+    text = f"At full convergence the policy value would change by {size:.1g} standard errors."
+    return Check(name, "pass", text, error.solver_error, size=size)
+
+
+def conditioning(fit: Fit) -> Check | None:
+    """Features without data and dependent features: the rank and the condition number of C."""
+    problem, name = fit.problem, "conditioning"
+    dead = len(problem.dead)
+    if dead > MAX_SHARE_WITHOUT_DATA * problem.d:
+        text = (
+            f"{dead} of {problem.d} features have no data and weight 0: values are extrapolated where these features "
+            "are active. Use fewer features, or take their ranges from the data."
+        )
+        return Check(name, "warn", text, dead / problem.d)
+    if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+        return None
+    rank, condition = _rank_and_condition(problem)
+    found = f"C has rank {rank} of {problem.k} features, and its condition number is {condition:.1g}"
+    dependent = problem.k - dead - rank
+    if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
+        text = (
+            f"{found}: {dependent} of the features are linear combinations of others, so single weights are not "
+            "unique. Leave out features that depend on others, or add a ridge."
+        )
+        return Check(name, "warn", text, condition)
+    return Check(name, "pass", f"{found}.", condition)
+
+
+def _rank_and_condition(problem: Problem) -> tuple[int, float]:
+    """The rank of C and its condition number, scaled to a unit diagonal so that units do not matter."""
+    lengths = np.sqrt(np.diag(problem.C))
+    if (lengths > 0).all() and "C_whitening" not in vars(problem):
+        scaled = problem.C / lengths / lengths[:, None]
+        factor, info = linalg.lapack.dpotrf(scaled)
+        if info == 0:
+            reciprocal = float(linalg.lapack.dpocon(factor, np.abs(scaled).sum(axis=0).max())[0])
+            if reciprocal > MIN_RECIPROCAL_CONDITION:
+                return problem.k, 1 / reciprocal
+    root, condition = problem.C_whitening
+    return root.shape[1], condition
+
+
+def stability(fit: Fit) -> Check | None:
+    """The smallest singular value of C^-1/2 A C^-1/2, which on-policy is at least 1 - discount.
+
+    Its reciprocal is how much the equations magnify what the features cannot express; off-policy it has no bound
+    (Kolter 2011). It is the power iteration for the largest eigenvalue of (A'C^-1A + ridge I)^-1 C.
+    """
+    problem, sandwich = fit.problem, fit.errors.sandwich
+    if fit.discount == 1 or problem.identity or problem.k != problem.d or sandwich.method is AdjointMethod.ITERATIVE:
+        return None
+    block = np.random.default_rng(0).standard_normal((problem.d, min(POWER_COLUMNS, problem.d)))
+    for _ in range(POWER_ITERATIONS):
+        image = sandwich.respond(problem.C @ block, np.zeros((problem.k, block.shape[1])))
+        block, _ = np.linalg.qr(image)
+    C_block = problem.C @ block
+    gram = block.T @ C_block
+    scale, vectors = np.linalg.eigh(gram)
+    kept = scale > C_CUTOFF * scale[-1]
+    if not kept.any():  # all features are zero
+        return None
+    root = vectors[:, kept] / np.sqrt(scale[kept])
+    inner = root.T @ (C_block.T @ sandwich.respond(C_block, np.zeros(C_block.shape))) @ root
+    largest = float(np.linalg.eigvalsh((inner + inner.T) / 2)[-1])
+    if largest <= 0:  # no determined direction has data
+        return None
+    smallest = float(1 / np.sqrt(largest))
+    found = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
+    if smallest < MIN_STABILITY * (1 - fit.discount):
+        text = (
+            f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
+            "wrong. Use other features, a trace or a ridge, or a log whose policy is closer to the target policy."
+        )
+        return Check("fixed point is stable", "warn", text, smallest)
+    return Check("fixed point is stable", "pass", f"{found} more.", smallest)

@@ -1,0 +1,257 @@
+"""Whether the log contains what the estimate needs: episodes, actions of the policy, and states like the starts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.reach import dense, reachable, sampled_rows
+from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.importance import action_probabilities, effective_sample_size, is_continuous
+from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction
+from valuefit.evaluation.state_action import unseen_share
+from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
+from valuefit.typing import Array
+
+FEW_EPISODES = 20  # effective ones, below which an interval is rough
+MAX_UNDETERMINED_SHARE = 0.05  # of the starts, above which the estimate should not be used
+MIN_EFFECTIVE_STEPS = 50
+MIN_EFFECTIVE_SHARE = 0.1  # effective sample size / steps
+HEAVY_TAIL_SHARE = 0.5  # of the sum of squared ratios, in the largest 1%
+MAX_MEAN_RATIO_ERROR = 0.05  # |mean ratio - 1|, if it is also more than 5 standard errors
+MAX_UNSEEN_SHARE = 0.05  # of the policy's actions, or of its expected next features
+MIN_ACTION_STEPS = 20  # effective steps of an action that the policy takes more often than that
+MAX_LEVERAGE = 2.0  # of a start over the largest leverage of the sampled steps of the log
+SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action probabilities
+
+
+# ---- episodes and starts ------------------------------------------------------------------------------------------
+
+
+def effective_episodes(fit: Fit) -> Check | None:
+    """How many equally important episodes the standard error rests on."""
+    sandwich, error, name = fit.errors.sandwich, fit.error, "effective episodes"
+    episodes = len(np.unique(sandwich.episode))
+    if sandwich.blocks:
+        text = (
+            f"The log is one episode, so its standard error is computed from {sandwich.clusters} consecutive blocks, "
+            f"treated as independent. This is valid if correlations decay within {len(fit.log) // sandwich.clusters} "
+            "steps, and it does not include the variation of the starts. Add episodes if you can."
+        )
+        return Check(name, "warn", text, error.effective_clusters)
+    if error.standard_error is None:
+        return None
+    if sandwich.clusters > episodes:
+        text = (
+            f"The {episodes} episodes count as fewer than {MIN_EFFECTIVE_CLUSTERS} equally important ones, so long "
+            f"ones were cut: the standard error is computed from {sandwich.clusters} blocks of consecutive steps, "
+            "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
+        )
+        return Check(name, "warn", text, error.effective_clusters)
+    count = f"{episodes} episodes count as {{}}{error.effective_clusters:.1f} equally important ones"
+    if error.effective_clusters < FEW_EPISODES:
+        text = f"The {count.format('only ')}, so the interval is rough. Add episodes if you can."
+        return Check(name, "warn", text, error.effective_clusters)
+    return Check(name, "pass", f"The {count.format('')}.", error.effective_clusters)
+
+
+def one_episode(fit: Fit) -> Check | None:
+    """Whether the value rests on a single episode."""
+    if fit.error.standard_error is None:
+        return None
+    if not fit.error.one_cluster:
+        return Check("one episode", "pass", "No single episode determines the value or its standard error.")
+    text = (
+        "The value rests on one episode: without it the log says little about the value. Add episodes like it, or use "
+        "fewer features."
+    )
+    return Check("one episode", "warn", text)
+
+
+def determined(fit: Fit) -> Check | None:
+    """Whether the data determine the value at the starts, and if not, at which share of them."""
+    name = "value is determined"
+    if fit.error.determined:
+        known = fit.error.standard_error is not None
+        return Check(name, "pass", "The data determine the value at the starts.") if known else None
+    rows = _sampled_starts(fit)
+    inside = fit.errors.sandwich.determines(rows)
+    if not fit.problem.ridge:
+        inside &= ~rows[:, fit.problem.dead].any(axis=1)
+    share = 1 - float(inside.mean())
+    text = (
+        "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
+        f"different value at {share:.0%} of the starts. The value of the minimum-norm weights is shown, without an "
+        f"interval. {_bounds(fit, rows[inside], share)}Add a ridge, use fewer features, or give starts that the log "
+        "has visited."
+    )
+    return Check(name, "fail" if share > MAX_UNDETERMINED_SHARE else "warn", text, share)
+
+
+def _bounds(fit: Fit, inside: Array, share: float) -> str:
+    """What the value can be: its interval over the starts that are determined, the reachable range at the others."""
+    reach = reachable(fit)
+    if reach is None:
+        return ""
+    part = LinearFunction(np.zeros(fit.problem.d) if not len(inside) else (1 - share) * inside.mean(axis=0))
+    mean = float(part.c @ fit.result.theta)
+    low, high = fit.errors.error(part).interval(mean, fit.value.level) or (mean, mean)
+    return f"With the logged rewards it can be {low + share * reach.low:.5g} to {high + share * reach.high:.5g}. "
+
+
+def extrapolation(fit: Fit) -> Check | None:
+    """The leverage x'C^-1 x of the starts against that of logged steps: whether starts are unlike the log."""
+    problem, name = fit.problem, "starts are like the log"
+    if fit.starts.first is not None and fit.values == "state":
+        return None  # they are steps of the log
+    if problem.identity or problem.k != problem.d or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+        return None
+    logged = sampled_rows(fit, SAMPLED_STEPS)
+    if fit.starts.first is not None:
+        logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[:SAMPLED_STEPS]]))])
+    largest, leverage = (((rows @ problem.C_root) ** 2).sum(axis=1) for rows in (logged, _sampled_starts(fit)))
+    share = float((leverage > MAX_LEVERAGE * largest.max()).mean())
+    if share == 0:
+        return Check(name, "pass", "No start is far from the logged steps.", 0.0)
+    text = (
+        f"{share:.0%} of the starts are far from every logged step (more than {MAX_LEVERAGE:g} times the largest "
+        "leverage), so the features extrapolate their values. Give starts that the log has visited."
+    )
+    return Check(name, "warn" if share > MAX_UNSEEN_SHARE else "pass", text, share)
+
+
+def _sampled_starts(fit: Fit) -> Array:
+    rows = fit.starts.rows
+    chosen = np.unique(np.linspace(0, rows.shape[0] - 1, SAMPLED_STEPS).astype(np.int64))
+    return dense(rows[chosen])
+
+
+# ---- ratios -------------------------------------------------------------------------------------------------------
+
+
+def effective_sample(fit: Fit) -> Check | None:
+    """The effective number of steps under the ratios, along the trace if there is one."""
+    if not _has_ratios(fit):
+        return None
+    n = fit.problem.n
+    size = effective_sample_size(fit.problem.forward(np.ones(n)))
+    if size < max(MIN_EFFECTIVE_SHARE * n, MIN_EFFECTIVE_STEPS):
+        text = (
+            f"The ratios reduce the log to an effective sample of {size:.0f} of {n} steps: the estimate depends on few "
+            'steps. Use a log whose policy is closer to the target policy, or values="state-action".'
+        )
+        return Check("effective sample", "warn", text, size)
+    return Check("effective sample", "pass", f"The effective sample is {size:.0f} of {n} steps.", size)
+
+
+def ratio_tail(fit: Fit) -> Check | None:
+    """Whether few ratios have most of the weight."""
+    n, ratio = fit.problem.n, fit.problem.ratio
+    if not _has_ratios(fit) or n < 2 * MIN_EFFECTIVE_STEPS:
+        return None
+    squares = np.sort(ratio / ratio.max()) ** 2
+    share = float(squares[-max(1, n // 100) :].sum() / squares.sum())
+    if share > HEAVY_TAIL_SHARE:
+        text = (
+            f"The ratios have a heavy tail: the largest is {ratio.max():.3g}, and the largest 1% have most of the "
+            "weight, so the interval may be too short. Check behaviour_prob where ratios are largest."
+        )
+        return Check("ratio tail", "warn", text, share)
+    return Check("ratio tail", "pass", f"The largest 1% of the ratios have {share:.0%} of the weight.", share)
+
+
+def mean_ratio(fit: Fit) -> Check | None:
+    """Whether the mean ratio is 1, as it is with correct probabilities of all actions that the policy takes."""
+    ratio, cluster = fit.problem.ratio, fit.errors.sandwich.cluster
+    if not _has_ratios(fit):
+        return None
+    mean = float(ratio.mean())
+    deviation = np.bincount(cluster, weights=ratio - mean)
+    standard_error = float(np.linalg.norm(deviation)) / len(ratio)
+    if len(deviation) > 1 and abs(mean - 1) > max(MAX_MEAN_RATIO_ERROR, 5 * standard_error):
+        text = (
+            f"The mean of the ratios is {mean:.3g}, but with correct probabilities it is close to 1. Check that "
+            "behaviour_prob is the probability of the logged action under the policy that generated the log"
+            + (", and that this policy takes every action that the target policy takes." if mean < 1 else ".")
+        )
+        return Check("mean ratio", "warn", text, mean)
+    return Check("mean ratio", "pass", f"The mean of the ratios is {mean:.3g}.", mean)
+
+
+def episode_weights(fit: Fit) -> Check | None:
+    """The products of ratios over episodes, on which importance sampling rests but this estimate does not."""
+    if not _has_ratios(fit):
+        return None
+    _, episode = np.unique(fit.log.episode, return_inverse=True)
+    with np.errstate(divide="ignore"):
+        logarithm = np.bincount(episode, weights=np.log(fit.problem.ratio))
+    if np.isneginf(logarithm).all():
+        text = "Every episode has an action that the policy never takes, so importance sampling is not possible."
+        return Check("episode weights", "pass", text, 0.0)
+    weight = np.sort(np.exp(logarithm - logarithm.max()))
+    share = float(weight[-max(1, len(weight) // 100) :].sum() / weight.sum())
+    size = effective_sample_size(weight)
+    text = (
+        f"The products of ratios count as {size:.1f} of {len(weight)} episodes, and the largest 1% have {share:.0%} of "
+        "their weight. Only importance sampling would rest on them."
+    )
+    return Check("episode weights", "pass", text, size)
+
+
+def _has_ratios(fit: Fit) -> bool:
+    return bool((fit.problem.ratio != 1).any())
+
+
+# ---- actions ------------------------------------------------------------------------------------------------------
+
+
+def overlap(fit: Fit) -> Check | None:
+    """Whether the log has enough steps of each action that the policy often takes."""
+    action = fit.log.action
+    if action is None or action.dtype.kind not in "biuf" or is_continuous(action):
+        return None
+    shares = _target_shares(fit)
+    if shares is None:
+        return None
+    number = action.reshape(len(action)).astype(np.int64)
+    ratio = fit.problem.ratio
+    worst, fewest = -1, np.inf
+    for one in np.flatnonzero(shares > MAX_UNSEEN_SHARE):
+        size = effective_sample_size(ratio[number == one]) if (number == one).any() else 0.0
+        if size < fewest:
+            worst, fewest = int(one), size
+    if fewest < MIN_ACTION_STEPS:
+        text = (
+            f"The policy takes action {worst} with probability {shares[worst]:.2g}, but the log has only an effective "
+            f"{fewest:.0f} steps with it. Use a log that contains this action more often."
+        )
+        return Check("overlap", "warn", text, fewest)
+    text = f"The log has an effective {fewest:.0f} steps or more of every action that the policy often takes."
+    return Check("overlap", "pass", text, fewest)
+
+
+def _target_shares(fit: Fit) -> Array | None:
+    """The share of each action under the policy, over the logged states; None where it is unknown."""
+    action = np.asarray(fit.log.action).reshape(len(fit.log)).astype(np.int64)
+    if fit.values == "state":
+        if not _has_ratios(fit) or action.min() < 0:
+            return None
+        total = np.bincount(action, weights=fit.problem.ratio)
+        return np.asarray(total / total.sum())
+    steps = np.unique(np.linspace(0, len(fit.log) - 1, SAMPLED_STEPS).astype(np.int64))
+    actions = fit.problem.d // fit.features.columns
+    return np.asarray(action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], actions).mean(axis=0))
+
+
+def unseen_actions(fit: Fit) -> Check | None:
+    """For state-action values: whether the policy often leads to state-action pairs without data."""
+    if fit.values != "state-action":
+        return None
+    share = unseen_share(fit.log, fit.features, policy=fit.policy)
+    text = (
+        f"{share:.0%} of the policy's expected next features belong to states and actions that no logged step has, so "
+        "their weights are 0. Use a log that contains those actions, or features that share more between states."
+    )
+    if share > MAX_UNSEEN_SHARE:
+        return Check("unseen actions", "warn", text, share)
+    return Check("unseen actions", "pass", "The log has the states and actions that the policy leads to.", share)

@@ -1,0 +1,67 @@
+"""checks="all": the value with other traces, and with half and double the ridge."""
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.small_mdp import SmallMDP
+
+
+def checks_of(log, **settings):
+    return {check.name: check for check in vf.evaluate(log, **{"discount": 0.9, "checks": "all", **settings}).checks}
+
+
+@pytest.mark.parametrize("values", ["state", "state-action"])
+def test_traces_are_solved_again(values):
+    mdp = SmallMDP(off_policy=True)
+    log = mdp.log(100, propensities=True)
+    settings = {"policy": mdp.policy, "values": values}
+    found = checks_of(log, **settings)
+    plain = vf.evaluate(log, discount=0.9, **settings).policy_value
+    assert "trace 0" not in found
+    for trace in (0.5, 0.9):
+        other = vf.evaluate(log, discount=0.9, trace=trace, tol=1e-12, **settings).policy_value
+        change = (other.estimate - plain.estimate) / plain.standard_error
+        assert found[f"trace {trace:g}"].size == pytest.approx(abs(change), rel=1e-4, abs=1e-6)
+        assert found[f"trace {trace:g}"].outcome == "pass"
+        assert found[f"trace {trace:g}"].p_value > 0.01
+
+
+def test_the_trace_test_has_its_size():
+    mdp = SmallMDP()
+    p = [checks_of(mdp.log(40, seed=seed))["trace 0.9"].p_value for seed in range(60)]
+    assert 0.2 < np.mean(np.array(p) < 0.5) < 0.8
+    assert np.mean(np.array(p) < 0.05) < 0.2
+
+
+def test_a_trace_that_moves_the_value_warns():
+    """A timer that the observations do not contain: rewards come two steps after the start."""
+    rng = np.random.default_rng(0)
+    n, length = 6000, 4
+    time = np.arange(n) % length
+    start = rng.normal(size=n // length).repeat(length)
+    x = np.where(time == 0, start, rng.normal(size=n))[:, None]
+    log = vf.Transitions.from_arrays(
+        x, np.where(time == 2, 5 * start, 0.0) + 0.1 * rng.normal(size=n), terminated=time == length - 1
+    )
+    found = checks_of(log, features=lambda x: np.column_stack([np.ones(len(x)), x]), starts=[[1.0]])
+    assert found["trace 0.9"].outcome == "warn"
+    assert "more than its sampling error" in found["trace 0.9"].message
+
+
+def test_half_and_double_the_ridge():
+    log = SmallMDP().log(100)
+    plain, half, double = (vf.evaluate(log, discount=0.9, ridge=ridge).policy_value for ridge in (1.0, 0.5, 2.0))
+    found = checks_of(log, ridge=1.0)["ridge"]
+    changes = [(other.estimate - plain.estimate) / plain.standard_error for other in (half, double)]
+    assert found.size == pytest.approx(max(map(abs, changes)), rel=1e-4)
+    assert found.outcome == ("warn" if found.size > 1 else "pass")
+    assert "ridge" not in checks_of(log)
+    assert checks_of(log, ridge=1e-6)["ridge"].outcome == "pass"
+
+
+def test_standard_checks_solve_nothing_again():
+    found = checks_of(SmallMDP().log(30), checks="standard", ridge=0.1)
+    assert not {"trace 0.5", "trace 0.9", "ridge"} & set(found)
+    with pytest.raises(ValueError, match='it must be "standard" or "all"'):
+        checks_of(SmallMDP().log(30), checks="some")

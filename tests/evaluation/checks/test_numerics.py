@@ -1,0 +1,80 @@
+"""Checks of the solver, the standard error, conditioning and the stability of the fixed point."""
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.problems import wide_log
+from helpers.small_mdp import SmallMDP
+
+
+def checks_of(log, **settings):
+    return {check.name: check for check in vf.evaluate(log, **settings).checks}
+
+
+def smallest_singular_value(problem):
+    values, vectors = np.linalg.eigh(problem.C)
+    root = vectors / np.sqrt(values)
+    return np.linalg.svd(root.T @ problem.A @ root, compute_uv=False)[-1]
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.5])
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_stability_is_the_smallest_singular_value(off_policy, trace):
+    mdp = SmallMDP(off_policy=off_policy)
+    evaluation = vf.evaluate(mdp.log(100), discount=0.9, trace=trace)
+    found = next(check for check in evaluation.checks if check.name == "fixed point is stable")
+    assert found.statistic == pytest.approx(smallest_singular_value(evaluation.problem), rel=1e-6)
+    assert found.outcome == "pass"
+
+
+def test_a_nearly_singular_fixed_point_is_unstable():
+    """Two states with features 1 and x, as in Kolter's example: A changes its sign between two values of x."""
+    discount, n = 0.99, 4000
+
+    def smallest(x, share):
+        state = (np.arange(n) % 100 < 100 * share).astype(int)  # 1: features x
+        after = np.ones(n, int)
+        reward = np.random.default_rng(0).normal(size=n)
+        log = vf.Transitions.from_arrays(
+            state, reward, truncated=np.ones(n), episode=np.arange(n), next_observation=after
+        )
+        return checks_of(log, features=lambda s: np.where(s == 0, 1.0, x)[:, None], discount=discount)[
+            "fixed point is stable"
+        ]  # fmt: skip
+
+    # A = (1 - share) (1 - discount x) + share x^2 (1 - discount) is 0 near x = 1 / discount for a small share
+    root = max(np.roots([0.02 * (1 - discount), -0.98 * discount, 0.98]).real)
+    stable, unstable = smallest(0.5, 0.5), smallest(1 / discount + 0.0002, 0.02)
+    assert root > 1
+    assert stable.outcome == "pass"
+    assert unstable.outcome == "warn"
+    assert unstable.statistic < 0.1 * (1 - discount)
+
+
+def test_dependent_features_are_counted():
+    found = checks_of(wide_log(), features=lambda x: np.column_stack([x, x.sum(axis=1)]), discount=0.9)["conditioning"]
+    assert found.outcome == "warn"
+    assert "C has rank 2 of 3 features" in found.message
+    many = checks_of(wide_log(), features=lambda x: np.column_stack([x, *[x[:, :1] * k for k in range(2, 25)]]))
+    assert many["conditioning"].outcome == "pass"  # single weights are not reported
+    ridge = checks_of(wide_log(), features=lambda x: np.column_stack([x, x.sum(axis=1)]), ridge=0.01)
+    assert ridge["conditioning"].outcome == "pass"
+
+
+def test_the_condition_number_does_not_depend_on_units():
+    plain, scaled = (checks_of(wide_log(), features=lambda x, u=u: x * [1.0, u])["conditioning"] for u in (1.0, 1e-6))
+    assert plain.statistic == pytest.approx(scaled.statistic, rel=1e-6)
+
+
+def test_the_optimisation_error_is_in_standard_errors():
+    value = vf.evaluate(wide_log(), solver="gtd2", max_passes=2).policy_value
+    found = checks_of(wide_log(), solver="gtd2", max_passes=2)
+    assert found["solver"].outcome == "warn"
+    assert found["optimisation error"].outcome == "warn"
+    assert found["optimisation error"].size == pytest.approx(value.solver_error / value.standard_error)
+
+
+def test_a_solver_that_diverged_fails():
+    found = checks_of(wide_log(), solver=vf.solvers.GTD2(step_theta=1e6, step_w=1e6))
+    assert found["solver"].outcome in ("fail", "warn")

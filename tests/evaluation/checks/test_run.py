@@ -1,0 +1,165 @@
+"""All checks together: a clean log raises nothing, and each planted fault is caught by the check meant for it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.small_mdp import SmallMDP
+
+
+def walk(seed=0, *, episodes=60, length=30, terminates=False, target=0.5):
+    """Columns of x' = 0.7 x + 0.3 (2a - 1) + noise, whose value is linear in x; a = 1 with probability 1/2."""
+    rng = np.random.default_rng(seed)
+    n = episodes * length
+    last = np.arange(n) % length == length - 1
+    action, x, after = rng.integers(2, size=n), np.empty(n), np.empty(n)
+    for t in range(n):
+        x[t] = rng.normal() if t % length == 0 else after[t - 1]
+        after[t] = 0.7 * x[t] + 0.3 * (2 * action[t] - 1) + 0.5 * rng.normal()
+    return {
+        "observation": x[:, None], "reward": x + 0.5 * action + rng.normal(size=n), "action": action,
+        "episode": np.repeat(np.arange(episodes), length), "next_observation": after[:, None],
+        "terminated": last & terminates, "truncated": last & (not terminates),
+        "behaviour_prob": np.full(n, 0.5), "target_prob": np.where(action == 1, target, 1 - target),
+    }  # fmt: skip
+
+
+def linear(x):
+    return np.column_stack([np.ones(len(x)), x])
+
+
+def outcomes(columns, **settings):
+    log = vf.Transitions.from_arrays(**columns) if isinstance(columns, dict) else columns
+    evaluation = vf.evaluate(log, **{"features": linear, "discount": 0.9, **settings})
+    return {check.name: check.outcome for check in evaluation.checks}
+
+
+@pytest.mark.parametrize("target", [0.5, 0.7])
+def test_a_clean_log_raises_nothing(target):
+    assert set(outcomes(walk(target=target)).values()) == {"pass"}
+
+
+def test_a_clean_log_of_state_action_values_raises_nothing():
+    mdp = SmallMDP(off_policy=True)
+    log = mdp.log(100, propensities=True)
+    found = outcomes(log, features="one-hot", policy=mdp.policy, values="state-action")
+    assert set(found.values()) == {"pass"}
+
+
+def collinear():
+    return walk(), {"features": lambda x: np.column_stack([linear(x), 2 * x])}
+
+
+def nearly_collinear():
+    return walk(), {"features": lambda x: np.column_stack([linear(x), x + 1e-9 * np.cos(1e3 * x)])}
+
+
+def infinite_variance():
+    columns = walk()
+    columns["target_prob"] = 0.5 * np.random.default_rng(0).pareto(1.2, len(columns["reward"])) * 0.2
+    return columns, {}
+
+
+def an_action_that_the_log_never_takes():
+    columns = walk(target=0.5)
+    columns["behaviour_prob"] = np.where(columns["action"] == 1, 0.5, 1.0)  # of the log after the next line
+    columns = {name: column[columns["action"] == 0] for name, column in columns.items()}
+    return columns, {}
+
+
+def a_rare_action():
+    columns = walk()
+    rng = np.random.default_rng(1)
+    kept = (columns["action"] == 0) | (rng.random(len(columns["action"])) < 0.01)
+    columns = {name: column[kept] for name, column in columns.items()}
+    return columns, {"policy": lambda x: np.tile([0.2, 0.8], (len(x), 1)), "values": "state-action"}
+
+
+def a_leaked_bootstrap():
+    """Terminations recorded as truncations, with the observation after the reset."""
+    columns = walk()
+    first = columns["observation"][::30] + 5.0
+    columns["observation"] = columns["observation"].copy()
+    columns["observation"][::30] = first
+    columns["next_observation"][29:-1:30] = first[1:]
+    return columns, {}
+
+
+def negative_logarithms():
+    columns = walk(target=0.7)
+    columns["behaviour_prob"] = -np.log(columns["behaviour_prob"] / 4)
+    return columns, {}
+
+
+def a_time_limit():
+    return walk(terminates=True), {}
+
+
+def a_dominating_episode():
+    columns = walk()
+    columns["reward"][:30] *= 1000
+    return columns, {}
+
+
+def a_long_episode():
+    columns = walk()
+    columns["episode"] = np.maximum(columns["episode"], 50)
+    columns["truncated"] = np.diff(columns["episode"], append=-1) != 0
+    return columns, {}
+
+
+def impossible_values():
+    """+1 a step until termination, and features that cannot express how soon it comes."""
+    length = np.random.default_rng(0).geometric(0.02, 80)
+    last = np.cumsum(length) - 1
+    time = np.concatenate([np.arange(steps) for steps in length])[:, None] / 50
+    columns = {"observation": time, "reward": np.ones(len(time)), "terminated": np.isin(np.arange(len(time)), last)}
+    return columns, {"features": lambda x: 1 + x, "discount": 0.9, "starts": [[-3.0]]}
+
+
+FAULTS = {
+    collinear: "conditioning",
+    nearly_collinear: "conditioning",
+    infinite_variance: "ratio tail",
+    an_action_that_the_log_never_takes: "mean ratio",
+    a_rare_action: "overlap",
+    a_leaked_bootstrap: "resets",
+    negative_logarithms: "mean ratio",
+    a_time_limit: "time limit",
+    a_dominating_episode: "one episode",
+    a_long_episode: "effective episodes",
+    impossible_values: "reachable range",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_is_caught_by_its_check(fault):
+    columns, settings = fault()
+    assert outcomes(columns, **settings)[FAULTS[fault]] in ("warn", "fail")
+
+
+def test_logarithms_of_probabilities_are_refused():
+    columns = walk()
+    columns["behaviour_prob"] = np.log(columns["behaviour_prob"])
+    with pytest.raises(ValueError, match="if these are log-probabilities, take exp first"):
+        vf.Transitions.from_arrays(**columns)
+
+
+def test_reasons_are_failures_first_in_the_order_of_the_checks():
+    columns, settings = impossible_values()
+    columns["reward"] = columns["reward"] + 0.01 * np.random.default_rng(0).normal(size=len(columns["reward"]))
+    evaluation = vf.evaluate(vf.Transitions.from_arrays(**columns), **settings)
+    assert evaluation.verdict.level == "do not use"
+    assert "is impossible: rewards from" in evaluation.verdict.reasons[0]
+    failed = [check.outcome for check in evaluation.checks].count("fail")
+    messages = {check.message: check.outcome for check in evaluation.checks}
+    assert [messages[reason] for reason in evaluation.verdict.reasons][:failed] == ["fail"] * failed
+
+
+def test_a_reader_may_name_the_time_limit():
+    log = vf.Transitions.from_arrays(**walk())
+    found = vf.evaluate(replace(log, warnings=("It looks like a time limit.",)), features=linear, discount=0.9)
+    assert found.verdict.level == "caution"
+    assert found.verdict.reasons == ("It looks like a time limit.",)

@@ -1,0 +1,104 @@
+"""Checks of episodes, ratios, actions and starts; the planted faults are in test_run.py."""
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.small_mdp import SmallMDP
+from valuefit.evaluation.importance import effective_sample_size
+
+
+def checks_of(log, **settings):
+    return {check.name: check for check in vf.evaluate(log, **settings).checks}
+
+
+def test_checks_of_ratios_and_actions_are_made_only_off_policy():
+    ratios = {"effective sample", "ratio tail", "mean ratio", "episode weights", "overlap"}
+    assert ratios <= set(checks_of(SmallMDP(off_policy=True).log(100), discount=0.9))
+    assert not ratios & set(checks_of(SmallMDP().log(100), discount=0.9))
+
+
+def test_products_of_ratios_are_counted_by_episode():
+    log = SmallMDP(off_policy=True).log(100)
+    weights = np.array([log.ratio[log.episode == one].prod() for one in range(100)])
+    found = checks_of(log, discount=0.9)["episode weights"]
+    assert found.outcome == "pass"
+    assert found.statistic == pytest.approx(effective_sample_size(weights))
+    assert f"the largest 1% have {weights.max() / weights.sum():.0%}" in found.message
+
+
+def test_episodes_that_the_policy_never_takes_have_no_weight():
+    log = SmallMDP(off_policy=True).log(30)
+    ratio = np.where(np.r_[True, np.diff(log.episode) > 0], 0.0, 1.2)
+    columns = {"terminated": log.terminated, "episode": log.episode, "ratio": ratio}
+    states = log.observations
+    after = states[np.where(log.next < 0, 0, log.next)]
+    log = vf.Transitions.from_arrays(states[log.now], log.reward, next_observation=after, **columns)
+    assert checks_of(log, discount=0.9)["episode weights"].statistic == 0
+
+
+def test_a_trace_reduces_the_effective_sample():
+    log = SmallMDP(off_policy=True).log(100)
+    plain, traced = (checks_of(log, discount=0.9, trace=trace)["effective sample"].statistic for trace in (0.0, 0.9))
+    assert plain == pytest.approx(effective_sample_size(log.ratio))
+    assert traced < plain
+
+
+def test_overlap_counts_the_effective_steps_of_the_rarest_action():
+    mdp = SmallMDP(off_policy=True)
+    log = mdp.log(100)
+    sizes = [effective_sample_size(log.ratio[log.action == one]) for one in (0, 1)]
+    assert checks_of(log, discount=0.9)["overlap"].statistic == pytest.approx(min(sizes))
+    log = mdp.log(100, propensities=True)
+    found = checks_of(log, discount=0.9, policy=mdp.policy, values="state-action")["overlap"]
+    assert found.statistic == pytest.approx(np.bincount(log.action).min())
+
+
+def two_columns(second, starts):
+    """A log whose second column of observations is `second` times noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2)) * [1.0, second]
+    reward = x[:, 0] + rng.normal(size=600)
+    log = vf.Transitions.from_arrays(x, reward, terminated=np.arange(600) % 10 == 9)
+    return checks_of(log, features="identity", discount=0.9, starts=starts)
+
+
+def test_starts_far_from_the_log_are_extrapolated():
+    near, far = [[1.0, 1.0]] * 9, [[1.0, 9.0]]
+    assert two_columns(1.0, near)["starts are like the log"].outcome == "pass"
+    found = two_columns(1.0, near + far)["starts are like the log"]
+    assert found.outcome == "warn"
+    assert found.statistic == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("undetermined", "outcome"), [(1, "warn"), (10, "fail")])
+def test_the_share_of_undetermined_starts_and_what_the_value_can_be(undetermined, outcome):
+    starts = [[0.5, 0.0]] * (100 - undetermined) + [[0.5, 1.0]] * undetermined
+    found = two_columns(0.0, starts)["value is determined"]
+    assert found.outcome == outcome
+    assert found.statistic == pytest.approx(undetermined / 100)
+    low, high = map(float, found.message.split("it can be ")[1].split(". ")[0].split(" to "))
+    rewards = two_columns(0.0, [[0.5, 0.0]])["reachable range"].message
+    reach = [float(word) for word in rewards.rstrip(".").split("add up to ")[1].split(" to ")]
+    width = (reach[1] - reach[0]) * undetermined / 100
+    assert width < high - low < 1.5 * width + 1.5
+
+
+def test_all_starts_undetermined_leave_the_reachable_range():
+    found = two_columns(0.0, [[0.5, 1.0]])
+    reach = found["reachable range"].message.rstrip(".").split("add up to ")[1]
+    assert f"it can be {reach}" in found["value is determined"].message
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_unequal_clean_episodes_do_not_rest_on_one(seed):
+    rng = np.random.default_rng(seed)
+    lengths = np.exp(rng.uniform(np.log(2), np.log(300), 30)).astype(int)
+    x = rng.normal(size=(lengths.sum(), 1))
+    episode = np.repeat(np.arange(30), lengths)
+    last = np.diff(episode, append=-1) != 0
+    reward = x[:, 0] + rng.normal(size=30)[episode] + rng.normal(size=len(x))
+    log = vf.Transitions.from_arrays(x, reward, truncated=last, next_observation=rng.permutation(x), episode=episode)
+    assert checks_of(log, discount=0.9, features=lambda x: np.column_stack([np.ones(len(x)), x]))[
+        "one episode"
+    ].outcome == "pass"  # fmt: skip
