@@ -23,7 +23,7 @@ from valuefit.typing import Array
 
 Kind = Literal["cr3", "cr1", "bootstrap"]
 KINDS = ("cr3", "cr1", "bootstrap")
-MIN_EFFECTIVE_CLUSTERS = 6  # with fewer effective episodes, long ones are cut into blocks
+MIN_EFFECTIVE_CLUSTERS = 2  # with fewer effective episodes one dominates, and long ones are cut into blocks
 MIN_STREAM_BLOCKS = 8  # of a log of one episode
 BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
 MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
@@ -196,7 +196,7 @@ def suitable_clusters(sandwiches: list[Sandwich], effective: float) -> Array:
     """The cluster of each step, (n,), for numbers with this many effective episodes, of one log.
 
     A log of one episode is cut into blocks whose length is 5 times the autocorrelation time of the values; so are long
-    episodes if fewer than 6 effective ones would be left.
+    episodes if fewer than 2 effective ones would be left.
     """
     first = sandwiches[0]
     n = first.problem.n
