@@ -29,6 +29,7 @@ from valuefit.evaluation.policy_value import (
     MAX_LISTED_WEIGHTS,
     PolicyValue,
     Reported,
+    check_level,
     starts_of,
     value_at_starts,
     value_rows,
@@ -107,8 +108,7 @@ class Evaluation:
 
         They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level}; it must be between 0 and 1, for example 0.95.")
+        level = check_level(level)
         rows = self._rows(self.log.number_states(observations), actions)
         rows = np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
         errors = self._uncertainty
@@ -151,7 +151,7 @@ class Evaluation:
         listed = []
         for column, error in enumerate(self._uncertainty.errors(functions)):
             estimate = float(self.result.theta[column])
-            interval = error.interval(estimate, INTERVAL_LEVEL)
+            interval = error.interval(estimate, self.policy_value.level)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
                 "interval": None if interval is None else list(interval), "solver_error": error.solver_error,
@@ -280,9 +280,10 @@ def evaluate(
     starts: Any = None,
     columns: Any = None,
     interval: Kind = "cr3",
+    level: float = INTERVAL_LEVEL,
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
-    """Estimate the value of a policy from a log: the mean value over the starts, with a 95% interval.
+    """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
     log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
     scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates
@@ -293,10 +294,12 @@ def evaluate(
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
-    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). With
-    tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
-    a tenth of their standard errors, or the gap is 1e-6.
+    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). level: of the
+    interval; `policy_value.interval_at` gives others, also one-sided. With tol="statistical" the solver runs until the
+    solver errors of the policy value and of the listed weights are at most a tenth of their standard errors, or the
+    gap is 1e-6.
     """
+    level = check_level(level)
     log = load(log, columns=columns)
     if not isinstance(interval, str) or interval not in KINDS:
         raise ValueError(f'interval is {shown(interval)}; it must be "cr3" (jackknife by episode) or "cr1" (sandwich).')
@@ -319,7 +322,7 @@ def evaluate(
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
     errors = uncertainty(sandwich, start_rows, kind=interval)
-    value, error = value_at_starts(log, errors, start_rows, values)
+    value, error = value_at_starts(log, errors, start_rows, values, level)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error

@@ -113,6 +113,8 @@ def value_facts(value: Any) -> dict[str, Any]:
     value = {"effective_episodes": None, "method": "cr1", **value}  # which version 0.1 did not write
     for name in ("estimate", "level", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
         value[name] = _finite(name, value[name])
+    if not 0 < value["level"] < 1:
+        raise ValueError("the level of the interval is not between 0 and 1")
     if value["method"] not in KINDS:
         raise ValueError("the method of the standard error is unknown")
     if type(value["starts"]) is not int or value["starts"] < 1:
@@ -143,11 +145,17 @@ def checks_of(facts: dict[str, Any]) -> tuple[Check, ...]:
 
 def check_estimate(path: Path, estimate: float, start_row: Array, theta: Array) -> None:
     """Raise ValueError if the estimate is not that of the weights, as in a file that was edited."""
-    expected = float(start_row @ theta)
-    if not abs(estimate - expected) <= ESTIMATE_TOL * float(np.abs(start_row) @ np.abs(theta)):
+    if not is_value_of(estimate, start_row, theta):
+        expected = float(start_row @ theta)
         raise not_an_evaluation(
             path, ValueError(f"its policy value is {estimate:.6g}, but its weights give {expected:.6g}")
         )
+
+
+def is_value_of(estimate: float, start_row: Array, theta: Array) -> bool:
+    """Whether the estimate is the product of the two, up to rounding."""
+    difference = abs(estimate - float(start_row @ theta))
+    return difference <= ESTIMATE_TOL * float(np.abs(start_row) @ np.abs(theta))
 
 
 def _finite(name: str, value: Any) -> float:
