@@ -34,6 +34,8 @@ class Settings:
     values: str = "state"
     trace: float = 0.0
     ridge: float = 0.0
+    interval: str = "cr3"
+    level: float = 0.95
     starts: str | None = None
     solver: str = "auto"
     tol: float | Literal["statistical"] = "statistical"
@@ -51,9 +53,9 @@ class Settings:
 
 
 PATHS = ("log", "policy", "starts", "report", "save")
-NUMBERS = ("discount", "trace", "ridge", "max_passes")
+NUMBERS = ("discount", "trace", "ridge", "level", "max_passes")
 SWITCHES = ("json", "quiet", "force")
-CHOICES = {"values": ("state", "state-action")}
+CHOICES = {"values": ("state", "state-action"), "interval": ("cr3", "cr1")}
 
 
 def default_of(name: str) -> Any:

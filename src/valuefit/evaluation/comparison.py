@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
+from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.policy_value import check_level, starts_of
 from valuefit.evaluation.sandwich import ErrorEstimate, Influence, LinearFunction, Sandwich
@@ -91,6 +92,10 @@ class Comparisons:
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self.pairs))
+
+    def summary(self) -> str:
+        """A page of text: values, differences, and the warnings of the evaluations."""
+        return comparison_summary(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The values with the verdicts of their evaluations, and the differences, as plain data for JSON."""
