@@ -38,12 +38,12 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
     The result is printed before any file is written, so that a failed write does not lose it.
     """
     check_outputs(settings, write_config, [settings.policy])
-    if settings.log is None and settings.columns:
-        raise ValueError("--columns names the columns of a log, but no LOG is given.")
+    if settings.log is None and (settings.columns or settings.cluster):
+        raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
     show_progress = sys.stdout.isatty() and not settings.json and not settings.quiet
     with progress_bar(console, settings.max_passes, enabled=show_progress) as callback:
-        log = example_log() if settings.log is None else load(settings.log, columns=settings.columns or None)
+        log = example_log() if settings.log is None else load_log(settings)
         evaluation = evaluate_with(log, settings, callback)
     print_evaluation(evaluation, settings, console)
     for kind, path in write_outputs(evaluation, settings, write_config):
@@ -51,6 +51,12 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
             click.echo(printable(f"{kind}: {path}"))
     status = evaluation.result.status
     return {"converged": 0, "interrupted": EXIT_INTERRUPTED}.get(status, EXIT_NOT_CONVERGED)
+
+
+def load_log(settings: Settings) -> Transitions:
+    """The log of the settings, with the column of its clusters."""
+    columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
+    return load(settings.log, columns=columns or None)
 
 
 def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[SolverProgress], Any] | None) -> Evaluation:

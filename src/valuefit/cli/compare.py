@@ -9,11 +9,10 @@ from dataclasses import replace
 import click
 from rich.console import Console
 
-from valuefit.cli.commands import check_outputs, evaluate_with, progress_bar
+from valuefit.cli.commands import check_outputs, evaluate_with, load_log, progress_bar
 from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_facts
 from valuefit.cli.options import EXIT_NOT_CONVERGED
-from valuefit.data.load import load
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison import compare
 from valuefit.evaluation.comparison_text import comparison_summary
@@ -32,7 +31,7 @@ def run_compare(settings: Settings, policies: list[str]) -> int:
     if policies == [LOGGED, LOGGED]:
         raise ValueError("The logged policy is compared with others. Give another --policy.")
     check_outputs(settings, None, policies)
-    log = load(settings.log, columns=settings.columns or None)
+    log = load_log(settings)
     compared = compare({policy: evaluate_policy(log, settings, policy) for policy in policies}, level=settings.level)
     facts = compared.to_dict()
     if settings.json:

@@ -36,6 +36,7 @@ class Settings:
     ridge: float = 0.0
     interval: str = "cr3"
     level: float = 0.95
+    cluster: str | None = None
     starts: str | None = None
     solver: str = "auto"
     tol: float | Literal["statistical"] = "statistical"

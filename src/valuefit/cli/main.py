@@ -40,6 +40,8 @@ solving_options = options(
                    "estimate (cr1), which is cheaper and too small with few or unequal episodes.",
                    kind=click.Choice(CHOICES["interval"])),
     setting_option("level", "NUMBER", "Level of the interval, between 0 and 1.", kind=float),
+    setting_option("cluster", "COLUMN", "The column that says which episodes belong together, such as those of a "
+                   "patient or user. Standard errors are then clustered by it."),
     setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.",
                    complete=complete_solvers),
     setting_option("tol", "NUMBER", "Stop when the relative gap to the minimum of the objective is below this. "
@@ -113,6 +115,7 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
       episode                         number or name of the episode
       action                          action taken
       behaviour_prob                  probability with which it was chosen
+      cluster                         group of episodes that belong together
       next_obs_0, ...                 observation after the step
 
     A column of text among the observations is read as categories, if it has at most 100 distinct values or is

@@ -23,7 +23,7 @@ VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --colu
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
-    "The interval": ("interval", "level"),
+    "The interval": ("interval", "level", "cluster"),
     "The solver": ("solver", "tol", "max_passes", "seed"),
     "The output": ("report", "save", "json", "quiet", "force"),
     "A file of options": ("config", "write_config"),

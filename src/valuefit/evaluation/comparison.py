@@ -152,12 +152,17 @@ def compare(first: Any, second: Evaluation | None = None, *, level: float = 0.95
 
 def _require_comparable(a: Evaluation, b: Evaluation) -> None:
     logs = all(_equal(getattr(a.log, name), getattr(b.log, name)) for name in LOG_COLUMNS)
-    same = {"logs": logs, "starts": _equal(a.starts, b.starts), "discounts": a.discount == b.discount}
+    same = {
+        "logs": logs,
+        "clusters": _equal(a.log.cluster, b.log.cluster),
+        "starts": _equal(a.starts, b.starts),
+        "discounts": a.discount == b.discount,
+    }
     for what, equal in same.items():
         if not equal:
             raise ValueError(
                 f"The evaluations have different {what}, so their difference would not be that of the policies. "
-                "Evaluate both on the same log, with the same starts and discount."
+                "Evaluate both on the same log, with the same clusters, starts and discount."
             )
 
 
@@ -210,7 +215,7 @@ class _Difference(NamedTuple):
 def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Kind]:
     """Of all pairs, and the method of their standard errors; clusters are those that suit the pairs."""
     functions = [_start_function(evaluation) for evaluation in evaluations]
-    sandwiches = [Sandwich(e.problem, e.result.theta, e.log.episode) for e in evaluations]
+    sandwiches = [Sandwich(e.problem, e.result.theta, e.log.episode, e.log.cluster) for e in evaluations]
     influences = [_influence(sandwich, function) for sandwich, function in zip(sandwiches, functions, strict=True)]
     least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
     cluster = suitable_clusters(sandwiches, least)

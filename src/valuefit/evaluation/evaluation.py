@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.load import load
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
@@ -129,7 +129,7 @@ class Evaluation:
     @cached_property
     def _uncertainty(self) -> Uncertainty:
         """With clusters for the mean value over the log."""
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode, self.log.cluster)
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
         return uncertainty(sandwich, LinearFunction(mean), "cr1" if self.policy_value.method == "cr1" else "cr3")
 
@@ -281,6 +281,7 @@ def evaluate(
     columns: Any = None,
     interval: Kind = "cr3",
     level: float = INTERVAL_LEVEL,
+    cluster: Any = None,
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
@@ -295,12 +296,13 @@ def evaluate(
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
     (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). level: of the
-    interval; `policy_value.interval_at` gives others, also one-sided. With tol="statistical" the solver runs until the
-    solver errors of the policy value and of the listed weights are at most a tenth of their standard errors, or the
-    gap is 1e-6.
+    interval; `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each step)
+    that says which episodes belong together, such as those of a patient or user; errors are then clustered by it. With
+    tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
+    a tenth of their standard errors, or the gap is 1e-6.
     """
     level = check_level(level)
-    log = load(log, columns=columns)
+    log = _load(log, columns, cluster)
     if not isinstance(interval, str) or interval not in KINDS:
         raise ValueError(f'interval is {shown(interval)}; it must be "cr3" (jackknife by episode) or "cr1" (sandwich).')
     if not isinstance(values, str) or values not in VALUES:
@@ -314,7 +316,7 @@ def evaluate(
     notes.append(sentence)
     problem = make_problem(log, fitted, target, values, discount, trace, ridge)
     start_rows = starts_of(log, problem, fitted, target, values, starts)
-    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
+    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
     result = solve(
         problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
         reported=Reported(sandwich, start_rows),
@@ -343,6 +345,26 @@ def evaluate(
         checks=run_checks(fit),
         starts=None if starts is None else log.number_states(starts),
     )
+
+
+def _load(source: Any, columns: Any, cluster: Any) -> Transitions:
+    """The log, with the clusters of episodes that are given by the name of a column or by step."""
+    if isinstance(cluster, str):
+        if isinstance(source, Transitions):
+            raise ValueError(
+                f"cluster is {shown(cluster)}, the name of a column, but the log is already loaded. Give one id for "
+                f"each step, or load it with columns={{'cluster': {shown(cluster)}}}."
+            )
+        columns = {**(columns or {}), "cluster": cluster}
+    log = load(source, columns=columns)
+    if cluster is not None and not isinstance(cluster, str):
+        log = replace(log, cluster=cluster_numbers(cluster, log.episode))._frozen()
+    if log.cluster is not None and (log.cluster == log.cluster[0]).all():
+        raise ValueError(
+            "All episodes belong to one cluster, which gives no standard error. Use a log of several clusters, or "
+            "ignore the column with columns={'cluster': None}."
+        )
+    return log
 
 
 def make_problem(
@@ -379,7 +401,8 @@ def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     clusters = errors.sandwich.clusters
-    parts = "episodes" if clusters == len(np.unique(errors.sandwich.episode)) else "blocks of steps"
+    whole = clusters == len(np.unique(errors.sandwich.episode))
+    parts = "clusters of episodes" if errors.sandwich.grouped else "episodes" if whole else "blocks of steps"
     method = "the jackknife (CR3)" if value.method == "cr3" else "the sandwich estimate (CR1)"
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "

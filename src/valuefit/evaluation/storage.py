@@ -11,7 +11,7 @@ import numpy as np
 from valuefit.atomic import check_target
 from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.data.labels import check_names
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
@@ -31,11 +31,13 @@ ESTIMATE_TOL = 1e-6  # relative: machines round differently
 REMEDY = "Evaluate and save again."
 LOG_ARRAYS = (
     "observations", "now", "next", "reward", "terminated", "truncated", "episode", "ratio", "begins", "action",
-    "behaviour_prob",
+    "behaviour_prob", "cluster",
 )  # fmt: skip
-OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob")
+OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob", "cluster")
 NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode"}  # names of the ids in these columns, if text
-DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
+DTYPE_KINDS = {
+    "now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b", "cluster": "i",
+}  # fmt: skip
 
 
 class Stored(NamedTuple):
@@ -178,6 +180,8 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     now, next = columns["now"], columns["next"]
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
+    if "cluster" in columns:
+        columns["cluster"] = cluster_numbers(columns["cluster"], columns["episode"])
     notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
     for name, ids in NAME_ARRAYS.items():
         if f"log_{name}" in stored:
