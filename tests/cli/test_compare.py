@@ -66,6 +66,18 @@ def test_the_text_has_values_differences_and_warnings():
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+def test_the_report_is_written_after_the_result(tmp_path):
+    words = "compare", "log.npz", "--policy", "some.npy", "--report", tmp_path / "report.html", *OPTIONS
+    done = run(*words)
+    assert done.exit_code == 0
+    assert done.stdout.rstrip().endswith("report.html")
+    assert "some.npy − logged" in (tmp_path / "report.html").read_text()
+    again = run(*words)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "already exists" in again.stderr
+    assert run(*words, "--force").exit_code == 0
+
+
 def test_a_solver_that_did_not_converge_gives_exit_code_3():
     words = "--policy", "some.npy", "--solver", "gtd2", "--tol", "1e-12", "--max-passes", "3"
     assert run("compare", "log.npz", *words, *OPTIONS).exit_code == 3

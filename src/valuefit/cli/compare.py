@@ -11,7 +11,7 @@ from rich.console import Console
 
 from valuefit.cli.commands import check_outputs, evaluate_with, load_log, progress_bar
 from valuefit.cli.config import Settings
-from valuefit.cli.console import cli_facts
+from valuefit.cli.console import cli_facts, printable
 from valuefit.cli.options import EXIT_NOT_CONVERGED
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison import compare
@@ -22,7 +22,7 @@ LOGGED = "logged"  # the policy that produced the log
 
 
 def run_compare(settings: Settings, policies: list[str]) -> int:
-    """Evaluate every policy, print values and differences; returns the exit code."""
+    """Evaluate every policy, print values and differences, write the report; returns the exit code."""
     for policy in policies:
         if policies.count(policy) > 1:
             raise ValueError(f"The policy {policy} is given twice. Give every policy once.")
@@ -38,6 +38,10 @@ def run_compare(settings: Settings, policies: list[str]) -> int:
         click.echo(json.dumps(facts, allow_nan=False, indent=2).replace("\x7f", "\\u007f"))
     else:
         click.echo(comparison_summary(cli_facts(facts)) + "\n")
+    if settings.report is not None:
+        path = compared.report(settings.report, force=settings.force)
+        if not settings.json:
+            click.echo(printable(f"Report: {path}"))
     converged = all(evaluation.result.status == "converged" for evaluation in compared.evaluations)
     return 0 if converged else EXIT_NOT_CONVERGED
 

@@ -51,6 +51,8 @@ solving_options = options(
     setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
 )  # fmt: skip
 
+report_option = setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="valuefit")
@@ -86,7 +88,7 @@ def main() -> None:
                 "Python function that returns the probabilities of the actions for given observations; or a .npy or "
                 ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
 @solving_options
-@setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
+@report_option
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
 @click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else.")
 @click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value and its interval.")
@@ -152,7 +154,9 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
               help="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A "
               "single policy is compared with the logged one.")  # fmt: skip
 @solving_options
+@report_option
 @click.option("--json", is_flag=True, default=None, help="Print one JSON object and nothing else.")
+@force_option
 def compare(policies: tuple[str, ...], **given: Any) -> None:
     """Compare the values of policies on one log.
 
@@ -167,7 +171,7 @@ def compare(policies: tuple[str, ...], **given: Any) -> None:
     Examples:
       valuefit compare log.csv --policy new:policy
       valuefit compare log.csv --policy new:policy --policy old:policy
-      valuefit compare log.parquet --policy a.npy --policy b.npy --policy logged
+      valuefit compare log.parquet --policy a.npy --policy b.npy --report report.html
       valuefit compare log.csv --policy table.npy --values state-action --json
 
     Exit codes: as for evaluate; 3 if one of the solvers did not converge.

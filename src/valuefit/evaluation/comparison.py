@@ -6,9 +6,12 @@ subtracted before they are squared, so that what they share cancels.
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -96,6 +99,11 @@ class Comparisons:
     def summary(self) -> str:
         """A page of text: values, differences, and the warnings of the evaluations."""
         return comparison_summary(self.to_dict())
+
+    def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write one self-contained HTML page with a forest plot (extra `plot`); an existing file needs `force=True`."""
+        # valuefit.report imports this module
+        return importlib.import_module("valuefit.report.comparison").write_comparison(self, path, force=force)
 
     def to_dict(self) -> dict[str, Any]:
         """The values with the verdicts of their evaluations, and the differences, as plain data for JSON."""
