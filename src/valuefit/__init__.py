@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from valuefit.data.transitions import Transitions
     from valuefit.engine.loop import solve
     from valuefit.engine.result import Result
+    from valuefit.evaluation.comparison import Comparison, Comparisons, compare
     from valuefit.evaluation.estimator import PolicyEvaluator
     from valuefit.evaluation.evaluation import Evaluation, evaluate
     from valuefit.problem.problem import Problem
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 # Public name -> module, imported on first use because numba and scipy import slowly.
 _MODULE_OF = {
+    "Comparison": "evaluation.comparison",
+    "Comparisons": "evaluation.comparison",
     "Evaluation": "evaluation.evaluation",
     "PolicyEvaluator": "evaluation.estimator",
     "Problem": "problem.problem",
     "Result": "engine.result",
     "Theory": "problem.theory",
     "Transitions": "data.transitions",
+    "compare": "evaluation.comparison",
     "datasets": "datasets",
     "evaluate": "evaluation.evaluation",
     "features": "features",
@@ -37,8 +41,8 @@ _MODULE_OF = {
 }
 
 __all__ = [
-    "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions", "datasets", "evaluate", "features",
-    "load", "save", "solve", "solvers",
+    "Comparison", "Comparisons", "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions",
+    "compare", "datasets", "evaluate", "features", "load", "save", "solve", "solvers",
 ]  # fmt: skip
 
 

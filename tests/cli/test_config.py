@@ -20,7 +20,8 @@ def workdir(tmp_path, monkeypatch):
     """A working directory with a log, a policy, starts and an empty folder `runs`."""
     monkeypatch.chdir(tmp_path)
     columns = steps(lengths=(25,) * 12)
-    pd.DataFrame(flat(columns)).rename(columns={"reward": "r"}).to_csv("log.csv", index=False)
+    table = pd.DataFrame(flat(columns)).rename(columns={"reward": "r"})
+    table.assign(patient=[f"patient {episode % 4}" for episode in table["episode"]]).to_csv("log.csv", index=False)
     np.save("target.npy", np.full(300, 0.5))
     np.save("starts.npy", np.zeros((2, 3)))
     Path("runs").mkdir()
@@ -31,8 +32,8 @@ def workdir(tmp_path, monkeypatch):
 ALL_OPTIONS = (
     "log.csv", "--columns", "reward=r", "--columns", "obs=obs_0,obs_1,obs_2", "--columns", "truncated=", "--columns",
     "next_obs=", "--policy", "target.npy", "--starts", "starts.npy", "--features", "fourier:order=1", "--discount",
-    "0.9", "--trace", "0.3", "--ridge", "1e-3", "--solver", "saga", "--tol", "1e-05", "--max-passes", "50", "--seed",
-    "7",
+    "0.9", "--trace", "0.3", "--ridge", "1e-3", "--interval", "cr1", "--level", "0.9", "--cluster", "patient",
+    "--solver", "saga", "--tol", "1e-05", "--max-passes", "50", "--seed", "7",
 )  # fmt: skip
 
 
@@ -97,7 +98,8 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     text = (
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
         '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
-        'checks = "all"\nstrict = true\njson = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
+        'checks = "all"\nstrict = true\ninterval = "cr1"\nlevel = 0.5\ncluster = "c"\n'
+        'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
     )
     Path("runs/all.toml").write_text(text)
     settings = merge({"force": True}, "runs/all.toml")
@@ -105,7 +107,8 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     assert settings == Settings(
         log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
         values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga", tol=0, max_passes=3.0, seed=4,
-        checks="all", strict=True, report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
+        checks="all", strict=True, interval="cr1", level=0.5, cluster="c",
+        report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ WRONG = [
     ("nan.csv", "reward is nan at step 7"),
     ("text.csv", "Column 'reward' of text.csv holds text, 'much' at row 0 of text.csv, but reward must be numbers."),
     ("log.csv log.csv", "log.csv is named more than once, so its steps would count twice. Name it once."),
-    ("--columns reward=r", "--columns names the columns of a log, but no LOG is given."),
+    ("--columns reward=r", "--columns and --cluster name columns of a log, but no LOG is given."),
     # the policy and the starts
     ("bare.csv --policy three.npy", "Either give behaviour_prob, or use --values state-action, which needs none."),
     ("log.csv --policy wide.npy", "The probabilities of the policy file wide.npy sum to 1.5 in row 0, not to 1."),

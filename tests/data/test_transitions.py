@@ -220,7 +220,7 @@ def test_slices_keep_the_notes_and_the_source():
 def test_the_arrays_and_fields_of_a_log_are_read_only():
     recorded = RAGGED
     count = len(recorded.reward)
-    log = recorded.log(action=np.arange(count), behaviour_prob=np.full(count, 0.5))
+    log = recorded.log(action=np.arange(count), behaviour_prob=np.full(count, 0.5), cluster=np.zeros(count))
     for piece in (log, log[2:6], log.select([0, 2])):
         for name, column in vars(piece).items():
             if name not in ("notes", "warnings", "source", "names", "state_names", "episode_names"):

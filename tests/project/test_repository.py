@@ -22,8 +22,9 @@ PACKAGE_ORDER = [
 ]  # fmt: skip
 # (module, imported module)
 ALLOWED_BACKWARD_IMPORTS = {
-    ("valuefit.evaluation.evaluation", "valuefit.report.page")
-}  # Evaluation.report, on first use
+    ("valuefit.evaluation.evaluation", "valuefit.report.page"),
+    ("valuefit.evaluation.comparison", "valuefit.report.comparison"),
+}  # Evaluation.report and Comparisons.report, on first use
 
 
 def module_name(path: Path) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import valuefit as vf
 from conftest import NO_BROWSER
 from helpers.pages import HOSTILE, KINDS, Page
 
@@ -25,7 +26,9 @@ def pages(tmp_path_factory):
             pytest.fail(f"This test {NO_BROWSER}.", pytrace=False)
         pytest.skip(NO_BROWSER)
     folder = tmp_path_factory.mktemp("pages")
-    return {name: KINDS[name]().report(folder / f"{name}.html") for name in ("car", "one-hot", "hostile", "stopped")}
+    found = {name: KINDS[name]().report(folder / f"{name}.html") for name in ("car", "one-hot", "hostile", "stopped")}
+    compared = vf.compare(dict.fromkeys(("first", *HOSTILE), KINDS["one-hot"]()))
+    return {**found, "comparison": compared.report(folder / "comparison.html")}
 
 
 def browse(path, folder, *options, scheme="light"):
@@ -67,7 +70,7 @@ def test_screenshots_have_the_expected_colours(pages, tmp_path, scheme, width):
     assert reddish > 500
 
 
-@pytest.mark.parametrize("name", ["car", "one-hot", "hostile", "stopped"])
+@pytest.mark.parametrize("name", ["car", "one-hot", "hostile", "stopped", "comparison"])
 def test_the_page_has_no_console_messages_and_no_requests(pages, tmp_path, name):
     _, console, requested = browse(pages[name], tmp_path, "--dump-dom")
     assert console == []

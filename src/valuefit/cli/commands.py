@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,29 +38,14 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
 
     The result is printed before any file is written, so that a failed write does not lose it.
     """
-    check_outputs(settings, write_config)
-    if settings.log is None and settings.columns:
-        raise ValueError("--columns names the columns of a log, but no LOG is given.")
+    check_outputs(settings, write_config, [settings.policy])
+    if settings.log is None and (settings.columns or settings.cluster):
+        raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
     show_progress = sys.stdout.isatty() and not settings.json and not settings.quiet
     with progress_bar(console, settings.max_passes, enabled=show_progress) as callback:
-        log = example_log() if settings.log is None else load(settings.log, columns=settings.columns or None)
-        evaluation = evaluate(
-            log,
-            features=settings.features,
-            discount=settings.discount,
-            policy=None if settings.policy is None else load_policy(settings.policy),
-            trace=settings.trace,
-            ridge=settings.ridge,
-            values=settings.values,
-            solver=settings.solver,
-            tol=settings.tol,
-            max_passes=settings.max_passes,
-            seed=settings.seed,
-            starts=None if settings.starts is None else read_starts(Path(settings.starts), log),
-            checks=settings.checks,
-            callback=callback,
-        )
+        log = example_log() if settings.log is None else load_log(settings)
+        evaluation = evaluate_with(log, settings, callback)
     print_evaluation(evaluation, settings, console)
     for kind, path in write_outputs(evaluation, settings, write_config):
         if not settings.json and not settings.quiet:
@@ -69,6 +54,34 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
     if settings.strict and status != "interrupted" and evaluation.verdict.level == "do not use":
         return EXIT_DO_NOT_USE
     return {"converged": 0, "interrupted": EXIT_INTERRUPTED}.get(status, EXIT_NOT_CONVERGED)
+
+
+def load_log(settings: Settings) -> Transitions:
+    """The log of the settings, with the column of its clusters."""
+    columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
+    return load(settings.log, columns=columns or None)
+
+
+def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[SolverProgress], Any] | None) -> Evaluation:
+    """Evaluate a log with the settings of the command line."""
+    return evaluate(
+        log,
+        features=settings.features,
+        discount=settings.discount,
+        policy=None if settings.policy is None else load_policy(settings.policy),
+        trace=settings.trace,
+        ridge=settings.ridge,
+        values=settings.values,
+        solver=settings.solver,
+        tol=settings.tol,
+        max_passes=settings.max_passes,
+        seed=settings.seed,
+        starts=None if settings.starts is None else read_starts(Path(settings.starts), log),
+        interval=settings.interval,  # type: ignore[arg-type]  # one of CHOICES
+        level=settings.level,
+        checks=settings.checks,
+        callback=callback,
+    )
 
 
 def print_evaluation(evaluation: Evaluation, settings: Settings, console: Console) -> None:
@@ -99,10 +112,10 @@ def write_outputs(evaluation: Evaluation, settings: Settings, write_config: str 
         yield "Settings", str(write_bytes(path, config_text(settings, path.parent).encode()))
 
 
-def check_outputs(settings: Settings, write_config: str | None) -> None:
+def check_outputs(settings: Settings, write_config: str | None, policies: Sequence[str | None]) -> None:
     """Raise ValueError for output paths that cannot be written, before any work is done."""
     outputs = {"--report": settings.report, "--save": settings.save, "--write-config": write_config}
-    inputs = [*settings.logs(), settings.policy, settings.starts]
+    inputs = [*settings.logs(), *policies, settings.starts]
     used = {os.path.realpath(path): "the input" for path in inputs if path}
     for option, name in outputs.items():
         if name is None:

@@ -34,6 +34,9 @@ class Settings:
     values: str = "state"
     trace: float = 0.0
     ridge: float = 0.0
+    interval: str = "cr3"
+    level: float = 0.95
+    cluster: str | None = None
     starts: str | None = None
     solver: str = "auto"
     tol: float | Literal["statistical"] = "statistical"
@@ -53,9 +56,13 @@ class Settings:
 
 
 PATHS = ("log", "policy", "starts", "report", "save")
-NUMBERS = ("discount", "trace", "ridge", "max_passes")
+NUMBERS = ("discount", "trace", "ridge", "level", "max_passes")
 SWITCHES = ("strict", "json", "quiet", "force")
-CHOICES = {"values": ("state", "state-action"), "checks": ("standard", "all")}
+CHOICES = {
+    "values": ("state", "state-action"),
+    "interval": ("cr3", "cr1", "bootstrap"),
+    "checks": ("standard", "all"),
+}
 
 
 def default_of(name: str) -> Any:

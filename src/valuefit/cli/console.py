@@ -12,7 +12,9 @@ from rich.text import Text
 from valuefit.evaluation.text import checks_by_outcome, number, verdict_sentence
 
 # Messages of the library name arguments of the Python functions; these patterns replace them by the options.
-ARGUMENT = r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|starts|solver|tol|seed)"
+ARGUMENT = (
+    r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|starts|solver|tol|seed|interval|level|cluster)"
+)
 IN_OPTIONS = (
     (re.compile(r"""columns=\{['"](\w+)['"]: \.\.\.\}"""), r"--columns \1=..."),
     (re.compile(r"""columns=\{['"](\w+)['"]: None\}"""), r"--columns \1="),

@@ -20,8 +20,38 @@ from valuefit.cli.options import (
     complete_solvers,
     force_option,
     one_or_several,
+    options,
     setting_option,
 )
+
+# how a value is computed; shared by evaluate and compare
+solving_options = options(
+    setting_option("starts", "FILE", "File of observations (.npy, .csv) to average the value over. [default: the first "
+                   "observation of each episode]", kind=click.Path()),
+    setting_option("features", "NAME", "Features of an observation; the value is a weighted sum of them: "
+                   f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}. Options follow a colon: fourier:order=5.",
+                   complete=complete_features),
+    setting_option("discount", "NUMBER", "Discount factor per step, 0 to 1.", kind=float),
+    setting_option("values", "KIND", "Fit values of a state, or of a state-action pair. state-action needs --policy "
+                   "and discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"])),
+    setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float),
+    setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float),
+    setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), or by the sandwich "
+                   "estimate (cr1), which is cheaper and too small with few or unequal episodes.",
+                   kind=click.Choice(CHOICES["interval"])),
+    setting_option("level", "NUMBER", "Level of the interval, between 0 and 1.", kind=float),
+    setting_option("cluster", "COLUMN", "The column that says which episodes belong together, such as those of a "
+                   "patient or user. Standard errors are then clustered by it."),
+    setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.",
+                   complete=complete_solvers),
+    setting_option("tol", "NUMBER", "Stop when the relative gap to the minimum of the objective is below this. "
+                   "statistical: stop when the solver error is far below the standard error.",
+                   kind=Tolerance()),
+    setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
+    setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
+)  # fmt: skip
+
+report_option = setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,13 +60,14 @@ def main() -> None:
     """How good is this policy, from logged data alone?
 
     valuefit estimates the value of a policy from a fixed log of steps. It fits a linear value function and reports the
-    estimate, its standard error, a 95% interval, and a verdict with its reasons: sound, caution or do not use.
+    estimate, its standard error, an interval, and a verdict with its reasons: sound, caution or do not use.
 
     \b
     Examples:
       valuefit evaluate                  evaluate the built-in example log
       valuefit evaluate log.csv          evaluate your own log
       valuefit evaluate log.parquet --discount 0.95 --report report.html
+      valuefit compare log.csv --policy new:policy --policy old:policy
       valuefit convert log.csv log.parquet
       valuefit solvers                   list the solvers
       valuefit demo                      compare all solvers on one problem
@@ -56,27 +87,12 @@ def main() -> None:
 @setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
                 "Python function that returns the probabilities of the actions for given observations; or a .npy or "
                 ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
-@setting_option("starts", "FILE", "File of observations (.npy, .csv) to average the value over. [default: the first "
-                "observation of each episode]", kind=click.Path())  # fmt: skip
-@setting_option("features", "NAME", "Features of an observation; the value is a weighted sum of them: "
-                f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}. Options follow a colon: fourier:order=5.",
-                complete=complete_features)  # fmt: skip
-@setting_option("discount", "NUMBER", "Discount factor per step, 0 to 1.", kind=float)
-@setting_option("values", "KIND", "Fit values of a state, or of a state-action pair. state-action needs --policy and "
-                "discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"]))  # fmt: skip
-@setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float)
-@setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float)
-@setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.", complete=complete_solvers)
-@setting_option("tol", "NUMBER", "Stop when the relative gap to the minimum of the objective is below this. "
-                "statistical: stop when the solver error is far below the standard error.",
-                kind=Tolerance())  # fmt: skip
-@setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float)
-@setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max))
+@solving_options
 @setting_option("checks", "WHICH", "all: also solve with other traces and ridges, and compare the values.",
                 kind=click.Choice(CHOICES["checks"]))  # fmt: skip
 @click.option("--strict/--no-strict", "strict", default=None,
               help='Exit with code 4 if the verdict is "do not use".')  # fmt: skip
-@setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
+@report_option
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
 @click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else.")
 @click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value, its interval and the verdict.")
@@ -85,11 +101,11 @@ def main() -> None:
               help="Read options from this file. The command line overrides it.")  # fmt: skip
 @click.option("--write-config", type=click.Path(), metavar="FILE.toml",
               help="Write the options of this run to a file for --config.")  # fmt: skip
-def evaluate(config: str | None, write_config: str | None, **options: Any) -> None:
+def evaluate(config: str | None, write_config: str | None, **given: Any) -> None:
     """Estimate the value of a policy from a log.
 
     The value is the expected discounted sum of future rewards, averaged over the first observations of the episodes
-    (or over --starts). It is reported with its standard error, a 95% interval, and a verdict: sound, caution or do not
+    (or over --starts). It is reported with its standard error, an interval, and a verdict: sound, caution or do not
     use, with the reasons.
 
     LOG has one row per step. It is a .csv, .tsv, .jsonl, .parquet or .npz file (text also as .csv.gz, .jsonl.gz), a
@@ -106,6 +122,7 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
       episode                         number or name of the episode
       action                          action taken
       behaviour_prob                  probability with which it was chosen
+      cluster                         group of episodes that belong together
       next_obs_0, ...                 observation after the step
 
     A column of text among the observations is read as categories, if it has at most 100 distinct values or is
@@ -129,10 +146,45 @@ def evaluate(config: str | None, write_config: str | None, **options: Any) -> No
     Exit codes: 0 success, 1 wrong input, 2 wrong usage, 3 the solver did not converge (the result is still printed),
     4 the verdict is "do not use" (with --strict; the result is still printed), 130 interrupted by Ctrl-C.
     """
-    settings = merge(options, config)  # before the slow imports, so that wrong options fail at once
+    settings = merge(given, config)  # before the slow imports, so that wrong options fail at once
     from valuefit.cli.commands import run_evaluate
 
     raise SystemExit(run_evaluate(settings, write_config))
+
+
+@main.command(cls=SectionedCommand, short_help="Compare the values of policies on one log.")
+@click.argument("log", nargs=-1, required=True, type=click.Path(), callback=one_or_several)
+@columns_option
+@click.option("--policy", "policies", multiple=True, required=True, metavar="POLICY",
+              help="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A "
+              "single policy is compared with the logged one.")  # fmt: skip
+@solving_options
+@report_option
+@click.option("--json", is_flag=True, default=None, help="Print one JSON object and nothing else.")
+@force_option
+def compare(policies: tuple[str, ...], **given: Any) -> None:
+    """Compare the values of policies on one log.
+
+    Every pair of policies is compared: the difference of their values with its standard error, interval and p-value.
+    The errors are paired by episode, because values from one log share most of its sampling error, so a difference is
+    known more precisely than the values suggest. The intervals and p-values of the differences hold for all pairs at
+    once.
+
+    LOG is a log in any format that evaluate reads, or several files.
+
+    \b
+    Examples:
+      valuefit compare log.csv --policy new:policy
+      valuefit compare log.csv --policy new:policy --policy old:policy
+      valuefit compare log.parquet --policy a.npy --policy b.npy --report report.html
+      valuefit compare log.csv --policy table.npy --values state-action --json
+
+    Exit codes: as for evaluate; 3 if one of the solvers did not converge.
+    """
+    settings = merge(given, None)
+    from valuefit.cli.compare import run_compare
+
+    raise SystemExit(run_compare(settings, list(policies)))
 
 
 @main.command()

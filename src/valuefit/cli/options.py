@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --colu
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
+    "The interval": ("interval", "level", "cluster"),
     "The solver": ("solver", "tol", "max_passes", "seed"),
     "The checks": ("checks", "strict"),
     "The output": ("report", "save", "json", "quiet", "force"),
@@ -76,14 +78,15 @@ def replace_closed_streams() -> None:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists options under the headings of `SECTIONS`."""
+    """A command whose help lists its options under the headings of `SECTIONS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         records = {one.name: record for one in options if (record := one.get_help_record(ctx))}
         for title, names in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([records.pop(name) for name in names])
+            if own := [records.pop(name) for name in names if name in records]:
+                with formatter.section(title):
+                    formatter.write_dl(own)
         with formatter.section("Other"):
             formatter.write_dl(list(records.values()))
 
@@ -141,6 +144,11 @@ def setting_option(name: str, metavar: str, text: str, *, kind: Any = str, compl
         text += f" [default: {value if isinstance(value, str) else format(value, 'g')}]"
     flag = f"--{name.replace('_', '-')}"
     return click.option(flag, name, type=kind, default=None, metavar=metavar, help=text, shell_complete=complete)
+
+
+def options(*decorators: Any) -> Any:
+    """Several options as one decorator, listed in this order."""
+    return lambda command: reduce(lambda found, decorator: decorator(found), reversed(decorators), command)
 
 
 columns_option = click.option(

@@ -58,6 +58,7 @@ def build_log(source: Table) -> Transitions:
         episode=episode,
         action=table.get("action"),
         next_observation=next_obs,
+        cluster=table.get("cluster"),
         **_probabilities(table, notes),
     )
     if incomplete.any():
@@ -102,9 +103,9 @@ def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Arra
 
 
 def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
-    """Replace text in episode, obs and next_obs by numbers; returns the names of "episode" and "obs" that were text."""
+    """Replace text in episode, cluster, obs and next_obs by numbers; returns the names of those that were text."""
     names: dict[str, Array] = {}
-    for field, others in (("episode", ()), ("obs", ("next_obs",))):
+    for field, others in (("episode", ()), ("cluster", ()), ("obs", ("next_obs",))):
         fields = [name for name in (field, *others) if name in table]
         if not fields or not is_text(table[field]):
             continue
@@ -146,7 +147,7 @@ def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: 
         values = values.reshape(len(values))
     if field != "next_obs":
         values = _refuse_missing(field, values, source.where)
-    if field in ("episode", "step"):
+    if field in ("episode", "step", "cluster"):
         values = values.astype(np.int64) if values.dtype.kind == "b" else values
     elif field not in VECTOR_FIELDS and values.dtype.kind in "iu":
         values = exact(values, np.float64, f"{field} in {source.where}")
@@ -156,7 +157,7 @@ def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: 
 def _refuse_missing(field: str, values: Array, where: str) -> Array:
     """A plain array; raises ValueError if an entry is masked, or if an action or a step is NaN or infinite."""
     missing = np.ma.getmask(values)
-    if field in ("action", "step", "episode") and values.dtype.kind == "f":
+    if field in ("action", "step", "episode", "cluster") and values.dtype.kind == "f":
         missing = missing | ~np.isfinite(np.ma.getdata(values))
     if np.any(missing):
         row = int(np.argwhere(missing)[0, 0])

@@ -26,6 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "target_prob": ("target_prob",),
     "target_log_prob": ("target_log_prob",),
     "ratio": ("ratio",),
+    "cluster": ("cluster",),
 }
 VECTOR_FIELDS = ("obs", "next_obs", "action")
 FIELD_OF_ALIAS = {alias: field for field, aliases in ALIASES.items() for alias in aliases}

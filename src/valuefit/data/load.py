@@ -58,10 +58,10 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
 
     `columns` maps valuefit's names to yours: `{"reward": "r", "obs": ["x", "v"], "done": None}`; the
     names are obs, next_obs, action, reward, terminated, truncated, done, episode, step, behaviour_prob, target_prob,
-    their logarithms behaviour_log_prob and target_log_prob, and ratio; "categorical" lists your columns of the
-    observation that hold categories, which text with at most 100 distinct values does by itself. `limit` is the maximum
-    size in memory of the contents of the files, in bytes (None: half of memory). `log.notes` list what was assumed or
-    left out.
+    their logarithms behaviour_log_prob and target_log_prob, ratio, and cluster (ids of groups of episodes that depend
+    on each other); "categorical" lists your columns of the observation that hold categories, which text with at most
+    100 distinct values does by itself. `limit` is the maximum size in memory of the contents of the files, in bytes
+    (None: half of memory). `log.notes` list what was assumed or left out.
     """
     limit = memory_limit() if limit is None else limit
     if columns is not None and not isinstance(columns, Mapping):

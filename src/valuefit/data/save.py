@@ -87,7 +87,7 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
         table[next_obs] = np.ma.array(observations[log.next], mask=np.broadcast_to(mask, table[obs].shape))
     if (log.ratio != 1).any():
         table["ratio"] = log.ratio
-    for name in ("action", "behaviour_prob"):
+    for name in ("action", "behaviour_prob", "cluster"):
         if (values := getattr(log, name)) is not None:
             table[name] = values
     if flat and log.action is not None and log.action.ndim > 2:

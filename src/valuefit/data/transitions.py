@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.exact import concatenate
-from valuefit.data.labels import find_names
+from valuefit.data.labels import as_text, find_names, is_text, number_names
 from valuefit.data.validation import (
     are_state_numbers,
     array_of,
@@ -39,7 +39,9 @@ class Transitions:
     `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
     file or object the log was read from, and `names` are the names of the entries of an observation, where known. If
     the source names states or episodes by text, `state_names` and `episode_names` list the names in sorted order: entry
-    k is the name of state or episode k.
+    k is the name of state or episode k. `cluster` numbers the group that the episode of each step belongs to (a
+    patient, a user), where episodes of one group are dependent; standard errors then treat groups, not episodes, as
+    independent.
     """
 
     observations: Array
@@ -59,6 +61,7 @@ class Transitions:
     state_names: Array | None = None
     episode_names: Array | None = None
     warnings: tuple[str, ...] = ()
+    cluster: Array | None = None
 
     @classmethod
     def from_arrays(
@@ -74,6 +77,7 @@ class Transitions:
         behaviour_prob: Any = None,
         target_prob: Any = None,
         ratio: Any = None,
+        cluster: Any = None,
     ) -> Transitions:
         """A log from one array per column, one entry per step; the steps of an episode are contiguous and in order.
 
@@ -81,7 +85,8 @@ class Transitions:
         the observation of the following step is used. Without `episode`, an episode ends at each
         `terminated` or `truncated`. Importance ratios are `ratio`, or
         `target_prob / behaviour_prob` of the logged action; without either the log is on-policy.
-        `behaviour_prob` alone is kept for a target policy given later.
+        `behaviour_prob` alone is kept for a target policy given later. `cluster` are ids (numbers or text) of groups of
+        episodes that depend on each other.
         """
         observation = check_observations("observation", observation)
         n = len(observation)
@@ -125,6 +130,7 @@ class Transitions:
             begins=begins,
             action=action,
             behaviour_prob=None if behaviour_prob is None else _positive_probabilities(behaviour_prob, n),
+            cluster=None if cluster is None else cluster_numbers(cluster, episode),
         )._frozen()
 
     def _frozen(self) -> Transitions:
@@ -172,7 +178,7 @@ class Transitions:
             name: getattr(self, name)[chosen]
             for name in ("now", "next", "reward", "terminated", "truncated", "episode", "ratio")
         }
-        for name in ("action", "behaviour_prob"):
+        for name in ("action", "behaviour_prob", "cluster"):
             column = getattr(self, name)
             columns[name] = None if column is None else column[chosen]
         return replace(self, **columns, begins=begins)._frozen()
@@ -208,6 +214,26 @@ class Transitions:
         chosen = np.random.default_rng(seed).permutation(ids)[:count]
         inside = np.isin(self.episode, chosen)
         return self[inside], self[~inside]
+
+
+def cluster_numbers(cluster: Any, episode: Array) -> Array:
+    """Ids of groups of episodes, one for each step, as numbers (n,); raises ValueError if they divide an episode."""
+    ids = np.asarray(cluster)
+    if is_text(ids):
+        texts = as_text(ids, "cluster")
+        if None in texts:
+            raise ValueError(f"cluster is missing at step {texts.index(None)}. Give every step a cluster.")
+        ids = number_names([texts])[1][0]
+    ids = numbers("cluster", ids, length=len(episode), dtype=np.int64)
+    divided = (episode[1:] == episode[:-1]) & (ids[1:] != ids[:-1])
+    if divided.any():
+        step = int(np.flatnonzero(divided)[0]) + 1
+        raise ValueError(
+            f"Episode {episode[step]} belongs to two clusters, at steps {step - 1} and {step}. A cluster is a group of "
+            "whole episodes: give all steps of an episode the same one, or ignore the column with "
+            "columns={'cluster': None}."
+        )
+    return ids
 
 
 def _share_rows(

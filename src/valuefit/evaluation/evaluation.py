@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.load import load
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import number
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
@@ -32,6 +32,7 @@ from valuefit.evaluation.policy_value import (
     MAX_LISTED_WEIGHTS,
     PolicyValue,
     Reported,
+    check_level,
     starts_of,
     value_at_starts,
     value_rows,
@@ -112,8 +113,7 @@ class Evaluation:
 
         They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level}; it must be between 0 and 1, for example 0.95.")
+        level = check_level(level)
         rows = self._rows(self.log.number_states(observations), actions)
         rows = np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
         errors = self._uncertainty
@@ -134,7 +134,7 @@ class Evaluation:
     @cached_property
     def _uncertainty(self) -> Uncertainty:
         """With clusters for the mean value over the log."""
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode)
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode, self.log.cluster)
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
         return uncertainty(sandwich, LinearFunction(mean), "cr1" if self.policy_value.method == "cr1" else "cr3")
 
@@ -185,7 +185,7 @@ class Evaluation:
         listed = []
         for column, error in enumerate(self._uncertainty.errors(functions)):
             estimate = float(self.result.theta[column])
-            interval = error.interval(estimate, INTERVAL_LEVEL)
+            interval = error.interval(estimate, self.policy_value.level)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
                 "interval": None if interval is None else list(interval), "solver_error": error.solver_error,
@@ -317,10 +317,12 @@ def evaluate(
     starts: Any = None,
     columns: Any = None,
     interval: Kind = "cr3",
+    level: float = INTERVAL_LEVEL,
+    cluster: Any = None,
     checks: str = "standard",
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
-    """Estimate the value of a policy from a log: the mean value over the starts, with a 95% interval.
+    """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
     log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
     scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates
@@ -332,12 +334,15 @@ def evaluate(
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
     (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
-    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). With
+    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). level: of the interval;
+    `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each step) that says
+    which episodes belong together, such as those of a patient or user; errors are then clustered by it. With
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
     a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
     compares the values.
     """
-    log = load(log, columns=columns)
+    level = check_level(level)
+    log = _load(log, columns, cluster)
     if not isinstance(interval, str) or interval not in KINDS:
         raise ValueError(f"interval is {shown(interval)}; it must be one of {', '.join(KINDS)}.")
     if not isinstance(values, str) or values not in VALUES:
@@ -353,7 +358,7 @@ def evaluate(
     notes.append(sentence)
     problem = make_problem(log, fitted, target, values, discount, trace, ridge)
     start_rows = starts_of(log, problem, fitted, target, values, starts)
-    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
+    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
     result = solve(
         problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
         reported=Reported(sandwich, start_rows),
@@ -361,7 +366,7 @@ def evaluate(
     notes.append(f"Solved with {result.solver}: {result.message}")
     sandwich = sandwich.at(result.theta)
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=seed)
-    value, error = value_at_starts(log, errors, start_rows, values)
+    value, error = value_at_starts(log, errors, start_rows, values, level)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
@@ -384,6 +389,26 @@ def evaluate(
         starts=None if starts is None else log.number_states(starts),
         cross_checks=others,
     )
+
+
+def _load(source: Any, columns: Any, cluster: Any) -> Transitions:
+    """The log, with the clusters of episodes that are given by the name of a column or by step."""
+    if isinstance(cluster, str):
+        if isinstance(source, Transitions):
+            raise ValueError(
+                f"cluster is {shown(cluster)}, the name of a column, but the log is already loaded. Give one id for "
+                f"each step, or load it with columns={{'cluster': {shown(cluster)}}}."
+            )
+        columns = {**(columns or {}), "cluster": cluster}
+    log = load(source, columns=columns)
+    if cluster is not None and not isinstance(cluster, str):
+        log = replace(log, cluster=cluster_numbers(cluster, log.episode))._frozen()
+    if log.cluster is not None and (log.cluster == log.cluster[0]).all():
+        raise ValueError(
+            "All episodes belong to one cluster, which gives no standard error. Use a log of several clusters, or "
+            "ignore the column with columns={'cluster': None}."
+        )
+    return log
 
 
 def make_problem(
@@ -420,7 +445,8 @@ def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     clusters = errors.sandwich.clusters
-    parts = "episodes" if clusters == len(np.unique(errors.sandwich.episode)) else "blocks of steps"
+    whole = clusters == len(np.unique(errors.sandwich.episode))
+    parts = "clusters of episodes" if errors.sandwich.grouped else "episodes" if whole else "blocks of steps"
     method = METHODS[errors.kind]
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import array_of, check_observations, numbers
+from valuefit.data.validation import array_of, check_observations, number, numbers
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted
+from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import require_range
 from valuefit.typing import Array
 
 MAX_LISTED_WEIGHTS = 20  # with more features, single weights are not reported
-INTERVAL_LEVEL = 0.95
+INTERVAL_LEVEL = 0.95  # unless another is given
+Side = Literal["both", "lower", "upper"]
+SIDES = ("both", "lower", "upper")
 CLEARLY_ABOVE_TOLERANCE = 1.2  # an excess that new standard errors are not expected to turn into a success
 
 
@@ -46,6 +49,26 @@ class PolicyValue:
     effective_episodes: float | None = None
     method: str = "cr3"
 
+    def interval_at(self, level: float, side: Side = "both") -> tuple[float, float] | None:
+        """The interval at another level; None without a standard error.
+
+        side: "both"; "lower" for a lower confidence bound, (bound, inf); "upper" for an upper one, (-inf, bound).
+        """
+        level = check_level(level)
+        if side not in SIDES:
+            raise ValueError(f'side is {shown(side)}; it must be "both", "lower" or "upper".')
+        if self.standard_error is None or (level == self.level and side == "both"):
+            return self.interval
+        if self.effective_episodes is None:
+            raise ValueError(
+                "This value was saved by version 0.1, without its effective episodes, so it has no intervals at other "
+                "levels. Evaluate again."
+            )
+        error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
+        interval = error.interval(self.estimate, level if side == "both" else 2 * level - 1)
+        assert interval is not None
+        return (interval[0] if side != "upper" else -np.inf), (interval[1] if side != "lower" else np.inf)
+
     def __repr__(self) -> str:
         if self.standard_error is None or self.interval is None:
             return f"PolicyValue({self.estimate:.5g}, standard error unknown, {self.starts} starts)"
@@ -54,6 +77,11 @@ class PolicyValue:
             f"PolicyValue({self.estimate:.5g}, standard error {self.standard_error:.2g}, "
             f"{100 * self.level:g}% interval {low:.5g} to {high:.5g}, {self.starts} starts)"
         )
+
+
+def check_level(level: Any) -> float:
+    """The level of an interval, validated."""
+    return number("level", level, "it must be between 0 and 1, for example 0.95", lambda x: 0 < x < 1)
 
 
 def value_rows(
@@ -134,7 +162,7 @@ class Reported:
 
 
 def value_at_starts(
-    log: Transitions, errors: Uncertainty, starts: LinearFunction, values: str
+    log: Transitions, errors: Uncertainty, starts: LinearFunction, values: str, level: float = INTERVAL_LEVEL
 ) -> tuple[PolicyValue, ErrorEstimate]:
     """The mean value over the starts, and its errors; starts of the log add their own sampling error."""
     error = errors.error(starts)
@@ -143,8 +171,8 @@ def value_at_starts(
     value = PolicyValue(
         estimate=estimate,
         standard_error=error.standard_error,
-        interval=error.interval(estimate, INTERVAL_LEVEL),
-        level=INTERVAL_LEVEL,
+        interval=error.interval(estimate, level),
+        level=level,
         starts=starts.rows.shape[0],
         effective_sample_size=effective_sample_size(log.ratio) if ratios else None,
         solver_error=error.solver_error,

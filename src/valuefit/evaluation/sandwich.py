@@ -130,11 +130,12 @@ class Sandwich:
     a block; `blocks` is then True.
 
     problem: what was solved. theta: its minimiser, or an iterate of a solver. episode: the episode of each step, (n,).
+    group: of each step, if episodes of one group are dependent; groups are then the clusters, and are never cut.
     """
 
-    def __init__(self, problem: Problem, theta: Array, episode: Array) -> None:
-        self.problem, self.theta, self.episode = problem, theta, episode
-        self.cluster, self.clusters, self.blocks = clusters(episode)
+    def __init__(self, problem: Problem, theta: Array, episode: Array, group: Array | None = None) -> None:
+        self.problem, self.theta, self.episode, self.grouped = problem, theta, episode, group is not None
+        self.cluster, self.clusters, self.blocks = clusters(episode if group is None else group)
         self._adjoints: dict[bytes, tuple[Array, Array] | ErrorEstimate] = {}  # they do not depend on theta
 
     def with_clusters(self, cluster: Array, *, blocks: bool) -> Sandwich:

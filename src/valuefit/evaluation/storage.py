@@ -11,7 +11,7 @@ import numpy as np
 from valuefit.atomic import check_target
 from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.data.labels import check_names
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
@@ -33,11 +33,13 @@ REMEDY = "Evaluate and save again."
 WITHOUT_CHECKS = f"This evaluation was saved by version 0.1, which made few checks. {REMEDY}"
 LOG_ARRAYS = (
     "observations", "now", "next", "reward", "terminated", "truncated", "episode", "ratio", "begins", "action",
-    "behaviour_prob",
+    "behaviour_prob", "cluster",
 )  # fmt: skip
-OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob")
+OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob", "cluster")
 NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode"}  # names of the ids in these columns, if text
-DTYPE_KINDS = {"now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b"}
+DTYPE_KINDS = {
+    "now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b", "cluster": "i",
+}  # fmt: skip
 
 
 class Stored(NamedTuple):
@@ -115,6 +117,8 @@ def value_facts(value: Any) -> dict[str, Any]:
     value = {"effective_episodes": None, "method": "cr1", **value}  # which version 0.1 did not write
     for name in ("estimate", "level", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
         value[name] = _finite(name, value[name])
+    if not 0 < value["level"] < 1:
+        raise ValueError("the level of the interval is not between 0 and 1")
     if value["method"] not in KINDS:
         raise ValueError("the method of the standard error is unknown")
     if type(value["starts"]) is not int or value["starts"] < 1:
@@ -162,11 +166,17 @@ def cross_checks_of(facts: dict[str, Any]) -> tuple[CrossCheck, ...]:
 
 def check_estimate(path: Path, estimate: float, start_row: Array, theta: Array) -> None:
     """Raise ValueError if the estimate is not that of the weights, as in a file that was edited."""
-    expected = float(start_row @ theta)
-    if not abs(estimate - expected) <= ESTIMATE_TOL * float(np.abs(start_row) @ np.abs(theta)):
+    if not is_value_of(estimate, start_row, theta):
+        expected = float(start_row @ theta)
         raise not_an_evaluation(
             path, ValueError(f"its policy value is {estimate:.6g}, but its weights give {expected:.6g}")
         )
+
+
+def is_value_of(estimate: float, start_row: Array, theta: Array) -> bool:
+    """Whether the estimate is the product of the two, up to rounding."""
+    difference = abs(estimate - float(start_row @ theta))
+    return difference <= ESTIMATE_TOL * float(np.abs(start_row) @ np.abs(theta))
 
 
 def _finite(name: str, value: Any) -> float:
@@ -189,6 +199,8 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     now, next = columns["now"], columns["next"]
     if n == 0 or now.min() < 0 or next.min() < -1 or max(now.max(), next.max()) >= m:
         raise ValueError("the steps of its log point outside its observations")
+    if "cluster" in columns:
+        columns["cluster"] = cluster_numbers(columns["cluster"], columns["episode"])
     notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
     for name, ids in NAME_ARRAYS.items():
         if f"log_{name}" in stored:

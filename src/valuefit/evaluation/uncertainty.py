@@ -196,11 +196,11 @@ def suitable_clusters(sandwiches: list[Sandwich], effective: float) -> Array:
     """The cluster of each step, (n,), for numbers with this many effective episodes, of one log.
 
     A log of one episode is cut into blocks whose length is 5 times the autocorrelation time of the values; so are long
-    episodes if fewer than 2 effective ones would be left.
+    episodes if fewer than 2 effective ones would be left. Groups of episodes are not cut.
     """
     first = sandwiches[0]
     n = first.problem.n
-    if not first.blocks and effective >= MIN_EFFECTIVE_CLUSTERS:
+    if first.grouped or (not first.blocks and effective >= MIN_EFFECTIVE_CLUSTERS):
         return first.cluster
     time = max(map(autocorrelation_time, sandwiches))
     if first.blocks:

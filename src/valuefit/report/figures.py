@@ -179,7 +179,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
         mark=(float(np.average(errors, weights=_weights_or_none(evaluation.problem.ratio))), "mean"),
     )  # fmt: skip
-    cluster = Sandwich(evaluation.problem, evaluation.result.theta, log.episode).cluster
+    cluster = Sandwich(evaluation.problem, evaluation.result.theta, log.episode, log.cluster).cluster
     weighted, converged = bool((evaluation.problem.ratio != 1).any()), evaluation.result.status == "converged"
     value = evaluation.problem.phi.dot(evaluation.result.theta)[evaluation.problem.now]
     for name, title, x, label in (

@@ -40,15 +40,22 @@ def write_report(
 
 def render(evaluation: Evaluation, *, config: str = "") -> str:
     """The page as HTML text."""
+    return fill_template("report.html", contents(evaluation, config=config))
+
+
+def fill_template(name: str, variables: dict[str, Any]) -> str:
+    """A template of this package as HTML text, with the style sheet and the security policy of the pages."""
     jinja2 = need("jinja2", "plot", "A report")
     folder = files("valuefit.report")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
     )  # fmt: skip
-    template = environment.from_string((folder / "report.html").read_text(encoding="utf-8"))
+    template = environment.from_string((folder / name).read_text(encoding="utf-8"))
     # not escaped: the style sheet is part of the package
     style = need("markupsafe", "plot", "A report").Markup((folder / "report.css").read_text(encoding="utf-8"))
-    page: str = template.render(style=style, **contents(evaluation, config=config))
+    page: str = template.render(
+        style=style, version=__version__, content_security_policy=CONTENT_SECURITY_POLICY, **variables
+    )
     return page
 
 
@@ -63,8 +70,6 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
     source = log.source or "a log in memory"
     off_policy = value.effective_sample_size is not None
     return {
-        "version": __version__,
-        "content_security_policy": CONTENT_SECURITY_POLICY,
         "source": source,
         "title": source if len(source) <= MAX_TITLE_CHARACTERS else "…" + source[1 - MAX_TITLE_CHARACTERS :],
         "value": value,

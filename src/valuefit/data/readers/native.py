@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from valuefit.data.archive import check_version
 from valuefit.data.labels import check_names
 from valuefit.data.npy import Header, map_array, read_header
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import check_observations, numbers
 from valuefit.memory import check_size
 from valuefit.messages import said
@@ -27,7 +27,7 @@ REQUIRED_ARRAYS = {
     "now": "i", "next": "i", "reward": "f", "terminated": "b", "truncated": "b", "episode": "i", "ratio": "f",
     "begins": "b",
 }  # fmt: skip
-OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f"}
+OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f", "cluster": "i"}
 NAME_ARRAYS = ("state_names", "episode_names")  # text, in sorted order, where ids are text
 
 
@@ -150,6 +150,8 @@ def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:
             numbers(f"{name}.npy of {path}", table[name])
     if (table["ratio"] < 0).any() or (table.get("behaviour_prob", np.ones(1)) <= 0).any():
         raise _damaged(path, "a ratio is negative, or the probability of a logged action is not positive")
+    if "cluster" in table:
+        table["cluster"] = cluster_numbers(table["cluster"], episode)
     for name, dtype in (
         ("now", np.int64),
         ("next", np.int64),

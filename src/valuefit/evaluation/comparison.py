@@ -1,0 +1,314 @@
+"""`compare`: the difference of two policy values from one log, paired by episode; several at once as a matrix.
+
+Evaluations of one log share most of its sampling error. The parts of an episode in the errors of both values are
+subtracted before they are squared, so that what they share cancels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
+from valuefit.evaluation.comparison_text import comparison_summary
+from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.policy_value import check_level, starts_of
+from valuefit.evaluation.sandwich import ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.storage import as_plain, is_value_of
+from valuefit.evaluation.uncertainty import Kind, Uncertainty, suitable_clusters
+from valuefit.typing import Array
+
+NORMAL_DRAWS = 10_000  # of the largest of several t statistics, for simultaneous intervals
+ROUNDING_TOL = 1e-9  # relative to the values; smaller differences may be rounding errors
+LOG_COLUMNS = ("episode", "reward", "terminated", "now", "next", "action", "observations")  # all but the ratios
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The policy value of the first evaluation minus that of the second, on the same log.
+
+    interval: of the difference, at `level`. p_value: two-sided, of the hypothesis that both have the same fixed point
+    (what the estimator would give with infinite data). In a list of comparisons both are simultaneous for all pairs.
+    effective_episodes, method: as in `PolicyValue`.
+    """
+
+    names: tuple[str, str]
+    estimate: float
+    standard_error: float
+    interval: tuple[float, float]
+    level: float
+    p_value: float
+    effective_episodes: float
+    method: str
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"Comparison({self.names[0]} - {self.names[1]}: {self.estimate:.5g}, standard error "
+            f"{self.standard_error:.2g}, {100 * self.level:g}% interval {low:.5g} to {high:.5g}, p {self.p_value:.2g})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Comparisons:
+    """All pairs of several evaluations of one log; intervals and p-values hold for all of them at once.
+
+    pairs: a `Comparison` of every evaluation with each later one. estimate, standard_error, p_value: (k, k), of the
+    value in the row minus that in the column; interval: (k, k, 2).
+    """
+
+    names: tuple[str, ...]
+    evaluations: tuple[Evaluation, ...]
+    pairs: tuple[Comparison, ...]
+    level: float
+
+    @property
+    def estimate(self) -> Array:
+        return self._matrix("estimate", lambda value: -value)
+
+    @property
+    def standard_error(self) -> Array:
+        return self._matrix("standard_error", lambda value: value)
+
+    @property
+    def interval(self) -> Array:
+        return self._matrix("interval", lambda ends: -ends[::-1])
+
+    @property
+    def p_value(self) -> Array:
+        return self._matrix("p_value", lambda value: value) + np.eye(len(self.names))
+
+    def _matrix(self, name: str, mirrored: Callable[[Array], Array]) -> Array:
+        """A field of the pairs above the diagonal, and what it is with the two exchanged below; zero on it."""
+        values = [np.asarray(getattr(pair, name)) for pair in self.pairs]
+        found = np.zeros((len(self.names), len(self.names), *values[0].shape))
+        for (i, j), value in zip(combinations(range(len(self.names)), 2), values, strict=True):
+            found[i, j], found[j, i] = value, mirrored(value)
+        return found
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.pairs))
+
+    def summary(self) -> str:
+        """A page of text: values, differences, and the warnings of the evaluations."""
+        return comparison_summary(self.to_dict())
+
+    def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write one self-contained HTML page with a forest plot (extra `plot`); an existing file needs `force=True`."""
+        # valuefit.report imports this module
+        return importlib.import_module("valuefit.report.comparison").write_comparison(self, path, force=force)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values with the verdicts of their evaluations, and the differences, as plain data for JSON."""
+        values = [
+            {
+                "name": name,
+                "estimate": e.policy_value.estimate,
+                "standard_error": e.policy_value.standard_error,
+                "interval": e.policy_value.interval_at(self.level),
+                "effective_episodes": e.policy_value.effective_episodes,
+                "status": e.result.status,
+                "verdict": vars(e.verdict),
+            }
+            for name, e in zip(self.names, self.evaluations, strict=True)
+        ]
+        facts = {"level": self.level, "values": values, "differences": [vars(pair) for pair in self.pairs]}
+        plain: dict[str, Any] = as_plain(facts)
+        return plain
+
+
+@overload
+def compare(first: Evaluation, second: Evaluation, *, level: float = 0.95) -> Comparison: ...
+@overload
+def compare(first: Sequence[Evaluation] | Mapping[str, Evaluation], *, level: float = 0.95) -> Comparisons: ...
+def compare(first: Any, second: Evaluation | None = None, *, level: float = 0.95) -> Comparison | Comparisons:
+    """The difference of two policy values, `compare(a, b)`, or of all pairs of several, `compare([a, b, c])`.
+
+    The evaluations must be of the same log, starts and discount; policies, features, values (state or state-action),
+    traces, ridges and solvers may differ. Errors are paired by episode, so what the values share cancels. Two
+    evaluations give a `Comparison`; a list, or a dict of names and evaluations, gives `Comparisons`, whose intervals
+    and p-values hold for all pairs at once: the largest t statistic is drawn with the correlations of the pairs.
+
+    As for a single value, the interval is of the fixed points of the features, not of what they cannot express.
+    """
+    level = check_level(level)
+    several = second is None and isinstance(first, Sequence | Mapping)
+    given = (list(first.values()) if isinstance(first, Mapping) else list(first)) if several else [first, second]
+    if len(given) < 2 or not all(isinstance(evaluation, Evaluation) for evaluation in given):
+        raise ValueError("compare takes two evaluations, compare(a, b), or a list of at least two, compare([a, b, c]).")
+    for other in given[1:]:
+        _require_comparable(given[0], other)
+    names = tuple(map(str, first)) if isinstance(first, Mapping) else _names(given)
+    differences, method = _differences(given)
+    tails = _Tails.of(differences if several else differences[:1], level)
+    pairs = [
+        _comparison((names[i], names[j]), difference, tails, method)
+        for (i, j), difference in zip(combinations(range(len(names)), 2), differences, strict=True)
+    ]
+    return Comparisons(names, tuple(given), tuple(pairs), level) if several else pairs[0]
+
+
+# ---- what can be compared ------------------------------------------------------------------------------------
+
+
+def _require_comparable(a: Evaluation, b: Evaluation) -> None:
+    logs = all(_equal(getattr(a.log, name), getattr(b.log, name)) for name in LOG_COLUMNS)
+    same = {
+        "logs": logs,
+        "clusters": _equal(a.log.cluster, b.log.cluster),
+        "starts": _equal(a.starts, b.starts),
+        "discounts": a.discount == b.discount,
+    }
+    for what, equal in same.items():
+        if not equal:
+            raise ValueError(
+                f"The evaluations have different {what}, so their difference would not be that of the policies. "
+                "Evaluate both on the same log, with the same clusters, starts and discount."
+            )
+
+
+def _equal(x: Array | None, y: Array | None) -> bool:
+    return x is y or (x is not None and y is not None and np.array_equal(x, y))
+
+
+def _names(evaluations: list[Evaluation]) -> tuple[str, ...]:
+    """The names of the policies, with a number where two are the same."""
+    plain = [_policy_name(evaluation) for evaluation in evaluations]
+    return tuple(
+        name if plain.count(name) == 1 else f"{name} ({plain[: i + 1].count(name)})" for i, name in enumerate(plain)
+    )
+
+
+def _policy_name(evaluation: Evaluation) -> str:
+    if evaluation.policy is not None:
+        return evaluation.policy.name
+    return "target of the log's ratios" if (evaluation.log.ratio != 1).any() else "logged policy"
+
+
+# ---- differences ---------------------------------------------------------------------------------------------
+
+
+class _Difference(NamedTuple):
+    """Of two values. parts: of the clusters in its error, (clusters,). tolerance: what solvers and rounding may add."""
+
+    estimate: float
+    parts: Array
+    effective_clusters: float
+    tolerance: float
+
+    @property
+    def standard_error(self) -> float:
+        return float(np.linalg.norm(self.parts))
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return max(self.effective_clusters - 1, 1.0)
+
+    @property
+    def tail(self) -> float:
+        """The one-sided tail probability of a difference as large as this one; at most 1/2."""
+        beyond = max(abs(self.estimate) - self.tolerance, 0.0)
+        if beyond == 0:
+            return 0.5
+        return float(stdtr(self.degrees_of_freedom, -beyond / self.standard_error)) if self.standard_error else 0.0
+
+
+def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Kind]:
+    """Of all pairs, and the method of their standard errors; clusters are those that suit the pairs."""
+    functions = [_start_function(evaluation) for evaluation in evaluations]
+    sandwiches = [Sandwich(e.problem, e.result.theta, e.log.episode, e.log.cluster) for e in evaluations]
+    influences = [_influence(sandwich, function) for sandwich, function in zip(sandwiches, functions, strict=True)]
+    least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
+    cluster = suitable_clusters(sandwiches, least)
+    sandwiches = [sandwich.with_clusters(cluster, blocks=sandwich.blocks) for sandwich in sandwiches]
+    errors = _uncertainties(sandwiches, evaluations)
+    parts = [e.contributions(f, i) for e, f, i in zip(errors, functions, influences, strict=True)]
+    values = [evaluation.policy_value.estimate for evaluation in evaluations]
+    found = []
+    for i, j in combinations(range(len(values)), 2):
+        x, y = influences[i], influences[j]
+        tolerance = x.solver_error + y.solver_error + ROUNDING_TOL * (abs(values[i]) + abs(values[j]))
+        effective = _effective_clusters(sandwiches[0], x, y)
+        found.append(_Difference(values[i] - values[j], parts[i] - parts[j], effective, tolerance))
+    return found, errors[0].kind
+
+
+def _uncertainties(sandwiches: list[Sandwich], evaluations: list[Evaluation]) -> list[Uncertainty]:
+    """All of one kind: the jackknife only where every evaluation has it."""
+    kind: Kind = "cr1" if any(e.policy_value.method == "cr1" for e in evaluations) else "cr3"
+    errors = [Uncertainty(sandwich, kind) for sandwich in sandwiches]
+    if any(error.kind != kind for error in errors):
+        errors = [Uncertainty(sandwich, "cr1") for sandwich in sandwiches]
+    return errors
+
+
+def _start_function(evaluation: Evaluation) -> LinearFunction:
+    e = evaluation
+    function = starts_of(e.log, e.problem, e.features, e.policy, e.values, e.starts)
+    if not is_value_of(e.policy_value.estimate, function.c, e.result.theta):
+        raise ValueError(
+            "An evaluation was saved by version 0.1 without the starts that it was given, which a comparison needs. "
+            "Evaluate again."
+        )
+    return function
+
+
+def _influence(sandwich: Sandwich, function: LinearFunction) -> Influence:
+    found = sandwich.influences([function])[0]
+    if isinstance(found, ErrorEstimate):
+        raise ValueError(f"A value has no standard error, so it cannot be compared. {found.reason}")
+    return found
+
+
+def _effective_clusters(sandwich: Sandwich, x: Influence, y: Influence) -> float:
+    """Of the difference of two numbers."""
+    steps = x.steps - y.steps
+    return Influence(steps, np.bincount(sandwich.cluster, steps**2, sandwich.clusters), 0.0).effective_clusters
+
+
+# ---- intervals -----------------------------------------------------------------------------------------------
+
+
+class _Tails(NamedTuple):
+    """The one-sided tail probability of all intervals, at which they hold at once, and how p-values follow.
+
+    largest: draws of the largest of the normal variables that have the correlations of the pairs.
+    """
+
+    level: float
+    tail: float
+    largest: Array
+    pairs: int
+
+    @classmethod
+    def of(cls, differences: list[_Difference], level: float) -> _Tails:
+        """Between the tail of a single interval and Bonferroni's."""
+        scaled = np.array([difference.parts / (difference.standard_error or 1.0) for difference in differences])
+        normal = np.random.default_rng(0).multivariate_normal(
+            np.zeros(len(scaled)), scaled @ scaled.T, NORMAL_DRAWS, check_valid="ignore"
+        )
+        largest, single = np.abs(normal).max(axis=1), (1 - level) / 2
+        drawn = float(ndtr(-np.quantile(largest, level)))
+        return cls(level, min(max(drawn, single / len(scaled)), single), largest, len(scaled))
+
+    def p_value(self, tail: float) -> float:
+        """Below 1 - level where the interval does not contain 0."""
+        drawn = (1 + int((self.largest >= -ndtri(tail)).sum())) / (1 + NORMAL_DRAWS)
+        return min(max(2 * tail, min(drawn, 2 * tail * self.pairs)), 1.0)
+
+
+def _comparison(names: tuple[str, str], difference: _Difference, tails: _Tails, method: str) -> Comparison:
+    estimate, standard_error = difference.estimate, difference.standard_error
+    quantile = float(stdtrit(difference.degrees_of_freedom, 1 - tails.tail))
+    half_width = quantile * standard_error + difference.tolerance
+    return Comparison(
+        names, estimate, standard_error, (estimate - half_width, estimate + half_width), tails.level,
+        tails.p_value(difference.tail), difference.effective_clusters, method,
+    )  # fmt: skip
