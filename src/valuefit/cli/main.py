@@ -36,8 +36,8 @@ solving_options = options(
                    "and discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"])),
     setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float),
     setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float),
-    setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), or by the sandwich "
-                   "estimate (cr1), which is cheaper and too small with few or unequal episodes.",
+    setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), by the sandwich "
+                   "estimate (cr1), which is cheaper and too small with few or unequal episodes, or by the bootstrap.",
                    kind=click.Choice(CHOICES["interval"])),
     setting_option("level", "NUMBER", "Level of the interval, between 0 and 1.", kind=float),
     setting_option("cluster", "COLUMN", "The column that says which episodes belong together, such as those of a "
@@ -176,7 +176,8 @@ def compare(policies: tuple[str, ...], **given: Any) -> None:
     Examples:
       valuefit compare log.csv --policy new:policy
       valuefit compare log.csv --policy new:policy --policy old:policy
-      valuefit compare log.parquet --policy a.npy --policy b.npy --report report.html
+      valuefit compare log.parquet --policy a.npy --policy logged
+      valuefit compare log.csv --policy new:policy --report report.html
       valuefit compare log.csv --policy table.npy --values state-action --json
 
     Exit codes: as for evaluate; 3 if one of the solvers did not converge.

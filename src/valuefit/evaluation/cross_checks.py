@@ -202,7 +202,7 @@ def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidat
     values = "state" if fit.values == "state-action" else "state-action"
     starts = starts_of(fit.log, problem, fit.features, fit.policy, values, None)
     mine = fit.errors.sandwich
-    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode)
+    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode, fit.log.cluster)
     if sandwich.method is AdjointMethod.ITERATIVE:
         return []
     kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
