@@ -203,7 +203,7 @@ def test_a_reliable_evaluation_has_no_warnings():
 
 def test_warning_of_few_episodes():
     assert "The 10 episodes count as only" in warned(wide_log(episodes=10))
-    assert "The 4 episodes count as fewer than 6 equally important ones" in warned(wide_log(episodes=4))
+    assert "The 4 episodes count as only 4.0 equally important ones" in warned(wide_log(episodes=4))
 
 
 def test_warning_of_a_single_episode():

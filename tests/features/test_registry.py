@@ -298,5 +298,5 @@ def test_the_repr_of_fitted_features_is_one_line():
 @pytest.mark.parametrize("features", [len, float, lambda x: [[1.0], [1.0, 2.0]]])
 def test_functions_that_fail_or_return_no_matrix_are_refused(features):
     log = vf.Transitions.from_arrays(np.zeros((4, 1)), np.ones(4), terminated=np.arange(4) == 3)
-    with pytest.raises(ValueError, match=r"features (failed with|returned an array of shape)"):
+    with pytest.raises(ValueError, match=r"features (failed with|did not return an array|returned an array of shape)"):
         vf.Problem(log, features, discount=0.9)

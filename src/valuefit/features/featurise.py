@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.validation import are_state_numbers
-from valuefit.messages import said
+from valuefit.messages import said, translated
 from valuefit.typing import Array
 
 
@@ -27,14 +27,13 @@ def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
             f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
             "To use feature rows, call Problem.from_rows."
         )
+    remedy = f"It must return a matrix with one row for each of {len(observations)} observations"
     try:
         rows = features(observations) if callable(features) else features.fit_transform(observations)
+    except TypeError as error:
+        raise ValueError(f"{name} failed with {said(error)}. {remedy}.") from error
+    with translated(f"{name} did not return an array", f"{remedy}."):
         shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} failed with {type(error).__name__}: {said(error)}. It must return a matrix with one row for each "
-            f"of {len(observations)} observations."
-        ) from error
     if len(shape) != 2 or shape[0] != len(observations):
         raise ValueError(
             f"{name} returned an array of shape {shape} for {len(observations)} observations. "

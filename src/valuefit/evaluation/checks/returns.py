@@ -15,6 +15,7 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import effective_sample_size, ratios
 from valuefit.typing import Array
 
+MAX_PRODUCT = 1e60  # of ratios; larger ones are cut off, so that squares stay finite
 HORIZON = 30  # steps off-policy; longer products of ratios are too noisy
 MIN_EFFECTIVE_PRODUCTS = 20  # effective number of episodes by their products of ratios; with fewer there is no test
 
@@ -70,7 +71,7 @@ def cumulative_ratios(fit: Fit, number: Array) -> Array:
         here = np.flatnonzero(number == step)
         before = product[here - 1] if step else np.ones(len(here))
         if not state:
-            product[here] = before * ratio[here]
+            product[here] = np.minimum(before, MAX_PRODUCT) * ratio[here]
         elif step:
-            product[here] = before * ratio[here - 1]
+            product[here] = np.minimum(before, MAX_PRODUCT) * ratio[here - 1]
     return product
