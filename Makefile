@@ -41,7 +41,7 @@ test-cpus: $(call STAMP,dev)
 	done
 
 test-cpus-quick: $(call STAMP,dev)
-	$(call NUMERICAL,Haswell,2)
+	$(call NUMERICAL,Haswell,1)
 
 # The report is tested in a real browser. Without one the run ends with a line that names the skipped tests; with
 # CI=true they fail.

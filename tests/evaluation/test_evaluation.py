@@ -302,7 +302,7 @@ def test_warning_of_a_horizon_longer_than_the_episodes():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": "action"}, 'values is \'action\'; it must be "state" or "state-action"'),
+        ({"values": "action"}, "values is 'action'; it must be one of 'state', 'state-action'"),
         ({"starts": np.zeros((0, 2))}, "starts is empty"),
         ({"starts": np.zeros((3, 5))}, "fitted on observations of shape"),
         ({"starts": [[np.nan, 0.0]]}, "NaN or infinite"),

@@ -343,12 +343,9 @@ def evaluate(
     """
     level = check_level(level)
     log = _load(log, columns, cluster)
-    if not isinstance(interval, str) or interval not in KINDS:
-        raise ValueError(f"interval is {shown(interval)}; it must be one of {', '.join(KINDS)}.")
-    if not isinstance(values, str) or values not in VALUES:
-        raise ValueError(f'values is {shown(values)}; it must be "state" or "state-action".')
-    if not isinstance(checks, str) or checks not in WHICH:
-        raise ValueError(f'checks is {shown(checks)}; it must be "standard" or "all" (also other traces and ridges).')
+    for name, given, allowed in (("interval", interval, KINDS), ("values", values, VALUES), ("checks", checks, WHICH)):
+        if not isinstance(given, str) or given not in allowed:
+            raise ValueError(f"{name} is {shown(given)}; it must be one of {', '.join(map(repr, allowed))}.")
     notes = [*log.notes]
     target = None if policy is None else find_policy(policy, allow_code=True)
     if target is not None and values == "state":
@@ -364,8 +361,7 @@ def evaluate(
         reported=Reported(sandwich, start_rows),
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
-    sandwich = sandwich.at(result.theta)
-    errors = uncertainty(sandwich, start_rows, kind=interval, seed=seed)
+    errors = uncertainty(sandwich.at(result.theta), start_rows, kind=interval, seed=seed)
     value, error = value_at_starts(log, errors, start_rows, values, level)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(

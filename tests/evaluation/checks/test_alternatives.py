@@ -63,5 +63,5 @@ def test_half_and_double_the_ridge():
 def test_standard_checks_solve_nothing_again():
     found = checks_of(SmallMDP().log(30), checks="standard", ridge=0.1)
     assert not {"trace 0.5", "trace 0.9", "ridge"} & set(found)
-    with pytest.raises(ValueError, match='it must be "standard" or "all"'):
+    with pytest.raises(ValueError, match="it must be one of 'standard', 'all'"):
         checks_of(SmallMDP().log(30), checks="some")
