@@ -278,9 +278,11 @@ def test_warning_of_state_action_pairs_without_data():
     assert "no logged step has" not in warned(log, features="one-hot", policy=first, values="state-action")
 
 
-def test_warning_of_a_log_without_randomness():
-    text = warned(wide_log(reward=np.zeros(400)))
-    assert "The standard error is 0 because all TD errors are 0" in text
+def test_warning_of_a_log_without_randomness_and_fewer_than_ten_steps_per_feature():
+    log = wide_log(reward=np.zeros(400))
+    expected = "The standard error is 0 because all TD errors are 0: 50 features fit 400 steps exactly"
+    assert expected in warned(log, features=lambda x: np.cos(9 * x @ np.random.default_rng(0).normal(size=(2, 50))))
+    assert "The standard error is 0" not in warned(log)
 
 
 def test_warning_of_a_horizon_longer_than_the_episodes():

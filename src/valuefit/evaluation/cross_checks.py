@@ -58,7 +58,10 @@ class CrossCheck:
 
 
 class _Candidate(NamedTuple):
-    """An estimate with the part of each unit in its error at fixed theta, (units,), and its derivative in theta."""
+    """An estimate with the part of each unit in its error at fixed theta, (units,), and its derivative in theta.
+
+    skewed: whether its errors are too far from normal for a comparison with the policy value.
+    """
 
     name: str
     estimate: float
@@ -66,6 +69,7 @@ class _Candidate(NamedTuple):
     derivative: Array
     effective: float
     notes: list[str]
+    skewed: bool = False
 
 
 def cross_checks(fit: Fit) -> tuple[CrossCheck, ...]:
@@ -157,7 +161,8 @@ class _EpisodeEstimates:
     def candidates(self, *, on_policy: bool) -> list[_Candidate]:
         if on_policy:
             return [self._per_decision("mean return")]
-        return [self._per_decision("importance sampling"), self._self_normalised(), self._doubly_robust()]
+        plain = self._per_decision("importance sampling")._replace(skewed=True)
+        return [plain, self._self_normalised(), self._doubly_robust()]
 
     def _candidate(self, name: str, estimate: float, influence: Array, rows: Array) -> _Candidate:
         """rows: the derivative of the estimate in the values of the feature rows."""
@@ -253,8 +258,8 @@ def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossChec
     own = units.of_episodes((starts - starts.mean()) / len(starts), fit.starts.first)
     estimate = _Candidate("", fit.value.estimate, own, fit.starts.c, fit.error.effective_clusters, [])
     every = _error_parts([estimate, *found], fit, units)
-    reliable = [entry.effective >= MIN_EFFECTIVE_EPISODES for entry in found]
-    level = DISAGREEMENT_LEVEL / max(sum(reliable), 1)
+    compared = [entry.effective >= MIN_EFFECTIVE_EPISODES and not entry.skewed for entry in found]
+    level = DISAGREEMENT_LEVEL / max(sum(compared), 1)
     return tuple(
         _compared(entry, parts, estimate, every[0], level, fit.error.solver_error or 0.0)
         for entry, parts in zip(found, every[1:], strict=True)
@@ -286,6 +291,8 @@ def _compared(
             f"It rests on {entry.effective:.2g} effective episodes; below {MIN_EFFECTIVE_EPISODES} nothing is "
             "concluded from it."
         )
+    elif entry.skewed:
+        notes.append("Its errors are skewed, so nothing is concluded from it; the weighted form is compared.")
     elif parts is None or own is None:
         notes.append("Its standard error is unknown.")
     else:

@@ -12,6 +12,7 @@ from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
 from valuefit.problem.problem import C_CUTOFF, Problem
 
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
+MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
 POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
@@ -33,16 +34,25 @@ def standard_error(fit: Fit) -> Check | None:
         return None
     if error.standard_error is None:
         return Check(name, "warn", f"There is no standard error. {error.reason}")
-    if error.standard_error <= ZERO_ERROR * float(np.abs(fit.log.reward).max()):
-        text = "The standard error is 0 because all TD errors are 0: the log has no randomness to estimate it from."
-        return Check(name, "warn", text, error.standard_error)
+    if _is_zero(fit):
+        text = "The standard error is 0 because all TD errors are 0"
+        if fit.problem.n >= MIN_STEPS_PER_WEIGHT * fit.problem.d:
+            return Check(name, "pass", f"{text}: the values satisfy every step of the log.", error.standard_error)
+        text += f": {fit.problem.d} features fit {fit.problem.n} steps exactly, which says nothing about other steps. "
+        return Check(name, "warn", f"{text}Use fewer features, or a longer log.", error.standard_error)
     return Check(name, "pass", f"The standard error is {error.standard_error:.5g}.", error.standard_error)
+
+
+def _is_zero(fit: Fit) -> bool:
+    """Whether the standard error is 0 up to rounding."""
+    size = fit.error.standard_error
+    return size is not None and size <= ZERO_ERROR * float(np.abs(fit.log.reward).max())
 
 
 def optimisation_error(fit: Fit) -> Check | None:
     """The solver error of the policy value against its standard error."""
     error, name = fit.error, "optimisation error"
-    if error.solver_error is None or not error.standard_error:
+    if error.solver_error is None or not error.standard_error or _is_zero(fit):
         return None
     size = error.solver_error / error.standard_error
     if error.relative_solver_error > 1:
