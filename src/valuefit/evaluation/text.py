@@ -88,7 +88,7 @@ def _cross_check(entry: dict[str, Any]) -> str:
     if not entry["reliable"]:
         return _row(f"({entry['name']})", *(f"({text})" for text in numbers), "", "unreliable")
     agrees = entry["agrees"]
-    return _row(entry["name"], *numbers, "", "" if agrees is None else "agrees" if agrees else "DIFFERS")
+    return _row(entry["name"], *numbers, "", "not compared" if agrees is None else "agrees" if agrees else "DIFFERS")
 
 
 def _row(name: str, *cells: str) -> str:

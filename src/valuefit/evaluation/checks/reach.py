@@ -56,10 +56,9 @@ def reachable_range(fit: Fit) -> Check:
     if reach is None:
         return Check(NAME, "skip", "With discount 1 the sums of rewards have no bound.")
     value, error = fit.value, fit.value.standard_error
-    rewards = (
-        f"rewards from {fit.log.reward.min():.5g} to {fit.log.reward.max():.5g} with discount {fit.discount:g} add up "
-        f"to {reach.low:.5g} to {reach.high:.5g}"
-    )
+    least, largest = f"{fit.log.reward.min():.5g}", f"{fit.log.reward.max():.5g}"
+    rewards = f"rewards of {least}" if least == largest else f"rewards from {least} to {largest}"
+    rewards += f" with discount {fit.discount:g} add up to {reach.low:.5g} to {reach.high:.5g}"
     outside = float(reach.beyond(value.estimate))
     if outside > 0:
         text = f"The policy value {value.estimate:.5g} is impossible: {rewards}. {REMEDY}"
