@@ -280,7 +280,7 @@ def test_warning_of_state_action_pairs_without_data():
 
 def test_warning_of_a_log_without_randomness_and_fewer_than_ten_steps_per_feature():
     log = wide_log(reward=np.zeros(400))
-    expected = "The standard error is 0 because all TD errors are 0: 50 features fit 400 steps exactly"
+    expected = "The standard error is 0 because all TD errors are 0: 50 features (0 without data) fit 400 steps exactly"
     assert expected in warned(log, features=lambda x: np.cos(9 * x @ np.random.default_rng(0).normal(size=(2, 50))))
     assert "The standard error is 0" not in warned(log)
 

@@ -36,9 +36,10 @@ def standard_error(fit: Fit) -> Check | None:
         return Check(name, "warn", f"There is no standard error. {error.reason}")
     if _is_zero(fit):
         text = "The standard error is 0 because all TD errors are 0"
-        if fit.problem.n >= MIN_STEPS_PER_WEIGHT * fit.problem.d:
+        n, d, without_data = fit.problem.n, fit.problem.d, len(fit.problem.dead)
+        if n >= MIN_STEPS_PER_WEIGHT * d and not without_data:
             return Check(name, "pass", f"{text}: the values satisfy every step of the log.", error.standard_error)
-        text += f": {fit.problem.d} features fit {fit.problem.n} steps exactly, which says nothing about other steps. "
+        text += f": {d} features ({without_data} without data) fit {n} steps exactly, which says nothing about others. "
         return Check(name, "warn", f"{text}Use fewer features, or a longer log.", error.standard_error)
     return Check(name, "pass", f"The standard error is {error.standard_error:.5g}.", error.standard_error)
 
