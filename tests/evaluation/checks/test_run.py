@@ -119,7 +119,42 @@ def impossible_values():
     return columns, {"features": lambda x: 1 + x, "discount": 0.9, "starts": [[-3.0]]}
 
 
+def swapped_probabilities():
+    """The behaviour policy moves right with 0.7 and the target with 0.3, and the log says the opposite."""
+    columns = walk(target=0.5)
+    right = columns["action"] == 1
+    kept = np.random.default_rng(2).random(len(right)) < np.where(right, 0.9, 0.4)
+    columns = {name: column[kept] for name, column in columns.items()}
+    columns["behaviour_prob"] = np.where(columns["action"] == 1, 0.3, 0.7)
+    columns["target_prob"] = np.where(columns["action"] == 1, 0.7, 0.3)
+    return columns, {}
+
+
+def rewards_of_the_step_before():
+    columns = walk()
+    columns["reward"] = np.roll(columns["reward"], 1)
+    return columns, {}
+
+
+def a_unit_change_half_way():
+    columns = walk()
+    half = len(columns["reward"]) // 2
+    columns["reward"] = np.where(np.arange(2 * half) < half, columns["reward"], 3 * columns["reward"])
+    return columns, {}
+
+
+def a_hidden_timer():
+    """A reward that depends on the number of the step, which the observation does not contain."""
+    columns = walk()
+    columns["reward"] = columns["reward"] + 3.0 * (np.arange(len(columns["reward"])) % 30 < 10)
+    return columns, {}
+
+
 FAULTS = {
+    swapped_probabilities: "ratios are right",
+    rewards_of_the_step_before: "observations are Markov",
+    a_unit_change_half_way: "stability",
+    a_hidden_timer: "observations are Markov",
     collinear: "conditioning",
     nearly_collinear: "conditioning",
     infinite_variance: "ratio tail",
