@@ -57,11 +57,11 @@ def test_a_known_mdp_agrees_with_its_value_and_with_roll_outs():
 def test_intervals_of_evaluate_cover_the_truth(values):
     mdp = SmallMDP(off_policy=True)
     truth, inside = mdp.start @ mdp.value, 0
-    for seed in range(150):
+    for seed in range(80):
         log = mdp.log(60, seed=seed + 1, propensities=True)
         low, high = vf.evaluate(log, discount=mdp.discount, policy=mdp.policy, values=values).policy_value.interval
         inside += low <= truth <= high
-    assert 0.88 <= inside / 150 <= 0.995
+    assert 0.87 <= inside / 80 < 1
 
 
 def test_mountain_car_agrees_with_roll_outs():

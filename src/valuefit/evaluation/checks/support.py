@@ -49,7 +49,7 @@ def effective_episodes(fit: Fit) -> Check | None:
         )
         return Check(name, "warn", text, error.effective_clusters)
     count = f"{episodes} episodes count as {{}}{error.effective_clusters:.1f} equally important ones"
-    if error.effective_clusters < FEW_EPISODES:
+    if round(error.effective_clusters) < FEW_EPISODES:
         text = f"The {count.format('only ')}, so the interval is rough. Add episodes if you can."
         return Check(name, "warn", text, error.effective_clusters)
     return Check(name, "pass", f"The {count.format('')}.", error.effective_clusters)
