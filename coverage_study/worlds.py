@@ -119,9 +119,8 @@ class Table(World):
     def states(self) -> int:
         return len(self.start_probability)
 
-    @property
-    def actions(self) -> int:  # type: ignore[override]
-        return self.probability.shape[1]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "actions", self.probability.shape[1])
 
     def start(self, count: int, rng: np.random.Generator) -> Array:
         return draw(np.tile(self.start_probability, (count, 1)), rng)

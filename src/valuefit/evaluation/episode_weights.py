@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.evaluation.importance import log_products
 from valuefit.typing import Array
 
 MAX_LOG_PRODUCT = 138.0  # products of ratios above e^138 = 1e60 are cut off there, so that squares stay finite
@@ -32,19 +33,10 @@ class EpisodeWeights:
         self.last: Array = position + self.lengths - 1
         self.discount = discount
         self.has_gaps = len(self.steps) < len(log)
-        used = ratio[self.steps]
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.where(used > 0, used, 1.0))
-        zeros = self._running(position, (used == 0).astype(np.float64))
-        product = np.where(zeros > 0, -np.inf, self._running(position, logs))
+        product = log_products(ratio, log.begins)[self.steps]
         self.overflows = bool((product > MAX_LOG_PRODUCT).any())
         self.log_product: Array = np.minimum(product, MAX_LOG_PRODUCT)
         self.weights: Array = discount**self.time * np.exp(self.log_product)
-
-    def _running(self, position: Array, values: Array) -> Array:
-        """Sums of the values over each episode up to each step."""
-        total = np.cumsum(values)
-        return total - (total[position] - values[position])[self.episode]
 
     def sums(self, values: Array) -> Array:
         """The sum of one value per step over each episode, (episodes,)."""

@@ -367,22 +367,27 @@ def evaluate(
     fit = Fit(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
     )
+    return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
+
+
+def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
+    """The evaluation of a fit, with its checks and cross-checks."""
     others = cross_checks(fit)
     return Evaluation(
-        log=log,
-        problem=problem,
-        result=result,
-        features=fitted,
-        policy=target,
-        discount=float(discount),
-        trace=problem.trace,
-        ridge=problem.ridge,
-        values=values,
-        seed=int(seed),
-        policy_value=value,
+        log=fit.log,
+        problem=fit.problem,
+        result=fit.result,
+        features=fit.features,
+        policy=fit.policy,
+        discount=fit.discount,
+        trace=fit.problem.trace,
+        ridge=fit.problem.ridge,
+        values=fit.values,
+        seed=fit.seed,
+        policy_value=fit.value,
         notes=notes,
         checks=(*run_checks(fit, checks), agreement(others)),
-        starts=None if starts is None else log.number_states(starts),
+        starts=starts,
         cross_checks=others,
     )
 

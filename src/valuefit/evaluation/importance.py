@@ -172,3 +172,15 @@ def check_action_range(action: Array, actions: int, name: str) -> None:
         raise ValueError(
             f"Step {where} took action {action[where]}, but {name} has {actions} actions, 0 to {actions - 1}."
         )
+
+
+def log_products(ratio: Array, begins: Array) -> Array:
+    """log(ratio_0 ... ratio_t) of each step since the last that `begins` marks, (n,); -inf from a ratio of 0 on."""
+    zero = ratio == 0
+    start = np.maximum.accumulate(np.where(begins, np.arange(len(ratio)), 0))
+
+    def running(values: Array) -> Array:
+        total = np.cumsum(values)
+        return np.asarray(total - (total - values)[start])
+
+    return np.where(running(zero.astype(np.int64)) > 0, -np.inf, running(np.log(np.where(zero, 1.0, ratio))))

@@ -49,8 +49,9 @@ def fill_template(name: str, variables: dict[str, Any]) -> str:
     folder = files("valuefit.report")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
+        loader=jinja2.FunctionLoader(lambda template: (folder / template).read_text(encoding="utf-8")),
     )  # fmt: skip
-    template = environment.from_string((folder / name).read_text(encoding="utf-8"))
+    template = environment.get_template(name)
     # not escaped: the style sheet is part of the package
     style = need("markupsafe", "plot", "A report").Markup((folder / "report.css").read_text(encoding="utf-8"))
     page: str = template.render(

@@ -11,11 +11,11 @@ import numpy as np
 from valuefit.evaluation.checks.check import HypothesisTest
 from valuefit.evaluation.checks.inputs import TestInputs
 from valuefit.evaluation.checks.instruments import step_numbers
+from valuefit.evaluation.episode_weights import MAX_LOG_PRODUCT
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import effective_sample_size, ratios
+from valuefit.evaluation.importance import effective_sample_size, log_products, ratios
 from valuefit.typing import Array
 
-MAX_PRODUCT = 1e60  # of ratios; larger ones are cut off, so that squares stay finite
 HORIZON = 30  # steps off-policy; longer products of ratios are too noisy
 MIN_EFFECTIVE_PRODUCTS = 20  # effective number of episodes by their products of ratios; with fewer there is no test
 
@@ -57,21 +57,15 @@ def returns_test(inputs: TestInputs) -> HypothesisTest | None:
 
 
 def cumulative_ratios(fit: Fit, number: Array) -> Array:
-    """Products of the ratios of an episode, (n,), of the first 30 steps; 1 where probabilities are unknown.
+    """Products of the ratios of an episode, (n,); 1 where probabilities are unknown.
 
     State values: up to the step before, because `problem.ratio` weights the step itself. State-action values: up to the
     step itself.
     """
     log, state = fit.log, fit.values == "state"
-    product = np.ones(len(log))
     if not state and (log.behaviour_prob is None or fit.policy is None):
-        return product
-    ratio = log.ratio if state else ratios(fit.policy, log)
-    for step in range(HORIZON):
-        here = np.flatnonzero(number == step)
-        before = product[here - 1] if step else np.ones(len(here))
-        if not state:
-            product[here] = np.minimum(before, MAX_PRODUCT) * ratio[here]
-        elif step:
-            product[here] = np.minimum(before, MAX_PRODUCT) * ratio[here - 1]
-    return product
+        return np.ones(len(log))
+    product = np.exp(
+        np.minimum(log_products(log.ratio if state else ratios(fit.policy, log), log.begins), MAX_LOG_PRODUCT)
+    )
+    return np.where(number == 0, 1.0, np.roll(product, 1)) if state else product
