@@ -14,6 +14,7 @@ import valuefit as vf
 from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.features import RBF, Fitted, Fourier, OneHot, StateAction, Tiles, from_spec, make, names
+from valuefit.features.registry import landmark_count
 
 
 def log_of(observations, seed=0):
@@ -72,33 +73,33 @@ def test_auto_chooses_one_hot_features_for_a_finite_mdp():
     np.testing.assert_allclose(theta, vf.solve(vf.Problem(log, discount=0.9), "lstd").theta, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("shape", "steps", "name", "columns"),
-    [
-        ((1,), 20_000, "Fourier cosines of order 15", 16),
-        ((), 20_000, "Fourier cosines of order 15", 16),
-        ((2,), 20_000, "Fourier cosines of order 9", 100),
-        ((2,), 800, "Fourier cosines of order 9", 20),
-        ((4,), 20_000, "Fourier cosines of order 9", 100),
-        ((6,), 20_000, "Fourier cosines of order 9", 100),
-        ((10,), 20_000, "polynomials of degree 2", 66),
-        ((10,), 500, "polynomials of degree 1", 11),
-        ((50,), 20_000, "polynomials of degree 1", 51),
-        ((8, 8), 20_000, "polynomials of degree 1", 65),
-    ],
-)
-def test_auto_chooses_by_dimension_and_steps_and_says_so(shape, steps, name, columns):
+@pytest.mark.parametrize("shape", [(1,), (2,), (6,), (50,), (8, 8)])
+@pytest.mark.parametrize(("steps", "landmarks"), [(400, 20), (20_000, 1000)])
+def test_auto_takes_one_landmark_for_20_steps_and_says_so(shape, steps, landmarks):
     fitted, sentence = make("auto", gaussian(steps, *shape))
-    assert sentence.startswith(f'"auto", for {steps} steps and ')
-    assert f"chose {name} ({columns} features" in sentence
-    assert fitted.columns == columns
+    width = int(np.prod(shape))
+    assert sentence.startswith(f'"auto", for {steps} steps and {width} number{"s" * (width != 1)} per observation, ')
+    assert f"chose kernel features (Matern) at {fitted.columns - 1} landmarks" in sentence
+    # in one or two dimensions some of 1000 landmarks are too close to each other
+    assert (0.9 if width <= 2 else 1) * landmarks <= fitted.columns - 1 <= landmarks
     assert ("numbers are flattened" in sentence) == (len(shape) > 1)
+
+
+def test_auto_counts_the_weights_of_all_actions():
+    fitted, sentence = make("auto", gaussian(2000, 3), actions=5)
+    assert fitted.columns == 1 + 2000 // (20 * 5)
+    assert "for 2000 steps and 5 actions and 3 numbers" in sentence
+
+
+def test_auto_takes_fewer_landmarks_where_more_would_take_too_long():
+    assert [landmark_count(steps, 1) for steps in (10, 1000, 20_000, 100_000, 1_000_000)] == [1, 50, 1000, 2000, 500]
+    assert landmark_count(1_000_000, 4) * 4 == 500
 
 
 def test_auto_treats_a_column_of_few_integers_as_states():
     whole = np.random.default_rng(0).integers(0, 9, (1000, 1))
     assert "9 states" in make("auto", whole)[1]
-    assert "Fourier" in make("auto", np.arange(1000)[:, None])[1]
+    assert "kernel" in make("auto", np.arange(1000)[:, None])[1]
     assert "too many to estimate well" in make("auto", np.arange(1000))[1]
 
 
@@ -195,7 +196,7 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        ("fourrier", r"no features 'fourrier' \(did you mean 'fourier'\?\). There are auto, tiles"),
+        ("fourrier", r"no features 'fourrier' \(did you mean 'fourier'\?\). There are auto, kernel"),
         ("wavelets", r"no features 'wavelets'\. There are auto"),
         ("fourier:ordr=3", r"no option 'ordr' \(did you mean 'order'\?\)"),
         ("identity:order=3", "It has none"),
@@ -240,7 +241,7 @@ def test_invalid_observations_are_refused():
         fitted(gaussian(5, 3))
     with pytest.raises(ValueError, match="NaN or infinite at row 1"):
         fitted(np.array([[0.0, 0.0], [np.nan, 0.0]]))
-    with pytest.raises(ValueError, match="84 x 84 x 4 = 28224 numbers, too many for 'polynomial'"):
+    with pytest.raises(ValueError, match="84 x 84 x 4 = 28224 numbers, too many for 'kernel'"):
         make("auto", np.zeros((3, 84, 84, 4), np.uint8))
     with pytest.raises(ValueError, match="no observations"):
         make("auto", np.zeros((0, 2)))

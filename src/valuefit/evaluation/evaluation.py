@@ -39,7 +39,7 @@ from valuefit.evaluation.policy_value import (
 )
 from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
-from valuefit.evaluation.state_action import state_action_problem
+from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
@@ -351,7 +351,8 @@ def evaluate(
     if target is not None and values == "state":
         log = with_ratios(log, target)
     notes.append(_policy_note(log, target, values))
-    fitted, sentence = make(features, log)
+    count = action_count(log, target) if values == "state-action" and target is not None else 1
+    fitted, sentence = make(features, log, actions=count)
     notes.append(sentence)
     problem = make_problem(log, fitted, target, values, discount, trace, ridge)
     start_rows = starts_of(log, problem, fitted, target, values, starts)

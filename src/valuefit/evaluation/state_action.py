@@ -59,6 +59,15 @@ def state_action_problem(
     )
 
 
+def action_count(log: Transitions, policy: Any) -> int:
+    """The number of actions of state-action values: those of the policy, or the logged ones."""
+    found = find_policy(policy)
+    if found.table is not None:
+        return int(found.table.shape[1])
+    logged = int(action_numbers(log).max()) + 1
+    return int(action_probabilities(found, log.observations[:1], logged if found.takes_actions else None).shape[1])
+
+
 def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float:
     """The share of the expected next rows (sum of |entries|) in features that are zero in every logged step.
 
@@ -99,7 +108,7 @@ def _state_action_rows(log: Transitions, state_features: Any, policy: Any) -> tu
     actions = probabilities.shape[1]
     check_action_range(action, actions, found.name)
     refuse_unseen(probabilities, np.bincount(next, minlength=len(following)), action, found.name)
-    fitted, _ = make(state_features, log)
+    fitted, _ = make(state_features, log, actions=actions)
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])
     pair, now = np.unique(log.now * actions + action, return_inverse=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from valuefit.features.fourier import Fourier
     from valuefit.features.identity import Identity
+    from valuefit.features.kernel import Kernel
     from valuefit.features.onehot import OneHot
     from valuefit.features.polynomial import Polynomial
     from valuefit.features.rbf import RBF
@@ -19,6 +20,7 @@ _MODULES = {
     "Fitted": "registry",
     "Fourier": "fourier",
     "Identity": "identity",
+    "Kernel": "kernel",
     "OneHot": "onehot",
     "Polynomial": "polynomial",
     "RBF": "rbf",
@@ -29,7 +31,7 @@ _MODULES = {
     "names": "registry",
 }
 __all__ = [
-    "RBF", "Fitted", "Fourier", "Identity", "OneHot", "Polynomial", "StateAction", "Tiles",
+    "RBF", "Fitted", "Fourier", "Identity", "Kernel", "OneHot", "Polynomial", "StateAction", "Tiles",
     "from_spec", "make", "names",
 ]  # fmt: skip
 

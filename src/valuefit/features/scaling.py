@@ -79,9 +79,9 @@ def to_unit(X: Array, low: Array, high: Array) -> Array:
     return (np.clip(X, low, high) - low) / np.where(high > low, high - low, 1.0)
 
 
-def row_blocks(rows: int, width: int) -> Iterator[slice]:
-    """Slices of consecutive rows such that `width` float64 numbers per row stay in the cache."""
-    size = max(1, MAX_TEMPORARY_BYTES // (8 * max(width, 1)))
+def row_blocks(rows: int, width: int, memory: int = MAX_TEMPORARY_BYTES) -> Iterator[slice]:
+    """Slices of consecutive rows such that `width` float64 numbers per row stay in the cache, or in this memory."""
+    size = max(1, memory // (8 * max(width, 1)))
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
 

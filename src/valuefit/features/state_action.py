@@ -46,7 +46,7 @@ class StateAction(FeatureTransformer):
         observations, action = split_actions(X)
         self.actions_ = int(action.max()) + 1 if self.actions is None else count_option("actions", self.actions, 1)
         one_hot(action, self.actions_)
-        self.features_ = make(self.features, observations)[0]
+        self.features_ = make(self.features, observations, actions=self.actions_)[0]
         refuse_many_actions(self.actions_, self.features_.columns)
         return self
 

@@ -1,0 +1,129 @@
+"""Kernel features: the span and norm of a kernel at landmarks, the length scale, and columns of other types."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.gaussian_process.kernels import RBF, Matern
+
+from valuefit.features import Kernel, from_spec, make
+
+
+def normal(n, dimensions, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, dimensions))
+
+
+KERNELS = {"gaussian": RBF(1.0), "matern": Matern(1.0, nu=2.5), "laplace": Matern(1.0, nu=0.5)}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_products_of_rows_are_the_kernel_of_scikit_learn_at_landmarks(name):
+    X = normal(60, 3)
+    kernel = Kernel(X[:20], name, 0.7, low=np.full(3, -8.0), high=np.full(3, 8.0)).fit(X)
+    rows, landmarks = kernel.transform(X)[:, 1:], kernel.transform(X[:20])[:, 1:]
+    # a unit is a quarter of the range from low to high
+    expected = KERNELS[name](X / (4 * 0.7), X[:20] / (4 * 0.7))
+    assert np.allclose(rows @ landmarks.T, expected, atol=1e-9)
+
+
+def test_the_norm_of_the_weights_is_that_of_the_function_in_the_space_of_the_kernel():
+    X = normal(50, 2)
+    kernel = Kernel(X[:15], length_scale=0.5).fit(X)
+    rows = kernel.transform(X[:15])[:, 1:]
+    weights = normal(15, 1, seed=1)[:, 0]
+    values, K = rows @ weights, rows @ rows.T
+    assert weights @ weights == pytest.approx(values @ np.linalg.solve(K, values), rel=1e-8)
+
+
+def test_the_length_scale_is_five_times_the_distance_between_neighbouring_landmarks():
+    grid = np.arange(101.0)[:, None]
+    kernel = Kernel(grid[::10]).fit(grid)
+    assert kernel.length_scale_ == pytest.approx([5 * 10 / 90])  # the unit is the range from the 5% to the 95% quantile
+    finer = Kernel(grid[::5]).fit(grid)
+    assert finer.length_scale_ == pytest.approx(kernel.length_scale_ / 2)
+
+
+def test_outliers_change_neither_the_unit_nor_the_length_scale():
+    X = normal(2000, 2)
+    spoiled = X.copy()
+    spoiled[7] = 1e9
+    rows, others = Kernel(50).fit(X).transform(X[100:200]), Kernel(50).fit(spoiled).transform(X[100:200])
+    assert np.allclose(rows, others, atol=0.05)
+
+
+@pytest.mark.parametrize("length_scale", [1e-3, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("name", KERNELS)
+def test_rows_are_finite_and_independent_at_every_length_scale(name, length_scale):
+    X = normal(400, 2)
+    X[200:] = X[:200]  # duplicates
+    rows = Kernel(300, name, length_scale).fit(X).transform(X)
+    assert np.isfinite(rows).all()
+    singular = np.linalg.svd(rows, compute_uv=False)
+    assert singular[-1] > 1e-9 * singular[0]
+
+
+def test_columns_that_are_periodic_or_categories_have_no_ends_and_no_order():
+    X = np.column_stack([np.linspace(0, 360, 200), np.random.default_rng(0).integers(0, 3, 200)])
+    kernel = Kernel(40, length_scale=0.5, periodic={0: 360}, categorical=[1]).fit(X)
+    rows = kernel.transform(np.array([[0.0, 1.0], [360.0, 1.0], [180.0, 1.0], [180.0, 0.0], [180.0, 2.0]]))
+    assert np.allclose(rows[0], rows[1], atol=1e-12)
+    assert not np.allclose(rows[0], rows[2], atol=0.1)
+    between = np.linalg.norm(rows[2] - rows[3]), np.linalg.norm(rows[2] - rows[4])
+    assert between[0] == pytest.approx(between[1], rel=0.2)
+
+
+def test_one_length_scale_for_each_dimension_can_hide_a_dimension():
+    X = normal(200, 2)
+    kernel = Kernel(30, length_scale=[0.5, 1e9]).fit(X)
+    assert np.allclose(kernel.transform(X), kernel.transform(X * [1, -1]), atol=1e-6)
+
+
+@given(
+    X=arrays(float, st.tuples(st.integers(1, 30), st.integers(1, 3)), elements=st.floats(-1e6, 1e6, width=32)),
+    landmarks=st.integers(1, 40),
+    name=st.sampled_from(sorted(KERNELS)),
+)
+def test_any_observations_give_finite_rows_that_survive_storage(X, landmarks, name):
+    fitted = make(Kernel(landmarks, name), X)[0]
+    rows = fitted.transform(X)
+    assert np.isfinite(rows).all()
+    assert (rows[:, 0] == 1).all()
+    again = from_spec(json.loads(json.dumps(fitted.spec)))
+    assert np.array_equal(again.transform(X), rows)
+
+
+def test_storage_keeps_periods_and_categories():
+    X = np.column_stack([np.linspace(0, 6, 100), np.arange(100) % 4])
+    fitted = make(Kernel(20, periodic={0: 6.28}, categorical=[1]), X)[0]
+    assert np.array_equal(from_spec(json.loads(json.dumps(fitted.spec))).transform(X), fitted.transform(X))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "cubic"}, "kernel is 'cubic'; it must be one of 'matern'"),
+        ({"landmarks": 0}, "landmarks is 0; it must be a whole number"),
+        ({"landmarks": [[1.0, 2.0, 3.0]]}, r"landmarks has shape \(1, 3\)"),
+        ({"landmarks": [["a", "b"]]}, "landmarks is .*; give a number, or rows of numbers"),
+        ({"landmarks": [[np.nan, 0.0]]}, "finite"),
+        ({"length_scale": 0}, "length_scale is 0; it must be a number"),
+        ({"length_scale": [1.0, 2.0, 3.0]}, "one for each of 2 dimensions"),
+        ({"periodic": 3}, "periodic is 3; it must be a dictionary"),
+        ({"periodic": {0: -1.0}}, "periodic is -1"),
+        ({"periodic": {5: 1.0}}, "periodic names dimension 5; there are dimensions 0 to 1"),
+        ({"categorical": [2]}, "categorical names dimension 2"),
+        ({"categorical": [0], "periodic": {0: 1.0}}, "both periodic and categorical"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Kernel(**options).fit(normal(30, 2))
+
+
+def test_observations_that_are_all_equal_give_a_constant():
+    rows = Kernel(5).fit(np.ones((10, 2))).transform(np.ones((3, 2)))
+    assert np.array_equal(rows, np.ones((3, 1)))
