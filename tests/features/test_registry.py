@@ -92,8 +92,8 @@ def test_auto_counts_the_weights_of_all_actions():
 
 
 def test_auto_takes_fewer_landmarks_where_more_would_take_too_long():
-    assert [landmark_count(steps, 1) for steps in (10, 1000, 20_000, 100_000, 1_000_000)] == [1, 50, 1000, 2000, 500]
-    assert landmark_count(1_000_000, 4) * 4 == 500
+    assert [landmark_count(steps, 1) for steps in (10, 1000, 20_000, 100_000, 1_000_000)] == [1, 50, 1000, 1000, 316]
+    assert landmark_count(1_000_000, 4) * 4 == 316
 
 
 def test_auto_treats_a_column_of_few_integers_as_states():

@@ -154,3 +154,10 @@ def test_observations_far_outside_the_range_do_not_overflow():
     for far, tile in ((1e308, 3), (-1.7e308, 0)):
         assert tiles.transform([[far]]).indices.tolist() == [tile]
     assert Tiles(1, 4, low=0, high=1).fit([[0.0]]).transform([[1e300]]).indices.tolist() == [3]
+
+
+@pytest.mark.parametrize(("dimensions", "bins"), [(1, 8), (2, 8), (3, 8), (4, 4), (5, 3), (6, 2), (9, 2)])
+def test_more_than_three_dimensions_get_fewer_bins(dimensions, bins):
+    tiles = Tiles().fit(np.random.default_rng(0).random((50, dimensions)))
+    assert (tiles.bins_ == bins).all()
+    assert tiles.transform(np.zeros((1, dimensions))).shape[1] == 8 * bins**dimensions

@@ -16,7 +16,7 @@ from valuefit.cli.config import MAX_SEED, default_of
 from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
-FEATURE_NAMES = ("auto", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
+FEATURE_NAMES = ("auto", "kernel", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
 SEED = click.IntRange(0, MAX_SEED)
 SHELLS = ("bash", "zsh", "fish")
 VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --columns takes several

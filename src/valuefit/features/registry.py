@@ -36,9 +36,9 @@ BUILT_IN = {
     "identity": ("identity", "Identity"),
 }
 MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observations (images) need an encoder
-# "auto" takes one landmark for 20 steps; with 40 the policy values of seven tasks were less accurate, with 10 their
-# standard errors exploded. Beyond this many operations, 10 s or so, it takes fewer.
-MAX_AUTO_OPERATIONS = 4e11  # steps times landmarks squared
+# "auto" takes one landmark for 20 steps: with 40 the policy values of seven tasks were less accurate, with 10 some
+# standard errors exploded. Where that costs more operations than this, some 10 s on a laptop, it takes fewer.
+MAX_AUTO_OPERATIONS = 1e11  # steps times landmarks squared
 
 
 @runtime_checkable
@@ -107,11 +107,13 @@ def make(features: Any, data: Any, *, actions: int = 1) -> tuple[Fitted, str]:
         raise ValueError("There are no observations to fit features to.")
     if isinstance(features, type):
         raise ValueError(f"features is the class {features.__name__}; give an instance, {features.__name__}().")
+    # kernel features follow the data, so they are fitted to every visit of an observation
+    visited = observations[data.now] if isinstance(data, Transitions) else observations
     if isinstance(features, str):
-        visited = observations[data.now] if isinstance(data, Transitions) else observations
         fitted = fit_named(features, observations, visited, actions)
     elif name_of(features) is not None:
-        fitted = fit_built_in(clone(features), observations, "Used", fit=not is_fitted(features))
+        seen = visited if name_of(features) == "kernel" else observations
+        fitted = fit_built_in(clone(features), seen, "Used", fit=not is_fitted(features))
     elif isinstance(features, Transformer):
         fitted = fit_custom(features, observations)
     elif callable(features):
@@ -154,7 +156,6 @@ def fit_named(text: str, observations: Array, visited: Array, actions: int) -> F
         options["landmarks"] = landmark_count(steps, actions)
     transformer = build(name, options)
     try:
-        # kernel features follow the data, so they are fitted to every visit of an observation
         fitted = fit_built_in(transformer, visited if name == "kernel" else observations, opening)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"features {shown(text)} has an option of the wrong type: {said(error)}.") from None
@@ -224,9 +225,9 @@ def choose(visited: Array, actions: int) -> tuple[str, dict[str, Any], str]:
 
 def landmark_count(steps: int, actions: int) -> int:
     """As many landmarks as the log can pay for: one for 20 steps, within limits of time and memory."""
-    count = min(steps // (STEPS_PER_LANDMARK * actions), MAX_LANDMARKS // actions)
     affordable = math.sqrt(MAX_AUTO_OPERATIONS / steps) / actions
-    while count > 1 and (count > affordable or not fits(2 * steps * count * actions)):
+    count = int(min(steps / (STEPS_PER_LANDMARK * actions), MAX_LANDMARKS / actions, affordable))
+    while count > 1 and not fits(2 * steps * count * actions):
         count //= 2
     return max(count, 1)
 

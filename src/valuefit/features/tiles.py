@@ -14,6 +14,7 @@ from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
 from valuefit.typing import Array
 
+MAX_BINS = 8  # per dimension, unless more are requested
 MAX_CSR_COLUMNS = 2**31 - 1  # CSR indices have 32 bits
 NUMBERS_PER_ACTIVE_TILE = 3  # its number, its column and its 1
 # Active tiles (observations x tilings) from which the numba kernel is used: NumPy needs about 2 ms per dimension for
@@ -28,12 +29,13 @@ class Tiles(FeatureTransformer):
     constant on small cells and generalise over whole tiles. A constant is in the span, because the tiles of a tiling
     sum to one. Prefer it in up to about four dimensions and for values with kinks.
 
-    tilings: number of grids. bins: tiles per dimension, one number or one per dimension. A displaced grid needs one
-    tile more than fits into the range, so tiles have width range / (bins - 1), or range / bins in dimensions that
-    wrap. displacement: in units of 1 / tilings of a tile, "asymmetric" (1, 3, 5, ..., coprime to `tilings`; avoids
-    artefacts along the diagonal) or "uniform" (1 in every dimension). hashed: number of columns to hash tiles into;
-    None gives each tile its column. `collisions_` counts the tiles of the training rows that share a column. wrap:
-    indices of periodic dimensions, such as angles. low, high: ranges; None takes them from the data.
+    tilings: number of grids. bins: tiles per dimension, one number or one per dimension; None takes 8, or fewer (at
+    least 2) in more than three dimensions, so that a tiling has at most 512 tiles. A displaced grid needs one tile more
+    than fits into the range, so tiles have width range / (bins - 1), or range / bins in dimensions that wrap.
+    displacement: in units of 1 / tilings of a tile, "asymmetric" (1, 3, 5, ..., coprime to `tilings`; avoids artefacts
+    along the diagonal) or "uniform" (1 in every dimension). hashed: number of columns to hash tiles into; None gives
+    each tile its column. `collisions_` counts the tiles of the training rows that share a column. wrap: indices of
+    periodic dimensions, such as angles. low, high: ranges; None takes them from the data.
 
     Albus 1975; Sutton and Barto 2018, section 9.5.4.
     """
@@ -41,7 +43,7 @@ class Tiles(FeatureTransformer):
     def __init__(
         self,
         tilings: int = 8,
-        bins: int | Sequence[int] = 8,
+        bins: int | Sequence[int] | None = None,
         *,
         displacement: str = "asymmetric",
         hashed: int | None = None,
@@ -61,9 +63,10 @@ class Tiles(FeatureTransformer):
         """Learn the ranges, and count collisions if tiles are hashed."""
         X = self._check_input(X, fitting=True)
         d = X.shape[1]
-        self._check_settings(d)
+        bins = default_bins(d) if self.bins is None else self.bins
+        self._check_settings(d, bins)
         self.low_, self.high_ = data_range(X, self.low, self.high)
-        self.bins_ = np.broadcast_to(np.asarray(self.bins, np.int64), d).copy()
+        self.bins_ = np.broadcast_to(np.asarray(bins, np.int64), d).copy()
         self.tiles_ = math.prod(self.bins_.tolist())
         self._check_size(len(X))
         wraps = np.zeros(d, bool)
@@ -146,9 +149,9 @@ class Tiles(FeatureTransformer):
             )
         refuse_large(rows, NUMBERS_PER_ACTIVE_TILE * self.tilings, self._columns(), "Use fewer tilings or bins.")
 
-    def _check_settings(self, d: int) -> None:
+    def _check_settings(self, d: int, bins: Any) -> None:
         count_option("tilings", self.tilings, 1)
-        bins = np.asarray(self.bins)
+        bins = np.asarray(bins)
         if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or bins.dtype.kind not in "iu" or (bins < 1).any():
             raise ValueError(
                 f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions."
@@ -160,6 +163,11 @@ class Tiles(FeatureTransformer):
         wrap = self.wrap if is_list(self.wrap) else [None]
         if not all(isinstance(dimension, int | np.integer) and 0 <= dimension < d for dimension in wrap):
             raise ValueError(f"wrap is {shown(self.wrap)}; give a list of dimensions, from 0 to {d - 1}.")
+
+
+def default_bins(dimensions: int) -> int:
+    """8 tiles per dimension; in more than three dimensions fewer, so that a tiling has at most 512, but at least 2."""
+    return max(2, int(MAX_BINS ** (3 / max(dimensions, 3)) + 1e-9))
 
 
 def coprime(count: int, to: int) -> Array:

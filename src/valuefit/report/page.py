@@ -263,8 +263,12 @@ def _features_text(evaluation: Evaluation) -> tuple[str, str]:
     spec = evaluation.features.spec
     if spec is None:
         return "features", f"your own: {evaluation.features.sentence!r}"
-    options = {name: repr(value) for name, value in spec["options"].items()}
+    fitted = {name: repr(value) for name, value in spec["options"].items()}
+    long = {name for name, text in fitted.items() if len(text) > MAX_OPTION_CHARACTERS}
+    # an option that was fitted, such as 1,000 landmarks, is printed as it was given: their number
+    options = {name: repr(getattr(evaluation.features.transformer, name)) if name in long else text
+               for name, text in fitted.items()}  # fmt: skip
     short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS}
-    comment = "other options are fitted to the log" if len(short) < len(options) else ""
+    comment = "other options are fitted to the log" if long else ""
     arguments = ", ".join(f"{name}={text}" for name, text in short.items())
     return f"vf.features.{BUILT_IN[spec['name']][1]}({arguments})", comment

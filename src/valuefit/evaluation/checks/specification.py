@@ -37,9 +37,12 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
 
 
 def markov_test(inputs: TestInputs) -> HypothesisTest | None:
-    """Whether TD errors depend on the step before or on the step number, beyond the current observation."""
+    """Whether TD errors depend on the step before or on the step number, beyond the current observation.
+
+    None where every episode has one step.
+    """
     fit, sums = inputs.fit, inputs.td_sums.history
-    if sums is None:
+    if sums is None or fit.log.begins.all():
         return None
     p = sums.p_value(fit.seed)
     passed = f"Given the observation, TD errors do not depend on earlier steps beyond chance (p = {p:.2g})."
