@@ -199,6 +199,35 @@ def lines(setting: Setting, records: list[Record]) -> list[str]:
     return out
 
 
+COLUMNS = {
+    "auto, by ratios": "ratios/auto",
+    "by state-action values": "state-action/auto",
+    "before, by ratios": "ratios/before",
+    "before, by state-action": "state-action/before",
+    "per-decision": "importance/per-decision",
+    "weighted": "importance/weighted",
+    "FQE": "peers/FQE",
+}
+
+
+def markdown(found: dict[str, list[Record]]) -> list[str]:
+    """A table with a row for each setting: median error, RMSE and coverage of each method."""
+    out = ["| task | " + " | ".join(COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
+    for name, records in found.items():
+        cells = []
+        for method in COLUMNS.values():
+            error = errors(records, method)
+            covered = [
+                low <= record["truth"] <= high
+                for record in records if (entry := record.get(method)) and entry.get("interval")
+                for low, high in [entry["interval"]]
+            ]  # fmt: skip
+            text = "" if not len(error) else f"{np.median(np.abs(error)):.1%}, {np.sqrt(np.mean(error**2)):.1%}"
+            cells.append(text + (f", {np.mean(covered):.0%}" if covered else ""))
+        out.append(f"| {name} | " + " | ".join(cells) + " |")
+    return out
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coverage_study.automatic", description=__doc__)
     parser.add_argument("--replications", type=int, default=REPLICATIONS)
@@ -210,13 +239,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     simulate_truths()
     cells = [ComparisonCell(each, options.peers) for each in settings() if each.episodes in options.episodes]
-    by_name = {cell.name: cell for cell in cells}
+    by_name, found = {cell.name: cell for cell in cells}, {}
     print(f"{'setting':24}{'method':36}{'logs':>4}{'median':>9}{'RMSE':>9}{'cover':>7}{'sound':>7}{'d':>7}{'time':>8}")
     for cell, records in run_cells(
         list(cells), options.replications, jobs=options.jobs, seconds=options.seconds, keep=options.keep
     ):
         if records:
-            print("\n".join(lines(by_name[cell.name].setting, list(records.values()))), flush=True)
+            found[cell.name] = list(records.values())
+            print("\n".join(lines(by_name[cell.name].setting, found[cell.name])), flush=True)
+    print("\n".join(["", "Median error, RMSE and, of intervals, coverage:", "", *markdown(found)]))
     return 0
 
 
