@@ -14,7 +14,7 @@ import valuefit as vf
 from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.features import RBF, Fitted, Fourier, OneHot, StateAction, Tiles, from_spec, make, names
-from valuefit.features.registry import landmark_count
+from valuefit.features.registry import for_actions, landmark_count
 
 
 def log_of(observations, seed=0):
@@ -301,3 +301,15 @@ def test_functions_that_fail_or_return_no_matrix_are_refused(features):
     log = vf.Transitions.from_arrays(np.zeros((4, 1)), np.ones(4), terminated=np.arange(4) == 3)
     with pytest.raises(ValueError, match=r"features (failed with|did not return an array|returned an array of shape)"):
         vf.Problem(log, features, discount=0.9)
+
+
+def test_kernel_features_of_several_actions_have_fewer_landmarks_in_the_same_units():
+    X = gaussian(2000, 3)
+    fitted = make("kernel:landmarks=60", X)[0]
+    fewer = for_actions(fitted, 3)
+    assert fewer.columns == 1 + 20
+    assert np.array_equal(fewer.transformer.landmarks_, fitted.transformer.landmarks_[::3])
+    assert np.array_equal(fewer.transformer.low_, fitted.transformer.low_)
+    assert fewer.transformer.length_scale_[0] > fitted.transformer.length_scale_[0]
+    other = make("fourier", X)[0]
+    assert for_actions(other, 3) is other

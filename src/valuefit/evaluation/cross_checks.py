@@ -28,6 +28,7 @@ from valuefit.evaluation.policy_value import starts_of
 from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.features.registry import Fitted, for_actions
 from valuefit.problem.problem import Problem
 from valuefit.solvers.lstd import LSTD
 from valuefit.typing import Array
@@ -35,6 +36,7 @@ from valuefit.typing import Array
 MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% instead of 95%, even with 2,000 episodes
 DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
 ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
+MAX_RELATIVE_COST = 1.5  # of the other route, in time and memory, relative to the problem that was solved
 ALWAYS_AFFORDABLE_SECONDS = 0.05  # predicted, of the other route, also where the solve takes less
 ALWAYS_AFFORDABLE_NUMBERS = 1_000_000  # in the dense rows of the other route
 
@@ -201,11 +203,14 @@ class _EpisodeEstimates:
 
 def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidate]:
     """The estimate of the other route with the same features, by lstd; none where the log or the cost forbids it."""
-    problem = _other_problem(fit, ratio)
-    if problem is None or _seconds(problem) > max(_seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
+    other = _other_problem(fit, ratio)
+    if other is None:
+        return []
+    problem, features = other
+    if _seconds(problem) > max(MAX_RELATIVE_COST * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
         return []
     values = "state" if fit.values == "state-action" else "state-action"
-    starts = starts_of(fit.log, problem, fit.features, fit.policy, values, None)
+    starts = starts_of(fit.log, problem, features, fit.policy, values, None)
     mine = fit.errors.sandwich
     sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode, fit.log.cluster)
     if sandwich.method is AdjointMethod.ITERATIVE:
@@ -225,27 +230,31 @@ def _seconds(problem: Problem) -> float:
     return LSTD().cost(problem, 0.0).seconds
 
 
-def _other_problem(fit: Fit, ratio: Array | None) -> Problem | None:
+def _other_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted] | None:
+    """The problem of the other route and its state features."""
     log, policy, trace, ridge = fit.log, fit.policy, fit.problem.trace, fit.problem.ridge
     if fit.values == "state-action":
         if ratio is None:
             return None
         log = replace(log, ratio=ratio)
-        return Problem(log, fit.features, discount=fit.discount, trace=trace, ridge=ridge)
+        return Problem(log, fit.features, discount=fit.discount, trace=trace, ridge=ridge), fit.features
     if policy is None or (policy.function is None and policy.table is None) or log.action is None:
         return None
     if is_continuous(log.action):
         return None
     actions = int(np.max(log.action)) + 1 if policy.table is None else policy.table.shape[1]
-    numbers = 2 * len(log.observations) * fit.features.columns * actions
-    if not fit.problem.phi.sparse and numbers > max(2 * fit.problem.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):
+    features = for_actions(fit.features, actions)
+    numbers = 2 * len(log.observations) * features.columns * actions
+    if not fit.problem.phi.sparse and numbers > max(
+        2 * MAX_RELATIVE_COST * fit.problem.phi.stored, ALWAYS_AFFORDABLE_NUMBERS
+    ):
         return None
     try:
-        return state_action_problem(log, fit.features, policy=policy, discount=fit.discount, trace=trace, ridge=ridge)
+        problem = state_action_problem(log, features, policy=policy, discount=fit.discount, trace=trace, ridge=ridge)
     except ValueError:
-        return (
-            None  # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
-        )
+        # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
+        return None
+    return problem, features
 
 
 # ---- errors -----------------------------------------------------------------------------------------------------

@@ -232,6 +232,16 @@ def landmark_count(steps: int, actions: int) -> int:
     return max(count, 1)
 
 
+def for_actions(fitted: Fitted, actions: int) -> Fitted:
+    """State features for state-action values: kernel features with as many landmarks less as there are actions."""
+    kernel = fitted.transformer
+    if name_of(kernel) != "kernel":
+        return fitted
+    fewer = type(kernel)(**{**kernel.get_params(), "landmarks": kernel.landmarks_[::actions], "length_scale": None})
+    fewer.set_params(low=kernel.low_, high=kernel.high_)
+    return fit_built_in(fewer, kernel.landmarks_.reshape(-1, *fitted.shape), "Used")
+
+
 def fit_built_in(transformer: Any, observations: Array, opening: str, *, fit: bool = True) -> Fitted:
     """Fit a built-in transformer to flattened observations and write its spec."""
     name, shape = str(name_of(transformer)), observations.shape[1:]
