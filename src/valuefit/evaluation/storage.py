@@ -21,7 +21,7 @@ from valuefit.messages import said
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1
-SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+SETTINGS = ("discount", "trace", "ridge", "penalty", "values", "seed")
 OPTIONAL_NUMBERS = (
     "standard_error",
     "effective_sample_size",
@@ -46,7 +46,7 @@ class Stored(NamedTuple):
     """The contents of a file, without code.
 
     facts: plain data for JSON. policy_table: (states, actions) or None. starts: the observations that the user gave;
-    None if they were those of the log, and in files of version 0.1.
+    None if they were those of the log, and in files of version 0.1. centre: as in `Evaluation`.
     """
 
     facts: dict[str, Any]
@@ -54,6 +54,7 @@ class Stored(NamedTuple):
     result: Result
     policy_table: Array | None
     starts: Array | None
+    centre: Array | None = None
 
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
@@ -78,6 +79,8 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         arrays["policy_table"] = stored.policy_table
     if stored.starts is not None:
         arrays["starts"] = stored.starts
+    if stored.centre is not None:
+        arrays["centre"] = stored.centre
     return write_archive(path, as_plain(facts), arrays, version=FORMAT_VERSION, force=force)
 
 
@@ -89,7 +92,7 @@ def read(path: Path) -> Stored:
         result = result_of(dict(facts.pop("result")), arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
-    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"))
+    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"), arrays.get("centre"))
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
@@ -102,8 +105,9 @@ def not_an_evaluation(path: Path, error: Exception) -> ValueError:
 
 def settings_of(facts: dict[str, Any]) -> dict[str, Any]:
     """The settings of an evaluation, with their types checked."""
+    facts = {"penalty": 0.0, **facts}  # files of version 0.1 have none
     settings = {name: facts[name] for name in SETTINGS}
-    for name in ("discount", "trace", "ridge"):
+    for name in ("discount", "trace", "ridge", "penalty"):
         settings[name] = _finite(name, settings[name])
     if settings["values"] not in ("state", "state-action") or type(settings["seed"]) is not int:
         raise ValueError("values or seed are not those of an evaluation")
