@@ -26,7 +26,14 @@ from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
-from valuefit.evaluation.penalty import Solution, penalised_features, penalty_of, sandwich_of, solve_corrected
+from valuefit.evaluation.penalty import (
+    Solution,
+    outside_note,
+    penalised_features,
+    penalty_of,
+    sandwich_of,
+    solve_corrected,
+)
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import (
     INTERVAL_LEVEL,
@@ -346,8 +353,8 @@ def evaluate(
     "state-action" learns a value for each action and needs none. starts: observations to average over; None takes the
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
     penalty: adds penalty/2 times the variance of the value over the log to the objective, where features are too rich
-    for the log. It does not depend on the units of the features and leaves the constant alone; 0.01 is mild, 1 is strong.
-    Its bias is corrected by a second solve, and a check says what may remain of it.
+    for the log. It does not depend on the units of the features, and leaves the constant alone; 0.01 is mild, 1 is
+    strong. Its bias is corrected by a second solve, and a check says what may remain of it.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
@@ -377,6 +384,8 @@ def evaluate(
     notes.append(fitted.sentence)
     problem = make_problem(log, fitted, target, values, discount, trace, penalty or ridge)
     start_rows = starts_of(log, problem, fitted, target, values, starts)
+    outside = outside_note(fitted, log, None if starts is None else log.number_states(starts)) if penalty else ""
+    notes += [outside] * bool(outside)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
     result, sandwich = _solved(
         sandwich, start_rows, penalised=penalty > 0, solver=solver, tol=tol, max_passes=max_passes, seed=seed,

@@ -60,6 +60,22 @@ def penalised_features(
     return whiten(features, log, constant=float(constant), kept=kept)
 
 
+def outside_note(features: Fitted, log: Transitions, starts: Array | None) -> str:
+    """Whether the target goes where the features are no combination of visited ones; empty where it does not.
+
+    Dependent columns are left out of whitened features, so values there rest on the other columns.
+    """
+    outside = features.transformer.outside
+    after = np.setdiff1d(log.next[(log.next >= 0) & ~log.terminated], log.now)  # visited ones are inside
+    shares = {}
+    if len(after):
+        shares["next observations"] = float(np.isin(log.next, after[outside(log.observations[after])]).mean())
+    if starts is not None:
+        shares["starts"] = float(outside(starts).mean())
+    found = " and ".join(f"{share:.1%} of the {name}" for name, share in shares.items() if share > 0)
+    return f"The log has no steps with features like those of {found}: their values are guesses." if found else ""
+
+
 def solve_corrected(
     problem: Problem, solve_one: Callable[[Problem, Array | None], Result], *, penalised: bool
 ) -> Solution:

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
-import scipy.sparse.linalg as iterative
 from scipy.special import stdtrit
 
 from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ERROR, clusters
+from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -43,9 +43,7 @@ ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix 
 MAX_SADDLE_PASSES = 200  # above that, only where forming and factorising it cost at most this many passes
 MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned saddle matrix is not used
 DIRECT_RESIDUAL_TOL = 1e-6  # relative residual of a direct solution; above it the data do not determine c'theta
-ITERATIVE_RESIDUAL_TOL = 1e-2  # of an iterative one: standard errors were within 1% of exact ones in all comparisons
 ATTAINED = 1e-12  # F* over F(0) - F*, below which A theta = b counts as solvable
-MAX_ITERATIONS = 600  # of an iterative solution, each a product with the log
 
 
 class AdjointMethod(Enum):
@@ -403,7 +401,7 @@ class Sandwich:
     def _iterative_minimiser(self) -> tuple[Array, Array]:
         """(theta*, w*) by MINRES."""
         d, centre = self.problem.d, self.theta - self.shrunk
-        solution = _minres(self.problem, np.concatenate([self.problem.ridge * centre, self.problem.b]))
+        solution = minres(self.problem, np.concatenate([self.problem.ridge * centre, self.problem.b]))
         return solution[:d], -solution[d:]
 
     @cached_property
@@ -485,46 +483,6 @@ class Sandwich:
         problem = self.problem
         if problem.k == problem.d and not problem.ridge:
             # w = 0, so g_theta is not needed, and A' g_w = c is half the system with a far better condition
-            return np.zeros(problem.d), _gmres(problem, c)
-        solution = _minres(problem, np.concatenate([c, np.zeros(problem.k)]))
+            return np.zeros(problem.d), gmres(problem, c)
+        solution = minres(problem, np.concatenate([c, np.zeros(problem.k)]))
         return solution[: problem.d], solution[problem.d :]
-
-
-def _diagonal(problem: Problem, columns: int) -> Array:
-    """The diagonal of C, 1 where it is zero: a good preconditioner for tiles, which are nearly orthogonal."""
-    if problem.identity:
-        return np.ones(columns)
-    rows = problem.psi if columns == problem.k else problem.phi
-    diagonal = rows.column_squares(problem.visits) / problem.n
-    return np.where(diagonal > 0, diagonal, 1.0)
-
-
-def _operator(size: int, product: Callable[[Array], Array]) -> Any:
-    return iterative.LinearOperator((size, size), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
-
-
-def _gmres(problem: Problem, c: Array) -> Array:
-    """A'^-1 c by GMRES over products with the log, preconditioned by the diagonal of C."""
-    scale = _diagonal(problem, problem.k)
-    restart = 60
-    solution, _ = iterative.gmres(
-        _operator(problem.k, problem.At_dot), c, rtol=ITERATIVE_RESIDUAL_TOL / 100, restart=restart,
-        maxiter=max(1, MAX_ITERATIONS // restart), M=_operator(problem.k, lambda x: x / scale),
-    )  # fmt: skip
-    return np.asarray(solution)
-
-
-def _minres(problem: Problem, right: Array) -> Array:
-    """The symmetric saddle system [ridge, A'; A, -C] x = right by MINRES over products with the log."""
-    d = problem.d
-    scale = np.concatenate([_diagonal(problem, d) + problem.ridge, _diagonal(problem, problem.k)])
-
-    def product(x: Array) -> Array:
-        above = problem.ridge * x[:d] + problem.At_dot(x[d:])
-        return np.concatenate([above, problem.A_dot(x[:d]) - problem.C_dot(x[d:])])
-
-    solution, _ = iterative.minres(
-        _operator(len(right), product), right, rtol=ITERATIVE_RESIDUAL_TOL / 1e5, maxiter=MAX_ITERATIONS,
-        M=_operator(len(right), lambda x: x / scale),
-    )  # fmt: skip
-    return np.asarray(solution)

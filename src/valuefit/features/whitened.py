@@ -25,25 +25,38 @@ from valuefit.typing import Array
 CONSTANT = 1e-10  # standard deviation over root mean square, below which a column is constant but for rounding
 DEPENDENT = 1e-8  # of the variance of a column; what the others leave of it below this is left out
 
+OUTSIDE = 0.01  # length of what the log does not span, relative to a row, from which values there are guesses
+
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
     """observations -> whitened rows, (m, 1 + len(kept)).
 
-    features: with `len(kept)` independent columns, `kept`. mean: of these columns. factor: D^-1 L^-T. constant: s.
+    features: with `len(kept)` independent columns, `kept`. mean: of all columns. factor: D^-1 L^-T. constant: s.
+    loadings: of all columns on the whitened ones, (len(kept), columns).
     """
 
     features: Fitted
     kept: Array
     mean: Array
     factor: Array
+    loadings: Array
     constant: float
 
     def __call__(self, observations: Array) -> Array:
         rows = np.empty((len(observations), 1 + len(self.kept)))
         rows[:, 0] = self.constant
-        rows[:, 1:] = (_dense(self.features.transform(observations)[:, self.kept]) - self.mean) @ self.factor
+        rows[:, 1:] = (_dense(self.features.transform(observations)[:, self.kept]) - self.mean[self.kept]) @ self.factor
         return rows
+
+    def outside(self, observations: Array) -> Array:
+        """Whether the features of each observation, (m,), are no combination of those that the log has visited.
+
+        Columns that were left out then have another value than the kept ones imply.
+        """
+        rows = _dense(self.features.transform(observations))
+        implied = self.mean + self(observations)[:, 1:] @ self.loadings
+        return np.asarray(np.linalg.norm(rows - implied, axis=1) > OUTSIDE * np.linalg.norm(rows, axis=1))
 
 
 def whiten(features: Fitted, log: Transitions, *, constant: float, kept: Sequence[int] | None = None) -> Fitted:
@@ -70,7 +83,8 @@ def whiten(features: Fitted, log: Transitions, *, constant: float, kept: Sequenc
         columns, correlation = columns[chosen], correlation[np.ix_(chosen, chosen)]
     lower = linalg.cholesky(correlation, lower=True) if len(columns) else np.zeros((0, 0))
     factor = linalg.solve_triangular(lower, np.diag(1 / deviation[columns]), lower=True).T if len(columns) else lower
-    whitening = Whitening(features, columns, mean[columns], np.ascontiguousarray(factor), constant)
+    factor = np.ascontiguousarray(factor)
+    whitening = Whitening(features, columns, mean, factor, factor.T @ covariance[columns], constant)
     sentence = f"{features.sentence} Whitened for the penalty: {len(columns)} independent columns and a constant."
     return Fitted(whitening, features.shape, 1 + len(columns), sentence, features.spec)
 
