@@ -18,7 +18,7 @@ import scipy.sparse as sparse
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import number
-from valuefit.engine.loop import Progress, solve
+from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
@@ -32,14 +32,13 @@ from valuefit.evaluation.penalty import (
     penalised_features,
     penalty_of,
     sandwich_of,
-    solve_corrected,
+    solve_reported,
 )
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import (
     INTERVAL_LEVEL,
     MAX_LISTED_WEIGHTS,
     PolicyValue,
-    Reported,
     check_level,
     starts_of,
     value_at_starts,
@@ -52,7 +51,7 @@ from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
-from valuefit.features.registry import Fitted, from_spec, make
+from valuefit.features.registry import Fitted, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
@@ -277,11 +276,11 @@ class Evaluation:
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
-        fitted = _stored_features(spec, features, log, path)
+        fitted = storage.stored_features(spec, features, log, path)
         penalty, discount = settings["penalty"], settings["discount"]
         if penalty:
             fitted = penalised_features(fitted, log, penalty=penalty, discount=discount, kept=facts["kept"])
-        target = _stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
+        target = storage.stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
         problem = make_problem(
             log, fitted, target, settings["values"], discount, settings["trace"], penalty or settings["ridge"]
         )
@@ -387,7 +386,7 @@ def evaluate(
     outside = outside_note(fitted, log, None if starts is None else log.number_states(starts)) if penalty else ""
     notes += [outside] * bool(outside)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    result, sandwich = _solved(
+    result, sandwich = solve_reported(
         sandwich, start_rows, penalised=penalty > 0, solver=solver, tol=tol, max_passes=max_passes, seed=seed,
         callback=callback,
     )  # fmt: skip
@@ -399,24 +398,6 @@ def evaluate(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
     )
     return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
-
-
-def _solved(sandwich: Sandwich, starts: LinearFunction, *, penalised: bool, **settings: Any) -> tuple[Result, Sandwich]:
-    """The weights of the problem of a sandwich, corrected if penalised, and the sandwich at them.
-
-    settings: arguments of `solve`, which stops when the solver errors of the reported numbers are negligible.
-    """
-
-    def solve_one(problem: Problem, centre: Array | None) -> Result:
-        nonlocal sandwich
-        if centre is not None:
-            sandwich = sandwich.at(centre).recentred()
-        return solve(problem, reported=Reported(sandwich, starts, centre), **settings)
-
-    result, centre = solve_corrected(sandwich.problem, solve_one, penalised=penalised)
-    if centre is not None and sandwich.first is None:  # interrupted before the correction
-        sandwich = sandwich.at(centre).recentred()
-    return result, sandwich.at(result.theta)
 
 
 def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
@@ -503,33 +484,4 @@ def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
         f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
-    )
-
-
-def _stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:
-    if given is not None:
-        return make(given, log)[0]
-    if spec is None:
-        raise ValueError(
-            f"The evaluation in {path} used features of your own, which the file does not contain. Give them again: "
-            "Evaluation.load(path, features=...)."
-        )
-    try:
-        return from_spec(spec)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise storage.not_an_evaluation(path, error) from error
-
-
-def _stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
-    if given is not None:
-        return find_policy(given, allow_code=True)
-    if name is None:
-        return None
-    if table is not None:
-        return replace(find_policy(table), name=str(name))
-    if values == "state":  # its ratios are in the log; the policy itself is not needed
-        return Policy(str(name))
-    raise ValueError(
-        f"The evaluation in {path} used the policy {name}, which is code, and the file does not contain it. Give it "
-        "again: Evaluation.load(path, policy=...)."
     )

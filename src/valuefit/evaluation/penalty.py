@@ -20,8 +20,10 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import number
+from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.policy_value import Reported
+from valuefit.evaluation.sandwich import LinearFunction, Sandwich
 from valuefit.features.registry import Fitted
 from valuefit.features.whitened import whiten
 from valuefit.problem.arguments import MAX_RIDGE
@@ -99,6 +101,26 @@ def solve_corrected(
         history=np.concatenate([first.history, history]),
     )  # fmt: skip
     return Solution(result, first.theta)
+
+
+def solve_reported(
+    sandwich: Sandwich, starts: LinearFunction, *, penalised: bool, **settings: Any
+) -> tuple[Result, Sandwich]:
+    """The weights of the problem of a sandwich, corrected if penalised, and the sandwich at them.
+
+    settings: arguments of `solve`, which stops when the solver errors of the reported numbers are negligible.
+    """
+
+    def solve_one(problem: Problem, centre: Array | None) -> Result:
+        nonlocal sandwich
+        if centre is not None:
+            sandwich = sandwich.at(centre).recentred()
+        return solve(problem, reported=Reported(sandwich, starts, centre), **settings)
+
+    result, centre = solve_corrected(sandwich.problem, solve_one, penalised=penalised)
+    if centre is not None and sandwich.first is None:  # interrupted before the correction
+        sandwich = sandwich.at(centre).recentred()
+    return result, sandwich.at(result.theta)
 
 
 def sandwich_of(problem: Problem, solution: Solution, episode: Array, group: Array | None = None) -> Sandwich:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
+from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
+from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.messages import said
 from valuefit.typing import Array
 
@@ -166,6 +169,37 @@ def cross_checks_of(facts: dict[str, Any]) -> tuple[CrossCheck, ...]:
             str(entry["note"]),
         ))  # fmt: skip
     return tuple(found)
+
+
+def stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:
+    """The given features, or those of the spec in the file."""
+    if given is not None:
+        return make(given, log)[0]
+    if spec is None:
+        raise ValueError(
+            f"The evaluation in {path} used features of your own, which the file does not contain. Give them again: "
+            "Evaluation.load(path, features=...)."
+        )
+    try:
+        return from_spec(spec)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise not_an_evaluation(path, error) from error
+
+
+def stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
+    """The given policy, or the one in the file; None for the policy of the log."""
+    if given is not None:
+        return find_policy(given, allow_code=True)
+    if name is None:
+        return None
+    if table is not None:
+        return replace(find_policy(table), name=str(name))
+    if values == "state":  # its ratios are in the log; the policy itself is not needed
+        return Policy(str(name))
+    raise ValueError(
+        f"The evaluation in {path} used the policy {name}, which is code, and the file does not contain it. Give it "
+        "again: Evaluation.load(path, policy=...)."
+    )
 
 
 def check_estimate(path: Path, estimate: float, start_row: Array, theta: Array) -> None:
