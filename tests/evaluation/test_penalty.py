@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import valuefit as vf
+from helpers.fits import fit_of
 from helpers.problems import wide_log
 from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.uncertainty import Uncertainty
@@ -217,7 +218,7 @@ def test_comparisons_pair_corrected_values():
 def test_all_checks_run_with_a_penalty():
     found = vf.evaluate(log_of(), penalty=0.3, checks="all", **SETTINGS)
     checks = {check.name: check for check in found.checks}
-    assert "Half the penalty changes the policy value" in checks["penalty"].message
+    assert "Half the penalty changes the policy value" in checks["other penalties"].message
     assert checks["solver"].outcome == "pass"
     route = vf.evaluate(log_of(), penalty=0.3, policy=coin, **SETTINGS)
     assert "state-action values" in [entry.name for entry in route.cross_checks]
@@ -255,3 +256,52 @@ def test_an_interrupted_solve_is_reported_with_its_solver_error():
 def test_what_cannot_be_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         vf.evaluate(log_of(), features="fourier:order=1", **settings)
+
+
+# ---- bias and coverage ---------------------------------------------------------------------------------------
+
+
+def slow_process(seed):
+    """20 episodes of x' = 0.9 x + 0.4 noise with rewards of sin(2 x) and noise."""
+    rng = np.random.default_rng([seed, 1])
+    x = rng.normal(size=(20, 31))
+    for t in range(30):
+        x[:, t + 1] = 0.9 * x[:, t] + 0.4 * x[:, t + 1]
+    reward = np.sin(2 * x[:, :-1]) + 0.5 * rng.normal(size=(20, 30))
+    return vf.Transitions.from_arrays(
+        x[:, :-1].reshape(-1, 1), reward.ravel(), episode=np.repeat(np.arange(20), 30),
+        next_observation=x[:, 1:].reshape(-1, 1),
+    )  # fmt: skip
+
+
+def true_value(start, discount=0.9):
+    """Of `slow_process`: sin(2 x) has the mean sin(2 m) exp(-2 s^2) for a normal x."""
+    t = np.arange(200)
+    variance = 0.16 * (1 - 0.9 ** (2 * t)) / (1 - 0.81)
+    return float(np.sum(discount**t * np.sin(2 * start * 0.9**t) * np.exp(-2 * variance)))
+
+
+def simulated(logs):
+    """Errors before and after the correction, and whether intervals cover, of this many logs."""
+    truth, found = true_value(1.0), []
+    for seed in range(logs):
+        fit = fit_of(slow_process(seed), features="fourier:order=15", discount=0.9, penalty=0.01, starts=[[1.0]])
+        first = fit.errors.sandwich.first
+        low, high = fit.value.interval
+        found.append((fit.starts.c @ first.theta - truth, fit.value.estimate - truth, low <= truth <= high))
+    return np.array(found).T
+
+
+def test_the_correction_removes_most_of_the_bias():
+    before, after, covered = simulated(16)
+    assert before.mean() < -0.2
+    assert abs(after.mean()) < 0.6 * abs(before.mean())
+    assert covered.mean() >= 0.75
+
+
+@pytest.mark.slow
+def test_intervals_of_corrected_values_cover():
+    before, after, covered = simulated(300)
+    assert before.mean() < -0.4
+    assert abs(after.mean()) < 0.3 * abs(before.mean())
+    assert 0.92 <= covered.mean() <= 0.99

@@ -352,7 +352,7 @@ def evaluate(
     "state-action" learns a value for each action and needs none. starts: observations to average over; None takes the
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
     penalty: adds penalty/2 times the variance of the value over the log to the objective, where features are too rich
-    for the log. It does not depend on the units of the features, and leaves the constant alone; 0.01 is mild, 1 is
+    for the log. It does not depend on the units of the features, and leaves the constant alone; 0.001 is mild, 0.1 is
     strong. Its bias is corrected by a second solve, and a check says what may remain of it.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from valuefit.engine.loop import solve
-from valuefit.evaluation.checks.check import Check, HypothesisTest
+from valuefit.evaluation.checks.check import Check, HypothesisTest, Outcome
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.penalty import sandwich_of, solve_corrected
 from valuefit.evaluation.sandwich import Influence
@@ -77,7 +77,8 @@ def ridge_change(fit: Fit) -> Check | None:
     text = f"Half the {name} changes the policy value by {half:.2g} standard errors, double the {name} by {double:.2g}."
     if size > MAX_RIDGE_CHANGE:
         text = f"{text} The value depends on the {name} more than the interval says. Use a smaller {name}."
-    return Check(name, "warn" if size > MAX_RIDGE_CHANGE else "pass", text, size, size=size)
+    outcome: Outcome = "warn" if size > MAX_RIDGE_CHANGE else "pass"
+    return Check("other penalties" if fit.penalty else "ridge", outcome, text, size, size=size)
 
 
 def with_settings(problem: Problem, *, trace: float, ridge: float) -> Problem:

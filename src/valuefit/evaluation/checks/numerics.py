@@ -13,7 +13,7 @@ from valuefit.problem.problem import C_CUTOFF, Problem
 
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
-MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; with less it is not extrapolated further
+MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
 POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
@@ -71,9 +71,10 @@ def optimisation_error(fit: Fit) -> Check | None:
 def penalty(fit: Fit) -> Check | None:
     """The bias that the penalty leaves in the policy value after its correction, against the standard error.
 
-    The correction changes the value by c'(theta_2 - theta_1); a second one would by (c - A'g_w)'(theta_2 - theta_1). If
-    further ones shrink by the same factor, their sum is the bias. It is at most |c - A'g_w|, the statistic, times the
-    standard deviation over the log of what the penalty took from the value before the correction.
+    The correction changes the value by c'(theta_2 - theta_1), and another one would by (c - A'g_w)'(theta_2 - theta_1).
+    If further ones shrink by the same factor, their sum is the bias. It is at most |c - A'g_w|, the statistic, times
+    the standard deviation over the log of what the penalty took from the value before the correction. A penalty that
+    is so strong that corrections hardly change the value is caught by `penalty_test`.
     """
     sandwich, error, name = fit.errors.sandwich, fit.value.standard_error, "bias of the penalty"
     left = sandwich.left_by_penalty(fit.starts.c) if fit.penalty and error else None
@@ -81,9 +82,8 @@ def penalty(fit: Fit) -> Check | None:
         return None
     shape = np.arange(len(left)) % fit.features.columns > 0  # all but the constants, which are not penalised
     factor = float(np.linalg.norm(left[shape]))
-    first, second = (abs(float(c @ sandwich.shrunk)) for c in (fit.starts.c, left))
-    bias = second / max(1 - second / first, MIN_REDUCTION) if second else 0.0
-    size = bias / error
+    first, second = (float(c @ sandwich.shrunk) for c in (fit.starts.c, left))
+    size = abs(second) / max(1 - abs(second / first), MIN_REDUCTION) / error if second and first else 0.0
     text = (
         f"The correction for the penalty changes the policy value by {first:.3g}, and another one would by "
         f"{second:.3g}: a bias of about {size:.2g} standard errors remains. It is at most {factor:.2g} times the "
