@@ -416,12 +416,8 @@ class Problem:
         return other, shift
 
     def recentred(self, centre: Array) -> Problem:
-        """The problem with ridge/2 |theta - centre|^2 in place of ridge/2 |theta|^2, in delta = theta - centre.
-
-        Its rewards are r_t - v_t' centre. Costs half a pass.
-        """
-        p = self.phi.dot(centre)
-        other = copy.copy(self)
+        """The problem with ridge/2 |theta - centre|^2, in delta = theta - centre: its rewards are r_t - v_t' centre."""
+        p, other = self.phi.dot(centre), copy.copy(self)
         other.__dict__.pop("b", None)
         other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
         return other
