@@ -12,12 +12,13 @@ import valuefit as vf
 from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
+from valuefit.evaluation import saddle_iterations
 from valuefit.evaluation import sandwich as module
 from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
 
 
-def weighted_theta(log, weights):
-    """The minimiser with step t weighted by weights[t]."""
+def weighted_theta(log, weights, *, second=False):
+    """The minimiser with step t weighted by weights[t]; the one whose ridge shrinks towards it if `second`."""
     k, d = log.Psi.shape[1], log.Phi.shape[1]
     A, b, C = np.zeros((k, d)), np.zeros(k), np.zeros((k, k))
     for weight, step in zip(weights, naive.steps(log), strict=True):
@@ -25,15 +26,18 @@ def weighted_theta(log, weights):
         A, b, C = A + weight * A_t, b + weight * b_t, C + weight * C_t
     A, b, C = A / weights.sum(), b / weights.sum(), C / weights.sum()
     inverse = np.linalg.inv(C)
-    return np.linalg.solve(A.T @ inverse @ A + log.ridge * np.eye(d), A.T @ inverse @ b)
+    H = A.T @ inverse @ A + log.ridge * np.eye(d)
+    theta = np.linalg.solve(H, A.T @ inverse @ b)
+    return theta + log.ridge * np.linalg.solve(H, theta) if second else theta
 
 
-def error_by_differences(log, c, cluster):
+def error_by_differences(log, c, cluster, **settings):
     """The clustered standard error by central differences of c'theta in the weight of each cluster."""
     sums = []
     for label in np.unique(cluster):
         step = 1e-5 * (cluster == label)
-        sums.append((weighted_theta(log, 1 + step) - weighted_theta(log, 1 - step)) @ c / 2e-5)
+        ends = weighted_theta(log, 1 + step, **settings), weighted_theta(log, 1 - step, **settings)
+        sums.append((ends[0] - ends[1]) @ c / 2e-5)
     count = len(sums)
     return np.sqrt(count / (count - 1) * np.sum(np.square(sums)))
 
@@ -57,6 +61,37 @@ def test_errors_are_those_of_finite_differences(variant, storage):
     assert found.standard_error == pytest.approx(error_by_differences(log, c, log.episode), rel=1e-6)
     assert 1 <= found.effective_clusters <= 9
     assert found.degrees_of_freedom == found.effective_clusters - 1
+
+
+RIDGES = [variant for variant in VARIANTS if "ridge" in variant and "identity" not in variant]
+
+
+@pytest.mark.parametrize("variant", RIDGES, ids="+".join)
+@pytest.mark.parametrize("method", list(AdjointMethod))
+def test_errors_of_a_second_solution_are_those_of_finite_differences(variant, method, monkeypatch):
+    log, c = small_log(**variant), np.array([1.0, -0.5, 0.3])
+    force_method(method, monkeypatch)
+    first = weighted_theta(log, np.ones(len(log.now)))
+    theta = weighted_theta(log, np.ones(len(log.now)), second=True)
+    sandwich = Sandwich(problem_of(log), first, log.episode).recentred().at(theta)
+    found = sandwich.error(LinearFunction(c))
+    assert sandwich.method is method
+    tol = 1e-6 if method is not AdjointMethod.ITERATIVE else 1e-3
+    assert found.standard_error == pytest.approx(error_by_differences(log, c, log.episode, second=True), rel=tol)
+    assert found.solver_error < 1e-6
+    assert sandwich.at(theta + 0.1).error(LinearFunction(c)).solver_error == pytest.approx(0.1 * c.sum(), rel=tol)
+
+
+@pytest.mark.parametrize("variant", RIDGES, ids="+".join)
+def test_the_solver_error_of_a_second_solution_includes_that_of_the_first(variant):
+    log, c = small_log(**variant), np.array([1.0, -0.5, 0.3])
+    problem = problem_of(log)
+    centre = weighted_theta(log, np.ones(len(log.now))) + 0.2
+    theta = centre + vf.solve(problem.recentred(centre), "lstd", tol=1e-14).theta
+    sandwich = Sandwich(problem, centre, log.episode).recentred().at(theta)
+    difference = weighted_theta(log, np.ones(len(log.now)), second=True) - theta
+    np.testing.assert_allclose(sandwich.to_minimiser, difference, rtol=1e-6)
+    assert sandwich.solver_errors([c])[0] == pytest.approx(abs(c @ difference), rel=1e-6)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
@@ -131,7 +166,8 @@ def test_many_sparse_features_form_no_moments():
 def test_an_adjoint_that_does_not_converge_gives_no_standard_error(monkeypatch):
     log = small_log(ridge=1e-6, dual=True)
     force_method(AdjointMethod.ITERATIVE, monkeypatch)
-    monkeypatch.setattr(module, "MAX_ITERATIONS", 2)
+    for one in (module, saddle_iterations):
+        monkeypatch.setattr(one, "MAX_ITERATIONS", 2)
     problem = problem_of(log)
     found = Sandwich(problem, naive.minimiser(log)[0], log.episode).error(LinearFunction(np.ones(3)))
     assert found.standard_error is None

@@ -24,6 +24,7 @@ def own_policy(states):
 
 CASES = {
     "by name": (wide_log(), {"features": "fourier:order=2", "ridge": 0.1}, {}),
+    "penalty": (wide_log(), {"features": "tiles:tilings=2,bins=3", "penalty": 0.1}, {}),
     "tiles": (wide_log(), {"features": Tiles(3, 3)}, {}),
     "states": (SmallMDP(off_policy=True).log(40), {"discount": 0.9, "trace": 0.5}, {}),
     "own features": (wide_log(), {"features": own_features}, {"features": own_features}),

@@ -71,6 +71,7 @@ def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[Solv
         policy=None if settings.policy is None else load_policy(settings.policy),
         trace=settings.trace,
         ridge=settings.ridge,
+        penalty=settings.penalty,
         values=settings.values,
         solver=settings.solver,
         tol=settings.tol,

@@ -34,6 +34,7 @@ class Settings:
     values: str = "state"
     trace: float = 0.0
     ridge: float = 0.0
+    penalty: float = 0.0
     interval: str = "cr3"
     level: float = 0.95
     cluster: str | None = None
@@ -56,7 +57,7 @@ class Settings:
 
 
 PATHS = ("log", "policy", "starts", "report", "save")
-NUMBERS = ("discount", "trace", "ridge", "level", "max_passes")
+NUMBERS = ("discount", "trace", "ridge", "penalty", "level", "max_passes")
 SWITCHES = ("strict", "json", "quiet", "force")
 CHOICES = {
     "values": ("state", "state-action"),

@@ -19,6 +19,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.policy_value import check_level, starts_of
 from valuefit.evaluation.sandwich import ErrorEstimate, Influence, LinearFunction, Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
@@ -223,7 +224,9 @@ class _Difference(NamedTuple):
 def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Kind]:
     """Of all pairs, and the method of their standard errors; clusters are those that suit the pairs."""
     functions = [_start_function(evaluation) for evaluation in evaluations]
-    sandwiches = [Sandwich(e.problem, e.result.theta, e.log.episode, e.log.cluster) for e in evaluations]
+    sandwiches = [
+        sandwich_of(e.problem, Solution(e.result, e.centre), e.log.episode, e.log.cluster) for e in evaluations
+    ]
     influences = [_influence(sandwich, function) for sandwich, function in zip(sandwiches, functions, strict=True)]
     least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
     cluster = suitable_clusters(sandwiches, least)

@@ -24,8 +24,9 @@ from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.episode_weights import EpisodeWeights
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import is_continuous, target_probabilities
+from valuefit.evaluation.penalty import sandwich_of, solve_corrected
 from valuefit.evaluation.policy_value import starts_of
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted, for_actions
@@ -212,7 +213,8 @@ def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidat
     values = "state" if fit.values == "state-action" else "state-action"
     starts = starts_of(fit.log, problem, features, fit.policy, values, None)
     mine = fit.errors.sandwich
-    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode, fit.log.cluster)
+    solution = solve_corrected(problem, lambda one, _: solve(one, "lstd"), penalised=fit.penalty > 0)
+    sandwich = sandwich_of(problem, solution, fit.log.episode, fit.log.cluster)
     if sandwich.method is AdjointMethod.ITERATIVE:
         return []
     kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves

@@ -15,9 +15,11 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
 from valuefit.features.registry import Fitted, make
 from valuefit.features.transformer import FeatureTransformer, number_type
 from valuefit.messages import said
+from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -33,7 +35,8 @@ class PolicyEvaluator(BaseEstimator):
 
     features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (its parameters are searched as
     `features__bins` etc.); None takes the observations as they are (one-hot for numbered states).
-    Other parameters: as in `Problem` and `solve`. Fitted attributes: theta_, features_, result_, n_features_in_.
+    penalty: as in `evaluate`. Other parameters: as in `Problem` and `solve`. Fitted attributes: theta_, features_,
+    result_, n_features_in_.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class PolicyEvaluator(BaseEstimator):
         tol: float = 1e-8,
         max_passes: float = 500,
         seed: int = 0,
+        penalty: float = 0.0,
     ) -> None:
         self.features = features
         self.discount = discount
@@ -55,6 +59,7 @@ class PolicyEvaluator(BaseEstimator):
         self.tol = tol
         self.max_passes = max_passes
         self.seed = seed
+        self.penalty = penalty
 
     def fit(
         self,
@@ -79,8 +84,15 @@ class PolicyEvaluator(BaseEstimator):
         if features is None:
             features = "one-hot" if log.has_numbered_states else "identity"
         fitted, _ = make(features, log)
-        problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=self.ridge)
-        result = solve(problem, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
+        penalty = penalty_of(self.penalty, self.ridge)
+        if penalty:
+            fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", self.discount))
+        problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=penalty or self.ridge)
+
+        def solve_one(one: Problem, _: Array | None) -> Result:
+            return solve(one, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
+
+        result = solve_corrected(problem, solve_one, penalised=penalty > 0).result
         if result.status != "converged":
             warnings.warn(f"{result.status}: {result.message}", ConvergenceWarning, stacklevel=2)
         self.features_: Fitted = fitted

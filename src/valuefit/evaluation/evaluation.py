@@ -18,7 +18,7 @@ import scipy.sparse as sparse
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import number
-from valuefit.engine.loop import Progress, solve
+from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
@@ -26,12 +26,19 @@ from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.penalty import (
+    Solution,
+    outside_note,
+    penalised_features,
+    penalty_of,
+    sandwich_of,
+    solve_reported,
+)
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import (
     INTERVAL_LEVEL,
     MAX_LISTED_WEIGHTS,
     PolicyValue,
-    Reported,
     check_level,
     starts_of,
     value_at_starts,
@@ -44,8 +51,9 @@ from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
-from valuefit.features.registry import Fitted, from_spec, make
+from valuefit.features.registry import Fitted, make
 from valuefit.messages import shown
+from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
@@ -67,6 +75,7 @@ class Evaluation:
     checks: what was checked, and what was found. cross_checks: other estimates of the policy value. notes: the choices
     that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result.
     features: as fitted. starts: the observations that the value is averaged over; None for the first of each episode.
+    centre: with a penalty, the weights before the correction of its bias; `features` are then whitened.
     """
 
     log: Transitions
@@ -84,6 +93,8 @@ class Evaluation:
     checks: tuple[Check, ...] = ()
     starts: Array | None = None
     cross_checks: tuple[CrossCheck, ...] = ()
+    penalty: float = 0.0
+    centre: Array | None = None
 
     def __repr__(self) -> str:
         return (
@@ -134,9 +145,10 @@ class Evaluation:
     @cached_property
     def _uncertainty(self) -> Uncertainty:
         """With clusters for the mean value over the log."""
-        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode, self.log.cluster)
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
-        return uncertainty(sandwich, LinearFunction(mean), "cr1" if self.policy_value.method == "cr1" else "cr3")
+        kind: Kind = "cr1" if self.policy_value.method == "cr1" else "cr3"
+        solution, log = Solution(self.result, self.centre), self.log
+        return uncertainty(sandwich_of(self.problem, solution, log.episode, log.cluster), LinearFunction(mean), kind)
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
@@ -178,8 +190,11 @@ class Evaluation:
 
     @cached_property
     def weights(self) -> list[dict[str, Any]] | None:
-        """Name, estimate, standard error, solver error and interval of each weight; None for more than 20 weights."""
-        if self.problem.d > MAX_LISTED_WEIGHTS:
+        """Name, estimate, standard error, solver error and interval of each weight.
+
+        None for more than 20 weights, and with a penalty, whose weights are those of whitened features.
+        """
+        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty:
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
@@ -202,6 +217,7 @@ class Evaluation:
             "discount": self.discount,
             "trace": self.trace,
             "ridge": self.ridge,
+            "penalty": self.penalty,
             "seed": self.seed,
             "steps": len(self.log),
             "episodes": len(self.log.episodes),
@@ -236,9 +252,10 @@ class Evaluation:
             "spec": self.features.spec,
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
+            "kept": self.features.transformer.kept if self.penalty else None,
         }
         table = None if self.policy is None else self.policy.table
-        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts)
+        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts, self.centre)
         return storage.write(stored, Path(path), force=force)
 
     @classmethod
@@ -259,10 +276,13 @@ class Evaluation:
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
-        fitted = _stored_features(spec, features, log, path)
-        target = _stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
+        fitted = storage.stored_features(spec, features, log, path)
+        penalty, discount = settings["penalty"], settings["discount"]
+        if penalty:
+            fitted = penalised_features(fitted, log, penalty=penalty, discount=discount, kept=facts["kept"])
+        target = storage.stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
         problem = make_problem(
-            log, fitted, target, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
+            log, fitted, target, settings["values"], discount, settings["trace"], penalty or settings["ridge"]
         )
         if result.theta.shape != (problem.d,):
             raise ValueError(
@@ -271,7 +291,7 @@ class Evaluation:
             )
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, **settings,
+            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, centre=stored.centre, **settings,
         )  # fmt: skip
         fingerprint = loaded._fingerprint()
         if fingerprint.shape != expected.shape or not np.allclose(
@@ -309,6 +329,7 @@ def evaluate(
     policy: Any = None,
     trace: float = 0.0,
     ridge: float = 0.0,
+    penalty: float = 0.0,
     values: str = "state",
     solver: str | Solver = "auto",
     tol: float | Literal["statistical"] = "statistical",
@@ -330,6 +351,9 @@ def evaluate(
     actions. values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log;
     "state-action" learns a value for each action and needs none. starts: observations to average over; None takes the
     first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
+    penalty: adds penalty/2 times the variance of the value over the log to the objective, where features are too rich
+    for the log. It does not depend on the units of the features, and leaves the constant alone; 0.001 is mild, 0.1 is
+    strong. Its bias is corrected by a second solve, and a check says what may remain of it.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
@@ -346,23 +370,28 @@ def evaluate(
     for name, given, allowed in (("interval", interval, KINDS), ("values", values, VALUES), ("checks", checks, WHICH)):
         if not isinstance(given, str) or given not in allowed:
             raise ValueError(f"{name} is {shown(given)}; it must be one of {', '.join(map(repr, allowed))}.")
+    penalty = penalty_of(penalty, ridge)
     notes = [*log.notes]
     target = None if policy is None else find_policy(policy, allow_code=True)
     if target is not None and values == "state":
         log = with_ratios(log, target)
     notes.append(_policy_note(log, target, values))
     count = action_count(log, target) if values == "state-action" and target is not None else 1
-    fitted, sentence = make(features, log, actions=count)
-    notes.append(sentence)
-    problem = make_problem(log, fitted, target, values, discount, trace, ridge)
+    fitted, _ = make(features, log, actions=count)
+    if penalty:
+        fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", discount))
+    notes.append(fitted.sentence)
+    problem = make_problem(log, fitted, target, values, discount, trace, penalty or ridge)
     start_rows = starts_of(log, problem, fitted, target, values, starts)
+    outside = outside_note(fitted, log, None if starts is None else log.number_states(starts)) if penalty else ""
+    notes += [outside] * bool(outside)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    result = solve(
-        problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback,
-        reported=Reported(sandwich, start_rows),
+    result, sandwich = solve_reported(
+        sandwich, start_rows, penalised=penalty > 0, solver=solver, tol=tol, max_passes=max_passes, seed=seed,
+        callback=callback,
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
-    errors = uncertainty(sandwich.at(result.theta), start_rows, kind=interval, seed=seed)
+    errors = uncertainty(sandwich, start_rows, kind=interval, seed=seed)
     value, error = value_at_starts(log, errors, start_rows, values, level)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(
@@ -382,7 +411,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
         policy=fit.policy,
         discount=fit.discount,
         trace=fit.problem.trace,
-        ridge=fit.problem.ridge,
+        ridge=0.0 if fit.penalty else fit.problem.ridge,
         values=fit.values,
         seed=fit.seed,
         policy_value=fit.value,
@@ -390,6 +419,8 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
         checks=(*run_checks(fit, checks), agreement(others)),
         starts=starts,
         cross_checks=others,
+        penalty=fit.penalty,
+        centre=None if fit.errors.sandwich.first is None else fit.errors.sandwich.first.theta,
     )
 
 
@@ -453,33 +484,4 @@ def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
         f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
-    )
-
-
-def _stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:
-    if given is not None:
-        return make(given, log)[0]
-    if spec is None:
-        raise ValueError(
-            f"The evaluation in {path} used features of your own, which the file does not contain. Give them again: "
-            "Evaluation.load(path, features=...)."
-        )
-    try:
-        return from_spec(spec)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise storage.not_an_evaluation(path, error) from error
-
-
-def _stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
-    if given is not None:
-        return find_policy(given, allow_code=True)
-    if name is None:
-        return None
-    if table is not None:
-        return replace(find_policy(table), name=str(name))
-    if values == "state":  # its ratios are in the log; the policy itself is not needed
-        return Policy(str(name))
-    raise ValueError(
-        f"The evaluation in {path} used the policy {name}, which is code, and the file does not contain it. Give it "
-        "again: Evaluation.load(path, policy=...)."
     )

@@ -35,3 +35,8 @@ class Fit:
     errors: Uncertainty
     value: PolicyValue
     error: ErrorEstimate
+
+    @property
+    def penalty(self) -> float:
+        """On the variance of the value; 0 if `problem.ridge` is an ordinary one, whose solution is not corrected."""
+        return 0.0 if self.errors.sandwich.first is None else self.problem.ridge

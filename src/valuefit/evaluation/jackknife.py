@@ -7,6 +7,10 @@ In sums over the log, (theta, w) solves S x = (0, b) with S = [n ridge I, -A'; A
 in the equations. S_g has at most three times the rank m_g of its steps, but for the ridge, of which n - m_g parts of n
 remain. Where w = 0 and there is no ridge, theta_g = theta - A^-1 U' (I - V A^-1 U')^-1 delta, with the rows u_t', v_t'
 and the TD errors of the episode: the influence function, with TD errors divided by one minus their joint leverage.
+
+Where the ridge shrinks towards a centre (see `penalty.py`), the right-hand sides are (n ridge centre, b) and, without
+the episode, ((n - m_g) ridge centre_g, b - b_g): theta - centre takes the place of theta in the ridge part of rho_g,
+which also gets (n - m_g) ridge (centre_g - centre).
 """
 
 from __future__ import annotations
@@ -31,6 +35,16 @@ MAX_SHARED_ITERATIONS = 12  # of the updates of all clusters together
 ITERATION_TOL = 1e-9  # relative change at which they have converged
 SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
 MIN_SINGULAR_VALUE = 1e-10  # relative; directions below it are not determined without the cluster
+
+
+class Centre(NamedTuple):
+    """What the ridge shrinks towards: `theta`, (d,).
+
+    changes: of it without each cluster, (clusters, d), or in each reweighted log, (draws, d).
+    """
+
+    theta: Array
+    changes: Array
 
 
 @dataclass
@@ -77,6 +91,19 @@ class _Log:
     count: int
     basis: _Basis
     plain: bool
+    centre: Centre | None = None
+
+    @property
+    def shrunk(self) -> Array:
+        """n ridge (theta - centre), in coordinates."""
+        shrunk = self.theta if self.centre is None else self.theta - self.centre.theta
+        return np.asarray(self.problem.n * self.problem.ridge * (self.basis.primal.T @ shrunk))
+
+    def moved(self, clusters: Array) -> Array | float:
+        """n ridge (centre without the cluster - centre), (len(clusters), d), in coordinates; 0 without a centre."""
+        if self.centre is None:
+            return 0.0
+        return np.asarray(self.problem.n * self.problem.ridge * (self.centre.changes[clusters] @ self.basis.primal))
 
     @cached_property
     def error(self) -> Array:
@@ -177,15 +204,18 @@ class _Change(NamedTuple):
     undetermined: dict[int, Array]
 
 
-def replicates(problem: Problem, theta: Array, w: Array, cluster: Array, count: int) -> Replicates:
+def replicates(
+    problem: Problem, theta: Array, w: Array, cluster: Array, count: int, centre: Centre | None = None
+) -> Replicates:
     """The minimiser without each of `count` clusters of steps.
 
-    theta, w: the minimiser. cluster: of each step, (n,). On large logs the updates are first iterated for all clusters
-    together, at about two passes an iteration; clusters of high leverage, for which that does not converge, and small
-    logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or O(m d^2 + d^3) where that is less.
+    theta, w: the minimiser. cluster: of each step, (n,). centre: of the ridge, 0 if None. On large logs the updates are
+    first iterated for all clusters together, at about two passes an iteration; clusters of high leverage, for which
+    that does not converge, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or
+    O(m d^2 + d^3) where that is less.
     """
     plain = not w.any() and not problem.ridge
-    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain)
+    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain, centre)
     found, left = Replicates(np.zeros((count, problem.d))), np.ones(count, bool)
     if not log.basis.primal.size:  # all features are zero, and so is theta
         return found
@@ -195,21 +225,24 @@ def replicates(problem: Problem, theta: Array, w: Array, cluster: Array, count: 
         left = ~converged
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
         rows = log.steps(steps)
-        change = _plain_change(rows) if plain else _change(log, rows)
+        change = _plain_change(rows) if plain else _change(log, rows, clusters)
         found.theta[clusters] = change.x @ log.basis.primal.T
         for index, directions in change.undetermined.items():
             found.undetermined[int(clusters[index])] = log.basis.primal @ directions
     return found
 
 
-def reweighted(problem: Problem, theta: Array, w: Array, cluster: Array, weights: Array) -> Array:
+def reweighted(
+    problem: Problem, theta: Array, w: Array, cluster: Array, weights: Array, centre: Centre | None = None
+) -> Array:
     """The minimiser minus theta, (draws, d), where the terms of the clusters have these weights, (draws, clusters).
 
     x changes by -(sum_g weight_g S_g)^-1 sum_g weight_g rho_g. The sums take 2 draws * clusters * d^2 operations, next
-    to the 2 n d^2 of the moments of the log. theta, w: the minimiser. cluster: of each step, (n,).
+    to the 2 n d^2 of the moments of the log. theta, w: the minimiser. cluster: of each step, (n,). centre: of the
+    ridge, 0 if None.
     """
     plain, (draws, count) = not w.any() and not problem.ridge, weights.shape
-    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain)
+    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain, centre)
     size = log.basis.primal.shape[1]
     if not plain:
         assert log.basis.dual is not None
@@ -222,6 +255,7 @@ def reweighted(problem: Problem, theta: Array, w: Array, cluster: Array, weights
             chosen = weights[:, clusters[part]]
             matrix += chosen @ S.reshape(len(part), -1)
             right -= chosen @ rho
+    right[:, : log.basis.primal.shape[1]] += (weights @ log.shares)[:, None] * log.moved(np.arange(draws))
     x = np.linalg.solve(matrix.reshape(draws, size, size), right[..., None])[..., 0]
     return np.asarray(x[:, : log.basis.primal.shape[1]] @ log.basis.primal.T)
 
@@ -236,7 +270,7 @@ def _equations(log: _Log, rows: _Steps) -> tuple[Array, Array]:
     assert basis.dual is not None
     p, q = basis.primal.shape[1], basis.dual.shape[1]
     above = -_product(rows.v.transpose(0, 2, 1), rows.u_w)
-    above += share * problem.ridge * problem.n * (basis.primal.T @ log.theta)
+    above += share * log.shrunk
     S = np.zeros((len(A), p + q, p + q))
     S[:, :p, :p] = share * problem.ridge * np.eye(p)
     S[:, :p, p:], S[:, p:, :p] = -A.transpose(0, 2, 1), A
@@ -302,7 +336,7 @@ def _iterated(log: _Log) -> tuple[Array, Array]:
     above, below = log.part(Theta, W, reward=True)
     share = log.shares[:, None]
     if problem.ridge:
-        above += share * problem.ridge * problem.n * (basis.primal.T @ log.theta)
+        above += share * log.shrunk + (1 - share) * log.moved(np.arange(log.count))
     if problem.identity and not log.plain:
         below += share * problem.n * (dual.T @ log.w)
     x = first = log.solve(above, below)
@@ -328,9 +362,9 @@ def _plain_change(rows: _Steps) -> _Change:
     return _Change(-x, undetermined)
 
 
-def _change(log: _Log, rows: _Steps) -> _Change:
+def _change(log: _Log, rows: _Steps, clusters: Array) -> _Change:
     """(S - S_g)^-1 rho_g, with S_g = P'Q of the rows, and what is diagonal in S, its ridge included, held apart."""
-    problem, basis, theta, w = log.problem, log.basis, log.theta, log.w
+    problem, basis = log.problem, log.basis
     assert basis.dual is not None
     count, length = rows.error.shape
     p, q, share = basis.primal.shape[1], basis.dual.shape[1], length / problem.n
@@ -339,9 +373,9 @@ def _change(log: _Log, rows: _Steps) -> _Change:
     Q = [np.dstack([rows.v, of_w]), np.dstack([of_theta, -rows.u])]
     above = -_product(rows.v.transpose(0, 2, 1), rows.u_w)
     below = -_product(rows.u.transpose(0, 2, 1), rows.error)
-    above += share * problem.ridge * problem.n * (basis.primal.T @ theta)
+    above += share * log.shrunk + (1 - share) * log.moved(clusters)
     if problem.identity:
-        below += share * problem.n * (basis.dual.T @ w)
+        below += share * problem.n * (basis.dual.T @ log.w)
     else:
         P, Q = [*P, np.dstack([of_theta, rows.psi])], [*Q, np.dstack([of_theta, rows.psi])]
         below += _product(rows.psi.transpose(0, 2, 1), rows.psi_w)

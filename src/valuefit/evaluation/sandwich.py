@@ -11,6 +11,10 @@ Cluster sums: steps of one episode are dependent, episodes are not, so influence
 An interval covers the fixed point, not the policy's true value: the difference between them depends on the features.
 The equations are linear, so the same g gives the error of a solver that stopped before the minimiser theta* of this
 log, for any w: c'(theta - theta*) = -g'mean m_t = g_theta'(ridge theta - A'w) + g_w'(A theta - b + C w).
+
+With a penalty, theta is the second of two solutions (see `penalty.py`): its ridge/2 |theta - theta_1|^2 shrinks towards
+theta_1, the first. ridge (theta - theta_1) then takes the place of ridge theta above, and an error e of theta_1 adds
+ridge g_theta'e to that of c'theta.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
-import scipy.sparse.linalg as iterative
 from scipy.special import stdtrit
 
 from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ERROR, clusters
+from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -39,9 +43,7 @@ ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix 
 MAX_SADDLE_PASSES = 200  # above that, only where forming and factorising it cost at most this many passes
 MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned saddle matrix is not used
 DIRECT_RESIDUAL_TOL = 1e-6  # relative residual of a direct solution; above it the data do not determine c'theta
-ITERATIVE_RESIDUAL_TOL = 1e-2  # of an iterative one: standard errors were within 1% of exact ones in all comparisons
 ATTAINED = 1e-12  # F* over F(0) - F*, below which A theta = b counts as solvable
-MAX_ITERATIONS = 600  # of an iterative solution, each a product with the log
 
 
 class AdjointMethod(Enum):
@@ -131,7 +133,10 @@ class Sandwich:
 
     problem: what was solved. theta: its minimiser, or an iterate of a solver. episode: the episode of each step, (n,).
     group: of each step, if episodes of one group are dependent; groups are then the clusters, and are never cut.
+    first: the sandwich of theta_1 where theta is the second of two solutions, as `recentred` makes it.
     """
+
+    first: Sandwich | None = None
 
     def __init__(self, problem: Problem, theta: Array, episode: Array, group: Array | None = None) -> None:
         self.problem, self.theta, self.episode, self.grouped = problem, theta, episode, group is not None
@@ -142,14 +147,31 @@ class Sandwich:
         """The same for other clusters of steps, (n,), numbered from 0."""
         other = copy.copy(self)
         other.cluster, other.clusters, other.blocks = cluster, int(cluster.max()) + 1, blocks
+        other.first = None if self.first is None else self.first.with_clusters(cluster, blocks=blocks)
         return other
+
+    def recentred(self) -> Sandwich:
+        """That of the minimiser with ridge/2 |theta - theta_1|^2, theta_1 being the weights of this sandwich.
+
+        Factorisations are shared.
+        """
+        other = self.at(self.theta)
+        other.first, other._adjoints = self, {}
+        for name in ("w", "_iterative_minimiser"):
+            other.__dict__.pop(name, None)
+        return other
+
+    @property
+    def shrunk(self) -> Array:
+        """What the ridge shrinks: theta, or its distance from theta_1."""
+        return self.theta if self.first is None else self.theta - self.first.theta
 
     def at(self, theta: Array) -> Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
-        other = copy.copy(self)
+        method, other = self.method, copy.copy(self)  # the method first, so that the copy has its factorisation
         other.theta = theta
         other.__dict__.pop("saddle_residual", None)
-        if self.method is AdjointMethod.PSEUDO_INVERSE:
+        if method is AdjointMethod.PSEUDO_INVERSE:
             other.__dict__["_exact"] = self._exact
             other.__dict__.pop("w", None)
         return other
@@ -219,16 +241,37 @@ class Sandwich:
         return (1.0 if self.method is AdjointMethod.ITERATIVE else 0.0), 0.5 + each * columns
 
     def _solver_error(self, adjoint: tuple[Array, Array]) -> float:
-        return abs(float(adjoint[0] @ self.saddle_residual[0] + adjoint[1] @ self.saddle_residual[1]))
+        return abs(self._excess(adjoint))
+
+    def _excess(self, adjoint: tuple[Array, Array]) -> float:
+        """c'(theta - theta*)."""
+        found = float(adjoint[0] @ self.saddle_residual[0] + adjoint[1] @ self.saddle_residual[1])
+        return found if self.first is None else found + self.first._excess(self._adjoint_of_first(adjoint[0]))
 
     @cached_property
     def saddle_residual(self) -> tuple[Array, Array]:
-        """-mean m_t at (theta, w): (ridge theta - A'w, A theta - b + C w)."""
+        """-mean m_t at (theta, w): (ridge theta - A'w, A theta - b + C w), with theta - theta_1 for the first theta."""
         problem, theta, w = self.problem, self.theta, self.w
         if self.method is AdjointMethod.ITERATIVE:
-            return problem.B(theta, w)
+            above, below = problem.B(theta, w)
+            return above - problem.ridge * (theta - self.shrunk), below
         A, b, C = problem.moments()
-        return problem.ridge * theta - A.T @ w, A @ theta - b + C @ w
+        return problem.ridge * self.shrunk - A.T @ w, A @ theta - b + C @ w
+
+    @property
+    def to_minimiser(self) -> Array:
+        """theta* - theta, (d,). Not with the iterative method."""
+        found = self.respond(*(-part[:, None] for part in self.saddle_residual))[:, 0]
+        return found if self.first is None else found + self._through_first(self.first.to_minimiser[:, None])[:, 0]
+
+    def left_by_penalty(self, c: Array) -> Array | None:
+        """c - A'g_w = ridge g_theta, (d,): how c'theta depends on what the ridge shrinks towards; None if unknown."""
+        adjoint = self._adjoint(c)
+        return None if isinstance(adjoint, ErrorEstimate) else self.problem.ridge * adjoint[0]
+
+    def _through_first(self, changes: Array) -> Array:
+        """Changes of theta, (d, m), by these of theta_1, (d, m)."""
+        return self.respond(self.problem.ridge * changes, np.zeros((self.problem.k, changes.shape[1])))
 
     def respond(self, above: Array, below: Array) -> Array:
         """Changes of theta, (d, m), where mean m_t changes by (above, below), (d, m) and (k, m): -J^-1 of them.
@@ -248,12 +291,15 @@ class Sandwich:
         outside = np.linalg.norm(self._exact.outside(rows.T), axis=0)
         return np.asarray(outside <= DIRECT_RESIDUAL_TOL * np.linalg.norm(rows, axis=1))
 
-    def changes(self, weight: Array, error: Array) -> Array:
-        """First-order changes of theta, (clusters, d), by the sums of weight_t m_t / n with these TD errors, (n,)."""
+    def changes(self, weight: Array, error: Array | None = None) -> Array:
+        """First-order changes of theta, (clusters, d), by the sums of weight_t m_t / n with these TD errors, (n,).
+
+        error: the TD errors at theta if None.
+        """
         problem, w = self.problem, self.w
         weights = np.bincount(self.cluster, weight, self.clusters)
-        above = -problem.ridge * np.outer(self.theta, weights)
-        below = problem.backward(weight * error)
+        above = -problem.ridge * np.outer(self.shrunk, weights)
+        below = problem.backward(weight * (self.td_errors if error is None else error))
         if w.any():
             psi_w = problem.psi.dot(w)[problem.now]
             u_w = weight * problem.forward(psi_w)
@@ -263,16 +309,17 @@ class Sandwich:
         total = self._sums(problem.psi, problem.now, below)
         if problem.identity:
             total -= np.outer(w, weights)
-        return self.respond(above / problem.n, total / problem.n).T
+        found = self.respond(above / problem.n, total / problem.n)
+        return (found if self.first is None else found + self._through_first(self.first.changes(weight).T)).T
 
     def sign_changes(self, draws: int, rng: np.random.Generator) -> Array:
         """`changes` by steps with random signs, (draws, clusters, d).
 
         The expected square of their product with any c is its `Influence.expected`.
         """
-        delta = self.td_errors
-        error = delta if self.w.any() else np.full(len(delta), np.sqrt(np.mean(delta**2)))
-        return np.array([self.changes(rng.choice([-1.0, 1.0], len(error)), error) for _ in range(draws)])
+        n, delta = self.problem.n, self.td_errors
+        error = None if self.w.any() else np.full(n, np.sqrt(np.mean(delta**2)))
+        return np.array([self.changes(rng.choice([-1.0, 1.0], n), error) for _ in range(draws)])
 
     @property
     def td_errors(self) -> Array:
@@ -303,9 +350,14 @@ class Sandwich:
             if dual:
                 total += (phi_g[problem.now, column] - problem.discount * phi_g[problem.next, column]) * u_w
                 total -= float(g_w[:, column] @ w) if problem.identity else q[problem.now] * psi_w[problem.now]
-            total -= problem.ridge * float(g_theta[:, column] @ self.theta)
+            total -= problem.ridge * float(g_theta[:, column] @ self.shrunk)
             influences.append(np.asarray(total / problem.n))
             squares.append(influences[-1] ** 2 if dual else (u_g / problem.n) ** 2 * float(np.mean(delta**2)))
+        if self.first is not None:
+            adjoints = [self._adjoint_of_first(column) for column in g_theta.T]
+            before, _ = self.first._influences(*(np.column_stack(part) for part in zip(*adjoints, strict=True)))
+            influences = [own + other for own, other in zip(influences, before, strict=True)]
+            squares = [influence**2 for influence in influences]
         return influences, squares
 
     def _u_products(self, psi_x: Array) -> Array:
@@ -341,15 +393,15 @@ class Sandwich:
         if problem.k == problem.d and not problem.ridge:
             return np.zeros(problem.k)  # A is square and, with these methods, regular
         if self.method is AdjointMethod.LU:
-            right = np.concatenate([np.zeros(problem.d), problem.b])
+            right = np.concatenate([problem.ridge * (self.theta - self.shrunk), problem.b])
             return np.asarray(-linalg.lu_solve(self._lu, right, check_finite=False)[problem.d :])
         return self._iterative_minimiser[1]
 
     @cached_property
     def _iterative_minimiser(self) -> tuple[Array, Array]:
         """(theta*, w*) by MINRES."""
-        d = self.problem.d
-        solution = _minres(self.problem, np.concatenate([np.zeros(d), self.problem.b]))
+        d, centre = self.problem.d, self.theta - self.shrunk
+        solution = minres(self.problem, np.concatenate([self.problem.ridge * centre, self.problem.b]))
         return solution[:d], -solution[d:]
 
     @cached_property
@@ -378,6 +430,13 @@ class Sandwich:
             self._adjoints[key] = self._solve_adjoint(c)
         return self._adjoints[key]
 
+    def _adjoint_of_first(self, g_theta: Array) -> tuple[Array, Array]:
+        """That of ridge g_theta for theta_1, which `_solve_adjoint` has found to exist."""
+        assert self.first is not None
+        found = self.first._adjoint(self.problem.ridge * g_theta)
+        assert not isinstance(found, ErrorEstimate)
+        return found
+
     def _solve_adjoint(self, c: Array) -> tuple[Array, Array] | ErrorEstimate:
         problem = self.problem
         undetermined = ErrorEstimate(None, determined=False, reason="The data do not determine this value.")
@@ -394,10 +453,13 @@ class Sandwich:
             image = problem.C_dot(g_w)
             residual = max(residual, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))
             # influences also depend on w*, which was computed by iteration too
-            gradient = np.linalg.norm(np.concatenate(problem.B(*self._iterative_minimiser)))
+            above, below = problem.B(*self._iterative_minimiser)
+            above -= problem.ridge * (self.theta - self.shrunk)
+            gradient = np.linalg.norm(np.concatenate([above, below]))
             residual = max(residual, gradient / np.linalg.norm(problem.b)) if gradient else residual
         if residual <= (ITERATIVE_RESIDUAL_TOL if self.method is AdjointMethod.ITERATIVE else DIRECT_RESIDUAL_TOL):
-            return g_theta, g_w
+            before = None if self.first is None else self.first._adjoint(problem.ridge * g_theta)
+            return before if isinstance(before, ErrorEstimate) else (g_theta, g_w)
         if self.method is AdjointMethod.PSEUDO_INVERSE:
             return undetermined
         reason = (
@@ -421,46 +483,6 @@ class Sandwich:
         problem = self.problem
         if problem.k == problem.d and not problem.ridge:
             # w = 0, so g_theta is not needed, and A' g_w = c is half the system with a far better condition
-            return np.zeros(problem.d), _gmres(problem, c)
-        solution = _minres(problem, np.concatenate([c, np.zeros(problem.k)]))
+            return np.zeros(problem.d), gmres(problem, c)
+        solution = minres(problem, np.concatenate([c, np.zeros(problem.k)]))
         return solution[: problem.d], solution[problem.d :]
-
-
-def _diagonal(problem: Problem, columns: int) -> Array:
-    """The diagonal of C, 1 where it is zero: a good preconditioner for tiles, which are nearly orthogonal."""
-    if problem.identity:
-        return np.ones(columns)
-    rows = problem.psi if columns == problem.k else problem.phi
-    diagonal = rows.column_squares(problem.visits) / problem.n
-    return np.where(diagonal > 0, diagonal, 1.0)
-
-
-def _operator(size: int, product: Callable[[Array], Array]) -> Any:
-    return iterative.LinearOperator((size, size), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
-
-
-def _gmres(problem: Problem, c: Array) -> Array:
-    """A'^-1 c by GMRES over products with the log, preconditioned by the diagonal of C."""
-    scale = _diagonal(problem, problem.k)
-    restart = 60
-    solution, _ = iterative.gmres(
-        _operator(problem.k, problem.At_dot), c, rtol=ITERATIVE_RESIDUAL_TOL / 100, restart=restart,
-        maxiter=max(1, MAX_ITERATIONS // restart), M=_operator(problem.k, lambda x: x / scale),
-    )  # fmt: skip
-    return np.asarray(solution)
-
-
-def _minres(problem: Problem, right: Array) -> Array:
-    """The symmetric saddle system [ridge, A'; A, -C] x = right by MINRES over products with the log."""
-    d = problem.d
-    scale = np.concatenate([_diagonal(problem, d) + problem.ridge, _diagonal(problem, problem.k)])
-
-    def product(x: Array) -> Array:
-        above = problem.ridge * x[:d] + problem.At_dot(x[d:])
-        return np.concatenate([above, problem.A_dot(x[:d]) - problem.C_dot(x[d:])])
-
-    solution, _ = iterative.minres(
-        _operator(len(right), product), right, rtol=ITERATIVE_RESIDUAL_TOL / 1e5, maxiter=MAX_ITERATIONS,
-        M=_operator(len(right), lambda x: x / scale),
-    )  # fmt: skip
-    return np.asarray(solution)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,14 @@ from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
+from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
+from valuefit.features.registry import Fitted, from_spec, make
 from valuefit.messages import said
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1
-SETTINGS = ("discount", "trace", "ridge", "values", "seed")
+SETTINGS = ("discount", "trace", "ridge", "penalty", "values", "seed")
 OPTIONAL_NUMBERS = (
     "standard_error",
     "effective_sample_size",
@@ -46,7 +49,7 @@ class Stored(NamedTuple):
     """The contents of a file, without code.
 
     facts: plain data for JSON. policy_table: (states, actions) or None. starts: the observations that the user gave;
-    None if they were those of the log, and in files of version 0.1.
+    None if they were those of the log, and in files of version 0.1. centre: as in `Evaluation`.
     """
 
     facts: dict[str, Any]
@@ -54,6 +57,7 @@ class Stored(NamedTuple):
     result: Result
     policy_table: Array | None
     starts: Array | None
+    centre: Array | None = None
 
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
@@ -78,6 +82,8 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         arrays["policy_table"] = stored.policy_table
     if stored.starts is not None:
         arrays["starts"] = stored.starts
+    if stored.centre is not None:
+        arrays["centre"] = stored.centre
     return write_archive(path, as_plain(facts), arrays, version=FORMAT_VERSION, force=force)
 
 
@@ -89,7 +95,7 @@ def read(path: Path) -> Stored:
         result = result_of(dict(facts.pop("result")), arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
-    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"))
+    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"), arrays.get("centre"))
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
@@ -102,8 +108,9 @@ def not_an_evaluation(path: Path, error: Exception) -> ValueError:
 
 def settings_of(facts: dict[str, Any]) -> dict[str, Any]:
     """The settings of an evaluation, with their types checked."""
+    facts = {"penalty": 0.0, **facts}  # files of version 0.1 have none
     settings = {name: facts[name] for name in SETTINGS}
-    for name in ("discount", "trace", "ridge"):
+    for name in ("discount", "trace", "ridge", "penalty"):
         settings[name] = _finite(name, settings[name])
     if settings["values"] not in ("state", "state-action") or type(settings["seed"]) is not int:
         raise ValueError("values or seed are not those of an evaluation")
@@ -162,6 +169,37 @@ def cross_checks_of(facts: dict[str, Any]) -> tuple[CrossCheck, ...]:
             str(entry["note"]),
         ))  # fmt: skip
     return tuple(found)
+
+
+def stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:
+    """The given features, or those of the spec in the file."""
+    if given is not None:
+        return make(given, log)[0]
+    if spec is None:
+        raise ValueError(
+            f"The evaluation in {path} used features of your own, which the file does not contain. Give them again: "
+            "Evaluation.load(path, features=...)."
+        )
+    try:
+        return from_spec(spec)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise not_an_evaluation(path, error) from error
+
+
+def stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
+    """The given policy, or the one in the file; None for the policy of the log."""
+    if given is not None:
+        return find_policy(given, allow_code=True)
+    if name is None:
+        return None
+    if table is not None:
+        return replace(find_policy(table), name=str(name))
+    if values == "state":  # its ratios are in the log; the policy itself is not needed
+        return Policy(str(name))
+    raise ValueError(
+        f"The evaluation in {path} used the policy {name}, which is code, and the file does not contain it. Give it "
+        "again: Evaluation.load(path, policy=...)."
+    )
 
 
 def check_estimate(path: Path, estimate: float, start_row: Array, theta: Array) -> None:

@@ -16,7 +16,7 @@ import scipy.sparse as sparse
 from scipy.special import ndtr, stdtrit
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
-from valuefit.evaluation.jackknife import Replicates, replicates
+from valuefit.evaluation.jackknife import Centre, Replicates, replicates
 from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
@@ -52,8 +52,7 @@ class Uncertainty:
     @cached_property
     def replicates(self) -> Replicates:
         """The weights without each cluster."""
-        sandwich = self.sandwich
-        return replicates(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, sandwich.clusters)
+        return _replicates(self.sandwich)
 
     @cached_property
     def bootstrap(self) -> Bootstrap:
@@ -66,7 +65,7 @@ class Uncertainty:
         sandwich, count = self.sandwich, self.sandwich.clusters
         if self.kind != "cr1":
             return np.asarray(np.sqrt((count - 1) / count) * -self.replicates.theta)
-        first_order = sandwich.changes(np.ones(len(sandwich.cluster)), sandwich.td_errors)
+        first_order = sandwich.changes(np.ones(len(sandwich.cluster)))
         return np.asarray(np.sqrt(count / (count - 1)) * first_order)
 
     def error(self, function: LinearFunction) -> ErrorEstimate:
@@ -127,6 +126,12 @@ class Uncertainty:
         return False
 
 
+def _replicates(sandwich: Sandwich) -> Replicates:
+    first = sandwich.first
+    centre = None if first is None else Centre(first.theta, _replicates(first).theta)
+    return replicates(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, sandwich.clusters, centre)
+
+
 class Band(NamedTuple):
     """Intervals (m, 2) of several numbers, and the smallest number of effective clusters of one of them."""
 
@@ -156,7 +161,7 @@ def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneou
             scaled = parts / np.where(size > 0, size, 1.0)[:, None]
             largest = np.maximum(largest, np.abs(scaled @ signs).max(axis=0))
     tail = float(ndtr(-np.quantile(largest, level))) if simultaneous else (1 - level) / 2
-    solver_error = np.abs(rows @ sandwich.respond(*(-part[:, None] for part in sandwich.saddle_residual))).ravel()
+    solver_error = np.abs(rows @ sandwich.to_minimiser)
     half = stdtrit(np.maximum(effective - 1, 1.0), 1 - tail) * standard_error + solver_error
     half[~sandwich.determines(rows)] = np.inf
     value = rows @ sandwich.theta

@@ -161,7 +161,7 @@ def fit_named(text: str, observations: Array, visited: Array, actions: int) -> F
         raise ValueError(f"features {shown(text)} has an option of the wrong type: {said(error)}.") from None
     if fitted.columns * actions * 2 > steps:
         warning = (
-            f"That is {fitted.columns * actions} features for {steps} steps, too many to estimate well: add a ridge."
+            f"That is {fitted.columns * actions} features for {steps} steps, too many to estimate well: add a penalty."
         )
         return with_sentence(fitted, f"{fitted.sentence} {warning}")
     return fitted

@@ -410,13 +410,17 @@ class Problem:
         ridge + weight and rewards r_t - v_t' shift. Costs half a pass.
         """
         shift = weight / (self.ridge + weight) * y
-        p = self.phi.dot(shift)
-        other = copy.copy(self)
-        for name in ("b", "traits"):
-            other.__dict__.pop(name, None)
+        other = self.recentred(shift)
+        other.__dict__.pop("traits", None)
         other.ridge = self.ridge + weight
-        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
         return other, shift
+
+    def recentred(self, centre: Array) -> Problem:
+        """The problem with ridge/2 |theta - centre|^2, in delta = theta - centre: its rewards are r_t - v_t' centre."""
+        p, other = self.phi.dot(centre), copy.copy(self)
+        other.__dict__.pop("b", None)
+        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
+        return other
 
     # ---- rows of single steps, for stochastic solvers ---------------------------------------------------
 

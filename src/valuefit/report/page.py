@@ -145,7 +145,8 @@ def _method_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
                      f"{evaluation.features.sentence}"),
         ("Discount", f"{evaluation.discount:g} (horizon {horizon})"),
         ("Trace", f"{evaluation.trace:g}"),
-        ("Ridge", f"{evaluation.ridge:g}"),
+        ("Penalty", f"{evaluation.penalty:g}, on the variance of the value; its bias is corrected")
+        if evaluation.penalty else ("Ridge", f"{evaluation.ridge:g}"),
         ("Solver", result.solver),
         ("Status", f"{result.status}. {result.message}"),
         ("Effort", f"{result.passes:.1f} passes over the log, {result.seconds:.2f} seconds"),
@@ -244,7 +245,7 @@ def python_call(evaluation: Evaluation) -> str:
         ("features", *_features_text(evaluation)),
         ("discount", repr(evaluation.discount), ""),
         ("trace", repr(evaluation.trace), ""),
-        ("ridge", repr(evaluation.ridge), ""),
+        ("penalty", repr(evaluation.penalty), "") if evaluation.penalty else ("ridge", repr(evaluation.ridge), ""),
         ("values", repr(evaluation.values), ""),
         ("solver", solver_text, ""),
         ("tol", repr(result.tol), ""),

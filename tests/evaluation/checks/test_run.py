@@ -150,7 +150,12 @@ def a_hidden_timer():
     return columns, {}
 
 
+def a_strong_penalty():
+    return walk(), {"penalty": 3.0, "starts": [[2.0]]}
+
+
 FAULTS = {
+    a_strong_penalty: "bias of the penalty",
     swapped_probabilities: "ratios are right",
     rewards_of_the_step_before: "observations are Markov",
     a_unit_change_half_way: "stability",

@@ -82,8 +82,7 @@ class TDMoments:
             )
         self.iterative = sandwich.method is AdjointMethod.ITERATIVE
         if not self.iterative:  # to the exact minimiser of the log
-            step = sandwich.respond(*(-part[:, None] for part in sandwich.saddle_residual))[:, 0]
-            sandwich = sandwich.at(sandwich.theta + step)
+            sandwich = sandwich.at(sandwich.theta + sandwich.to_minimiser)
         self.sandwich = sandwich
         self.without_each = None
         if fit.errors.kind == "cr3" and not fit.problem.ridge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
@@ -13,6 +13,7 @@ from valuefit.problem.problem import C_CUTOFF, Problem
 
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
+MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
 POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
@@ -65,6 +66,32 @@ def optimisation_error(fit: Fit) -> Check | None:
         return Check(name, "warn", text, error.solver_error, size=size)
     text = f"At full convergence the policy value would change by {size:.1g} standard errors."
     return Check(name, "pass", text, error.solver_error, size=size)
+
+
+def penalty(fit: Fit) -> Check | None:
+    """The bias that the penalty leaves in the policy value after its correction, against the standard error.
+
+    The correction changes the value by c'(theta_2 - theta_1), and another one would by (c - A'g_w)'(theta_2 - theta_1).
+    If further ones shrink by the same factor, their sum is the bias. It is at most |c - A'g_w|, the statistic, times
+    the standard deviation over the log of what the penalty took from the value before the correction. A penalty that
+    is so strong that corrections hardly change the value is caught by `penalty_test`.
+    """
+    sandwich, error, name = fit.errors.sandwich, fit.value.standard_error, "bias of the penalty"
+    left = sandwich.left_by_penalty(fit.starts.c) if fit.penalty and error else None
+    if left is None or not error:
+        return None
+    shape = np.arange(len(left)) % fit.features.columns > 0  # all but the constants, which are not penalised
+    factor = float(np.linalg.norm(left[shape]))
+    first, second = (float(c @ sandwich.shrunk) for c in (fit.starts.c, left))
+    size = abs(second) / max(1 - abs(second / first), MIN_REDUCTION) / error if second and first else 0.0
+    text = (
+        f"The correction for the penalty changes the policy value by {first:.3g}, and another one would by "
+        f"{second:.3g}: a bias of about {size:.2g} standard errors remains. It is at most {factor:.2g} times the "
+        "standard deviation over the log of what the penalty takes from the value"
+    )
+    if size > MATERIAL_SIZE:
+        return Check(name, "warn", f"{text}. Use a smaller penalty.", factor, size=size)
+    return Check(name, "pass", f"{text}.", factor, size=size)
 
 
 def conditioning(fit: Fit) -> Check | None:

@@ -1,0 +1,55 @@
+"""Iterative solutions of the adjoint systems of a problem, over products with the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg as iterative
+
+from valuefit.problem.problem import Problem
+from valuefit.typing import Array
+
+ITERATIVE_RESIDUAL_TOL = 1e-2  # relative residual: standard errors were within 1% of exact ones in all comparisons
+MAX_ITERATIONS = 600  # each a product with the log
+
+
+def _diagonal(problem: Problem, columns: int) -> Array:
+    """The diagonal of C, 1 where it is zero: a good preconditioner for tiles, which are nearly orthogonal."""
+    if problem.identity:
+        return np.ones(columns)
+    rows = problem.psi if columns == problem.k else problem.phi
+    diagonal = rows.column_squares(problem.visits) / problem.n
+    return np.where(diagonal > 0, diagonal, 1.0)
+
+
+def _operator(size: int, product: Callable[[Array], Array]) -> Any:
+    return iterative.LinearOperator((size, size), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
+
+
+def gmres(problem: Problem, c: Array) -> Array:
+    """A'^-1 c by GMRES over products with the log, preconditioned by the diagonal of C."""
+    scale = _diagonal(problem, problem.k)
+    restart = 60
+    solution, _ = iterative.gmres(
+        _operator(problem.k, problem.At_dot), c, rtol=ITERATIVE_RESIDUAL_TOL / 100, restart=restart,
+        maxiter=max(1, MAX_ITERATIONS // restart), M=_operator(problem.k, lambda x: x / scale),
+    )  # fmt: skip
+    return np.asarray(solution)
+
+
+def minres(problem: Problem, right: Array) -> Array:
+    """The symmetric saddle system [ridge, A'; A, -C] x = right by MINRES over products with the log."""
+    d = problem.d
+    scale = np.concatenate([_diagonal(problem, d) + problem.ridge, _diagonal(problem, problem.k)])
+
+    def product(x: Array) -> Array:
+        above = problem.ridge * x[:d] + problem.At_dot(x[d:])
+        return np.concatenate([above, problem.A_dot(x[:d]) - problem.C_dot(x[d:])])
+
+    solution, _ = iterative.minres(
+        _operator(len(right), product), right, rtol=ITERATIVE_RESIDUAL_TOL / 1e5, maxiter=MAX_ITERATIONS,
+        M=_operator(len(right), lambda x: x / scale),
+    )  # fmt: skip
+    return np.asarray(solution)
