@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -58,7 +58,7 @@ def by_features(candidates: list[Settings]) -> list[list[int]]:
     groups: dict[Any, list[int]] = {}
     for place, settings in enumerate(candidates):
         features = settings["features"]
-        groups.setdefault(features if isinstance(features, str) else id(features), []).append(place)
+        groups.setdefault(features if isinstance(features, Hashable) else id(features), []).append(place)
 
     def order(place: int) -> tuple[float, ...]:
         return tuple(float(candidates[place][name]) for name in NUMBERS)

@@ -80,7 +80,9 @@ class Sample:
 
     @property
     def actions(self) -> int:
-        return action_count(self.log, self.policy) if self.values == "state-action" else 1
+        """That have weights of their own."""
+        by_action = self.values == "state-action" and self.policy is not None
+        return action_count(self.log, self.policy) if by_action else 1
 
     def digest(self) -> str:
         """Of the columns and the folds."""
@@ -214,11 +216,13 @@ def score_all(
     stop, reporting = Event(), Lock()
 
     def work(number: int, places: list[int]) -> None:
-        shared = SharedRows(samples[number], candidates[places[0]]["features"])
+        with _naming(candidates[places[0]]):
+            shared = SharedRows(samples[number], candidates[places[0]]["features"])
         for place in places:
             if stop.is_set():
                 return
-            scored = _score(shared, candidates[place], store)
+            with _naming(candidates[place]):
+                scored = _score(shared, candidates[place], store)
             with reporting:
                 found[number][place] = scored
                 report(place, scored)
@@ -241,13 +245,19 @@ def score_all(
 
 
 def _score(shared: SharedRows, settings: Settings, store: Store) -> Scored:
+    key = shared.key(settings)
+    scored = store.get(key)
+    if scored is None:
+        scored = shared.scored(settings)
+        if np.isfinite(scored.score.value):
+            store.add(key, scored)
+    return scored
+
+
+@contextmanager
+def _naming(settings: Settings) -> Iterator[None]:
+    """Add the candidate to the message of a refusal."""
     try:
-        key = shared.key(settings)
-        scored = store.get(key)
-        if scored is None:
-            scored = shared.scored(settings)
-            if np.isfinite(scored.score.value):
-                store.add(key, scored)
+        yield
     except ValueError as error:
         raise ValueError(f"The candidate {described(settings)} cannot be fitted: {error}") from error
-    return scored
