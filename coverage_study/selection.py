@@ -32,7 +32,7 @@ from valuefit.features.registry import Fitted, make
 
 PAGE = ROOT / "docs" / "selection.md"
 REPLICATIONS = 100
-COMPARED = 30  # logs on which the other two rules are tried as well
+COMPARED = 10  # logs on which the other two rules are tried as well
 MAX_RATIO = {"on-policy": 1.2, "ratios": 1.3, "state-action": 1.3}  # of the chosen error over the best candidate's
 TEST_STATES, ROLLOUTS = 60, 1000  # at which the value function is simulated
 NEGLIGIBLE_DISCOUNT = 1e-4

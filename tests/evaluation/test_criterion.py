@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import valuefit as vf
-from valuefit.evaluation.criterion import HeldOutMoments, HeldOutReturns, Score, mean_score, on_policy
+from valuefit.evaluation.criterion import HeldOutMoments, Score, SquaredReturns, criterion_of, mean_score, on_policy
 
 DISCOUNT = 0.9
 
@@ -32,7 +32,7 @@ def test_returns_are_those_of_plain_loops():
             if k > t and log.begins[k]:
                 break
             errors[t] += DISCOUNT ** (k - t) * delta[k]
-    score = HeldOutReturns(log, DISCOUNT).score(delta)
+    score = SquaredReturns(log, DISCOUNT).score(delta)
     assert score.value == pytest.approx(np.mean(errors**2), rel=1e-12)
     assert score.parts.sum() == pytest.approx(0, abs=1e-12)
 
@@ -55,22 +55,35 @@ def test_returns_compare_values_with_returns():
         found = powers @ log.reward[t : end + 1] + DISCOUNT * powers[-1] * next_value[end]
         squared.append((found - value[t]) ** 2)
     delta = log.reward + DISCOUNT * next_value - value
-    assert HeldOutReturns(log, DISCOUNT).score(delta).value == pytest.approx(np.mean(squared), rel=1e-10)
+    assert SquaredReturns(log, DISCOUNT).score(delta).value == pytest.approx(np.mean(squared), rel=1e-10)
 
 
 @pytest.mark.parametrize("actions", [False, True])
 def test_moments_are_the_sum_over_pairs_of_episodes(actions):
     log = log_of(7)
     delta = np.random.default_rng(1).normal(size=len(log))
-    criterion = HeldOutMoments(log, actions=actions)
+    criterion = HeldOutMoments(log, discount=None, actions=actions)
     sums = [sum(criterion.z[t] * delta[t] for t in np.flatnonzero(log.episode == g)) for g in range(7)]
     expected = sum(sums[g] @ sums[h] for g in range(7) for h in range(7) if g != h) / len(log) ** 2
     assert criterion.score(delta).value == pytest.approx(expected, rel=1e-10)
 
 
+def test_moments_of_returns_are_those_of_their_errors():
+    log = log_of(7, ratios=False)
+    delta = np.random.default_rng(1).normal(size=len(log))
+    errors = [
+        sum(DISCOUNT ** (k - t) * delta[k] for k in range(t, len(log)) if log.episode[k] == log.episode[t])
+        for t in range(len(log))
+    ]
+    criterion = HeldOutMoments(log, discount=DISCOUNT, actions=False)
+    plain = HeldOutMoments(log, discount=None, actions=False)
+    plain.z = criterion.z
+    assert criterion.score(delta).value == pytest.approx(plain.score(np.array(errors)).value, rel=1e-10)
+
+
 def test_instruments_are_orthonormal_weighted_by_ratios_and_contain_a_constant():
     log = log_of(200)
-    z = HeldOutMoments(log, actions=False).z / log.ratio[:, None]
+    z = HeldOutMoments(log, discount=None, actions=False).z / log.ratio[:, None]
     np.testing.assert_allclose(z.T @ z / len(log), np.eye(z.shape[1]), atol=1e-8)
     constant = z @ z.mean(axis=0)  # the projection of 1
     assert np.mean((constant - 1) ** 2) < 0.01  # of which the cutoff drops a little
@@ -78,7 +91,7 @@ def test_instruments_are_orthonormal_weighted_by_ratios_and_contain_a_constant()
 
 def test_noise_has_a_criterion_of_mean_zero_and_its_standard_error():
     log, rng = log_of(60), np.random.default_rng(3)
-    criterion = HeldOutMoments(log, actions=False)
+    criterion = HeldOutMoments(log, discount=None, actions=False)
     values = np.array([criterion.score(rng.normal(size=len(log))).value for _ in range(400)])
     assert abs(values.mean()) < 4 * values.std() / 20
     sums = [np.sum((criterion.z.T @ rng.normal(size=len(log))) ** 2) / len(log) ** 2 for _ in range(100)]
@@ -92,12 +105,14 @@ def test_noise_has_a_criterion_of_mean_zero_and_its_standard_error():
 def test_parts_are_what_changes_without_an_episode(kind):
     log, rng = log_of(150, ratios=kind == "moments"), np.random.default_rng(4)
     delta = 0.5 + rng.normal(size=len(log))
-    criterion = HeldOutReturns(log, DISCOUNT) if kind == "returns" else HeldOutMoments(log, actions=False)
+    criterion = (
+        SquaredReturns(log, DISCOUNT) if kind == "returns" else HeldOutMoments(log, discount=None, actions=False)
+    )
     score, changes = criterion.score(delta), []
     for g in range(150):
         kept = log.episode != g
         if kind == "returns":
-            without = HeldOutReturns(log[kept], DISCOUNT).score(delta[kept]).value
+            without = SquaredReturns(log[kept], DISCOUNT).score(delta[kept]).value
         else:
             sums = np.array([criterion.z[log.episode == h].T @ delta[log.episode == h] for h in range(150) if h != g])
             without = (np.sum(sums.sum(axis=0) ** 2) - np.sum(sums**2)) / kept.sum() ** 2
@@ -116,8 +131,14 @@ def test_scores_are_averaged_over_folds_and_subtracted_by_episode():
 
 
 def test_which_criterion_and_what_it_needs():
+    def kind(episodes, **arguments):
+        return criterion_of(log_of(episodes, ratios=False), discount=DISCOUNT, values="state", **arguments).description
+
+    assert kind(3, returns=True) == "squared mean difference of value and return given the observation"
+    assert kind(1, returns=True) == "mean squared difference of value and return"
+    assert kind(3, returns=False) == "squared mean TD error given the observation"
     assert on_policy(log_of(3, ratios=False), "state")
     assert not on_policy(log_of(3, ratios=False), "state-action")
     assert not on_policy(log_of(3), "state")
     with pytest.raises(ValueError, match="Give a log of at least two episodes"):
-        HeldOutMoments(log_of(1), actions=False)
+        HeldOutMoments(log_of(1), discount=None, actions=False)

@@ -84,7 +84,7 @@ def test_policies_by_step_and_state_action_values(values):
 
 def test_returns_are_compared_on_policy():
     found = vf.select(SmallMDP().log(40), CANDIDATES[:2], discount=0.9)
-    assert found.criterion == "mean squared difference of value and return"
+    assert found.criterion == "squared mean difference of value and return given the observation"
 
 
 def test_on_one_log_the_verdict_is_at_most_caution():

@@ -25,7 +25,7 @@ def test_a_figure_is_written_in_every_format(found, tmp_path, ending):
 
 def test_the_figure_names_the_candidates_their_weights_and_the_criterion(found, tmp_path):
     drawn = found.plot(tmp_path / "figure.svg").read_text()
-    for text in ("one-hot (5)", "one-hot, ridge 0.1 (5)", "half 1", "half 2", "mean squared difference of value"):
+    for text in ("one-hot (5)", "one-hot, ridge 0.1 (5)", "half 1", "half 2", "squared mean difference of value"):
         assert f"<!-- {text}" in drawn, text
     again = found.plot(tmp_path / "again.svg").read_text()
     assert np.isclose(len(again), len(drawn), rtol=0.01)

@@ -14,7 +14,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
-from valuefit.evaluation.criterion import HeldOutMoments, HeldOutReturns, on_policy
+from valuefit.evaluation.criterion import criterion_of, on_policy
 from valuefit.features.registry import Fitted, make
 from valuefit.features.transformer import FeatureTransformer, number_type
 from valuefit.messages import said
@@ -26,11 +26,11 @@ class PolicyEvaluator(BaseEstimator):
     """Linear value function of the policy that generated a log, for clone, GridSearchCV, cross_val_score.
 
     `fit(log)` takes a `Transitions`; `fit(X, rewards, next_X=..., terminated=..., ratio=...)` takes arrays. `predict`
-    returns values. `score` is minus the error on the given log, which is meant to hold other episodes than the fit: the
-    mean squared difference of values and returns or, with importance ratios, an estimate of the squared mean TD error
-    given the observation (`evaluation.criterion`). Scores on the same log are comparable between features, traces,
-    ridges and solvers. To search, give a `Transitions` as X and split by
-    episode: `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
+    returns values. `score` is minus the error on the given log, which should hold other episodes than the fit: an
+    estimate of the squared mean difference of value and return given the observation or, with importance ratios, of the
+    squared mean TD error (`evaluation.criterion`). Scores on the same log are comparable between features, traces,
+    ridges and solvers. To search, give a `Transitions` as X and split by episode:
+    `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
 
     features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (its parameters are searched as
     `features__bins` etc.); None takes the observations as they are (one-hot for numbered states).
@@ -119,8 +119,7 @@ class PolicyEvaluator(BaseEstimator):
         value = self._values(log.observations[used])
         after = np.where(log.terminated, 0.0, self.discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
         td_errors = log.reward + after - value[np.searchsorted(used, log.now)]
-        returns = on_policy(log, "state")
-        criterion = HeldOutReturns(log, self.discount) if returns else HeldOutMoments(log, actions=False)
+        criterion = criterion_of(log, discount=self.discount, values="state", returns=on_policy(log, "state"))
         return -criterion.score(td_errors).value
 
     def _values(self, observations: Array) -> Array:

@@ -23,7 +23,7 @@ from valuefit.data.archive import is_number
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
 from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
-from valuefit.evaluation.criterion import Criterion, HeldOutMoments, HeldOutReturns, Score, mean_score, on_policy
+from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
 from valuefit.evaluation.evaluation import make_problem
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.state_action import action_count
@@ -73,10 +73,11 @@ class Sample:
         self.fold = groups_of(log, folds, np.random.default_rng([seed, 8]))
         self.tests = [np.flatnonzero(self.fold == fold) for fold in range(folds)]
         self.trains = [np.flatnonzero(self.fold != fold) for fold in range(folds)]
-        parts = [log[steps] for steps in self.tests]
-        self.criteria: list[Criterion] = [HeldOutReturns(part, discount) for part in parts]
-        if not on_policy(log, values):
-            self.criteria = [HeldOutMoments(part, actions=values == "state-action", seed=seed) for part in parts]
+        returns = on_policy(log, values)  # decided once, for all folds
+        self.criteria = [
+            criterion_of(log[steps], discount=discount, values=values, returns=returns, seed=seed)
+            for steps in self.tests
+        ]
 
     @property
     def actions(self) -> int:

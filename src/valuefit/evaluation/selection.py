@@ -129,9 +129,9 @@ def select(
 
     candidates: a list of settings of `evaluate` (features, trace, ridge), or a dict with a list of values for each
     setting, all combinations of which are tried. Each is fitted without one of `folds` groups of episodes and scored on
-    it: by the squared difference of values and returns where the log is on-policy, else by an estimate of the squared
-    mean TD error given the observation. The best one whose checks do not end in "do not use" is chosen (rule="best"),
-    or the one with the fewest weights that is no worse than it by one standard error of the difference.
+    it: by an estimate of the squared mean difference of value and return given the observation where the log is
+    on-policy, else of the squared mean TD error. The best one whose checks do not end in "do not use" is chosen
+    (rule="best"), or the one with the fewest weights that is no worse than it by one standard error of the difference.
 
     This happens on one half of the episodes; the choice is evaluated on the other half, the halves change places, and
     the values are averaged. With cross_fit=False all of it happens on the whole log, and the verdict is at most
