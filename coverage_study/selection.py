@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -261,11 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=DESIGNS, metavar="NAME", help=f"Designs: {'; '.join(DESIGNS)}.")
     parser.add_argument("--replications", type=int, default=REPLICATIONS, help="Logs per design.")
     options = parser.parse_args(arguments)
-    summaries = {}
     for name in options.only or DESIGNS:
-        path = FOLDER / "selection" / f"{name.replace(', ', '-')}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        records = json.loads(path.read_text()) if path.exists() else []
+        records = stored(name)
         try:
             for replication in range(len(records), options.replications):
                 records.append(run_one(DESIGNS[name], replication))
@@ -273,13 +271,24 @@ def main(arguments: list[str] | None = None) -> int:
             print("Interrupted; the same command resumes.")
             return 130
         finally:
-            write_bytes(path, json.dumps(records).encode())
-        summaries[name] = summarise(records[: options.replications])
-        print(lines_of({name: summaries[name]})[-1], f"{summaries[name].seconds:.2f} s a log", flush=True)
-    if options.only is None:
-        write_table(lines_of(summaries))
-        print(f"Wrote {PAGE}")
+            path_of(name).parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path_of(name), json.dumps(records).encode())
+        found = summarise(records)
+        print(lines_of({name: found})[-1], f"{found.seconds:.2f} s a log", flush=True)
+    write_table(lines_of({name: summarise(stored(name)) for name in DESIGNS if stored(name)}))
+    print(f"Wrote {PAGE}")
     return 0
+
+
+def path_of(name: str) -> Path:
+    return FOLDER / "selection" / f"{name.replace(', ', '-')}.json"
+
+
+def stored(name: str) -> list[Record]:
+    """The logs of a design that have been run."""
+    path = path_of(name)
+    found: list[Record] = json.loads(path.read_text()) if path.exists() else []
+    return found
 
 
 if __name__ == "__main__":

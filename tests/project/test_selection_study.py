@@ -26,12 +26,13 @@ def test_values_at_states_are_those_of_linear_algebra():
 
 @pytest.mark.parametrize("name", ["sine-process, on-policy, features", "sine-process, ratios, features"])
 def test_the_choice_is_nearly_as_good_as_the_best_candidate(name):
-    found = summarise([run_one(DESIGNS[name], replication) for replication in range(4)])
+    found = summarise([run_one(DESIGNS[name], replication) for replication in range(2)])
     assert found.oracle - 1e-9 <= found.function <= MAX_RATIO[DESIGNS[name].route]
     assert found.before > 1.5  # the held-out MSPBE
-    assert lines_of({name: found})[-1].startswith(f"| {name} | 4 | ")
+    assert lines_of({name: found})[-1].startswith(f"| {name} | 2 | ")
 
 
-def test_the_table_on_the_page_has_all_designs():
-    page = selection.PAGE.read_text()
-    assert all(f"| {name} |" in page for name in DESIGNS)
+def test_the_table_on_the_page_is_of_these_designs():
+    table = selection.PAGE.read_text().split("<!-- measured -->")[1].split("<!-- end -->")[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table.strip().splitlines()[2:]]
+    assert {DESIGNS[name].route for name in rows} == set(MAX_RATIO)
