@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from valuefit.evaluation.comparison import Comparison, Comparisons, compare
     from valuefit.evaluation.estimator import PolicyEvaluator
     from valuefit.evaluation.evaluation import Evaluation, evaluate
+    from valuefit.evaluation.selection import Selection, select
     from valuefit.problem.problem import Problem
     from valuefit.problem.theory import Theory
 
@@ -28,6 +29,7 @@ _MODULE_OF = {
     "PolicyEvaluator": "evaluation.estimator",
     "Problem": "problem.problem",
     "Result": "engine.result",
+    "Selection": "evaluation.selection",
     "Theory": "problem.theory",
     "Transitions": "data.transitions",
     "compare": "evaluation.comparison",
@@ -36,13 +38,14 @@ _MODULE_OF = {
     "features": "features",
     "load": "data.load",
     "save": "data.save",
+    "select": "evaluation.selection",
     "solve": "engine.loop",
     "solvers": "solvers",
 }
 
 __all__ = [
-    "Comparison", "Comparisons", "Evaluation", "PolicyEvaluator", "Problem", "Result", "Theory", "Transitions",
-    "compare", "datasets", "evaluate", "features", "load", "save", "solve", "solvers",
+    "Comparison", "Comparisons", "Evaluation", "PolicyEvaluator", "Problem", "Result", "Selection", "Theory",
+    "Transitions", "compare", "datasets", "evaluate", "features", "load", "save", "select", "solve", "solvers",
 ]  # fmt: skip
 
 

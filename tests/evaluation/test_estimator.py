@@ -1,7 +1,9 @@
 """The scikit-learn estimator: scikit-learn's checks, its fit, and its scores when a search slices the log."""
 
 import pickle
+import sys
 import warnings
+from dataclasses import replace
 from unittest import SkipTest
 
 import numpy as np
@@ -15,8 +17,11 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import valuefit as vf
+from helpers.problems import ROOT
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets import mountain_car
+from valuefit.evaluation.criterion import HeldOutMoments
+from valuefit.evaluation.importance import with_ratios
 from valuefit.features import Tiles
 
 
@@ -49,17 +54,13 @@ def log():
     )  # fmt: skip
 
 
-def score_by_hand(theta, rows, log, *, discount, trace):
-    """Minus the MSPBE in plain loops: rows(observation) -> features."""
-    total, C, u = 0, 0, None
+def score_by_hand(theta, rows, log, *, discount):
+    """Minus the criterion of the TD errors: rows(observation) -> features."""
+    delta = []
     for t in range(len(log)):
-        phi = rows(log.observations[log.now[t]])
-        after = 0 if log.terminated[t] else discount * rows(log.observations[log.next[t]])
-        u = log.ratio[t] * (phi if log.begins[t] else phi + trace * discount * u)
-        total = total + u * (log.reward[t] - (phi - after) @ theta)
-        C = C + np.outer(phi, phi)
-    off = total / len(log)
-    return -0.5 * off @ np.linalg.pinv(C / len(log)) @ off
+        after = 0 if log.terminated[t] else discount * rows(log.observations[log.next[t]]) @ theta
+        delta.append(log.reward[t] + after - rows(log.observations[log.now[t]]) @ theta)
+    return -HeldOutMoments(log, discount=None, actions=False).score(np.array(delta)).value
 
 
 def test_fit_solves_the_problem_of_the_log(log):
@@ -118,14 +119,16 @@ def test_numbered_states_are_one_hot():
     assert model.predict(log).shape == (len(log),)
 
 
-@pytest.mark.parametrize("trace", [0.0, 0.6])
-def test_a_score_is_minus_the_mspbe_of_the_log_given(log, trace):
+def test_a_score_is_minus_the_error_on_the_log_given(log):
     train, test = log.split(0.5)
-    model = vf.PolicyEvaluator(discount=0.9, trace=trace, ridge=0.3).fit(train)
-    expected = score_by_hand(model.theta_, lambda x: x, test, discount=0.9, trace=trace)
+    model = vf.PolicyEvaluator(discount=0.9, trace=0.6, ridge=0.3).fit(train)
+    expected = score_by_hand(model.theta_, lambda x: x, test, discount=0.9)
     assert model.score(test) == pytest.approx(expected, rel=1e-10)
-    assert expected < 0
-    assert clone(model).set_params(ridge=0).fit(test).score(test) == pytest.approx(0, abs=1e-20)
+    on_policy = replace(test, ratio=np.ones(len(test)))
+    values = model.predict(on_policy)
+    after = np.where(test.terminated, 0.0, 0.9 * (test.observations[test.next] @ model.theta_))
+    criterion = HeldOutMoments(on_policy, discount=0.9, actions=False)
+    assert model.score(on_policy) == pytest.approx(-criterion.score(test.reward + after - values).value, rel=1e-10)
 
 
 def test_a_score_uses_weights_of_features_that_occur_only_as_next_ones():
@@ -167,11 +170,58 @@ def test_a_search_over_features_ridge_and_trace_has_the_right_scores(log):
                 log[train], lambda X: np.stack([rows(x) for x in X]), discount=0.9, trace=trace, ridge=ridge
             )
             theta = vf.solve(problem, "lstd").theta
-            expected = score_by_hand(theta, rows, log[test], discount=0.9, trace=trace)
+            expected = score_by_hand(theta, rows, log[test], discount=0.9)
             assert search.cv_results_[f"split{fold}_test_score"][index] == pytest.approx(expected, rel=1e-8)
     best = search.best_params_
     refitted = clone(search.estimator).set_params(**best).fit(log)
     np.testing.assert_array_equal(search.best_estimator_.theta_, refitted.theta_)
+
+
+def mspbe_score(model, log, y=None):
+    """Minus the held-out MSPBE, the score of version 0.1."""
+    problem = vf.Problem(log, model.features_, discount=model.discount)
+    return -problem.objective(model.theta_)
+
+
+# task, route, features and ridges: designs in which the held-out MSPBE takes the smallest model or too large a ridge
+SEARCHES = {
+    "features, on-policy": (
+        "sine-process",
+        "on-policy",
+        [f"fourier:order={order}" for order in (1, 2, 4, 8, 16)],
+        [0.0],
+    ),
+    "features, ratios": ("puddle-world", "ratios", [f"kernel:landmarks={count}" for count in (5, 20, 80)], [0.0]),
+    "ridge": ("quadratic-process", "on-policy", ["kernel:landmarks=60"], [0.0, 1e-5, 1e-4, 1e-3, 1e-2]),
+}
+
+
+@pytest.mark.parametrize("design", SEARCHES)
+def test_a_search_finds_good_features_and_ridges_where_the_mspbe_does_not(design):
+    sys.path.insert(0, str(ROOT))
+    from coverage_study.selection import true_values
+    from coverage_study.tasks import tasks
+
+    name, route, features, ridges = SEARCHES[design]
+    task, (observations, truth) = tasks()[name], true_values(name, route)
+    errors = {"best": [], "criterion": [], "mspbe": []}
+    for seed in range(4):
+        log = task.log(route, 60, np.random.default_rng(seed))
+        log = log if route == "on-policy" else with_ratios(log, task.target)
+        model = vf.PolicyEvaluator(discount=task.discount)
+        grid = {"features": features, "ridge": ridges}
+        every = []
+        for one in features:
+            for ridge in ridges:
+                fitted = clone(model).set_params(features=one, ridge=ridge).fit(log)
+                every.append(np.sqrt(np.mean((fitted.predict(observations) - truth) ** 2)))
+        errors["best"].append(every)
+        for kind, scoring in (("criterion", None), ("mspbe", mspbe_score)):
+            search = GridSearchCV(model, grid, cv=GroupKFold(5), scoring=scoring).fit(log, groups=log.episode)
+            errors[kind].append(every[search.best_index_])
+    best = np.mean(errors["best"], axis=0).min()
+    assert np.mean(errors["criterion"]) < 1.3 * best
+    assert np.mean(errors["mspbe"]) > 1.3 * best
 
 
 def test_a_search_over_tiles_and_a_pipeline_of_features():

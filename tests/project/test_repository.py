@@ -24,7 +24,8 @@ PACKAGE_ORDER = [
 ALLOWED_BACKWARD_IMPORTS = {
     ("valuefit.evaluation.evaluation", "valuefit.report.page"),
     ("valuefit.evaluation.comparison", "valuefit.report.comparison"),
-}  # Evaluation.report and Comparisons.report, on first use
+    ("valuefit.evaluation.selection", "valuefit.report.selection"),
+}  # Evaluation.report, Comparisons.report and Selection.plot, on first use
 
 
 def module_name(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.criterion import criterion_of, on_policy
 from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
 from valuefit.features.registry import Fitted, make
 from valuefit.features.transformer import FeatureTransformer, number_type
@@ -28,10 +28,11 @@ class PolicyEvaluator(BaseEstimator):
     """Linear value function of the policy that generated a log, for clone, GridSearchCV, cross_val_score.
 
     `fit(log)` takes a `Transitions`; `fit(X, rewards, next_X=..., terminated=..., ratio=...)` takes arrays. `predict`
-    returns values. `score` is minus the MSPBE on the given log, `-1/2 |A theta - b|^2 in C^+` with the moments of that
-    log and no ridge: higher is better, 0 is optimal. Scores are comparable between ridges and solvers, but not between
-    features or traces, which change the MSPBE itself. To search, give a `Transitions` as X and split by
-    episode: `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
+    returns values. `score` is minus the error on the given log, which should hold other episodes than the fit: an
+    estimate of the squared mean difference of value and return given the observation or, with importance ratios, of the
+    squared mean TD error (`evaluation.criterion`). Scores on the same log are comparable between features, traces,
+    ridges and solvers. To search, give a `Transitions` as X and split by episode:
+    `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
 
     features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (its parameters are searched as
     `features__bins` etc.); None takes the observations as they are (one-hot for numbered states).
@@ -123,19 +124,15 @@ class PolicyEvaluator(BaseEstimator):
         ratio: Any = None,
         episode: Any = None,
     ) -> float:
-        """Minus the MSPBE on this log at the fitted weights, with the moments of this log and no ridge."""
+        """Minus the error on this log: higher is better. With ratios it needs at least two episodes."""
         check_is_fitted(self)
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=False)
         used = np.union1d(log.now, log.next[log.next >= 0])
         value = self._values(log.observations[used])
         after = np.where(log.terminated, 0.0, self.discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
-        delta = log.reward + after - value[np.searchsorted(used, log.now)]
-        # TD errors as rewards, at theta = 0: a Problem drops features that are zero before every step of this log, but
-        # their fitted weights matter where they are nonzero after a step
-        held_out = Problem(
-            replace(log, reward=delta)._frozen(), self.features_, discount=self.discount, trace=self.trace
-        )
-        return -held_out.objective(np.zeros(held_out.d))
+        td_errors = log.reward + after - value[np.searchsorted(used, log.now)]
+        criterion = criterion_of(log, discount=self.discount, values="state", returns=on_policy(log, "state"))
+        return -criterion.score(td_errors).value
 
     def _values(self, observations: Array) -> Array:
         return np.asarray(self.features_.transform(observations) @ self.theta_).ravel()

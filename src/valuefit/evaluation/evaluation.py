@@ -366,7 +366,7 @@ def evaluate(
     compares the values.
     """
     level = check_level(level)
-    log = _load(log, columns, cluster)
+    log = load_log(log, columns, cluster)
     for name, given, allowed in (("interval", interval, KINDS), ("values", values, VALUES), ("checks", checks, WHICH)):
         if not isinstance(given, str) or given not in allowed:
             raise ValueError(f"{name} is {shown(given)}; it must be one of {', '.join(map(repr, allowed))}.")
@@ -424,7 +424,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
     )
 
 
-def _load(source: Any, columns: Any, cluster: Any) -> Transitions:
+def load_log(source: Any, columns: Any, cluster: Any) -> Transitions:
     """The log, with the clusters of episodes that are given by the name of a column or by step."""
     if isinstance(cluster, str):
         if isinstance(source, Transitions):

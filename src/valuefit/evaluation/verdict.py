@@ -9,6 +9,7 @@ from typing import Literal
 from valuefit.evaluation.checks.check import Check
 
 Level = Literal["sound", "caution", "do not use"]
+LEVELS: tuple[Level, ...] = ("sound", "caution", "do not use")  # from the best to the worst
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,9 @@ def test_the_condition_number_does_not_depend_on_units():
 
 
 def test_the_optimisation_error_is_in_standard_errors():
-    value = vf.evaluate(wide_log(), solver="gtd2", max_passes=2).policy_value
-    found = checks_of(wide_log(), solver="gtd2", max_passes=2)
+    settings = {"features": "fourier", "solver": "gtd2", "max_passes": 2}
+    value = vf.evaluate(wide_log(), **settings).policy_value
+    found = checks_of(wide_log(), **settings)
     assert found["solver"].outcome == "warn"
     assert found["optimisation error"].outcome == "warn"
     assert found["optimisation error"].size == pytest.approx(value.solver_error / value.standard_error)

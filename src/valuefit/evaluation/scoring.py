@@ -1,0 +1,277 @@
+"""Cross-validation of candidates over episodes: each is fitted without a fold and scored on it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+
+from valuefit.atomic import check_target, write_bytes
+from valuefit.data.archive import is_number
+from valuefit.data.transitions import Transitions
+from valuefit.engine.loop import solve
+from valuefit.engine.result import Result
+from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
+from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
+from valuefit.evaluation.evaluation import make_problem
+from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
+from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.state_action import action_count
+from valuefit.features.registry import make
+from valuefit.problem.problem import Problem
+from valuefit.threads import limit_threads
+from valuefit.typing import Array
+
+FORMAT = 1  # of the file of scores
+SOLVER_GAP = 1e-8  # of the fits without a fold
+FINGERPRINT_STEPS = 32  # whose rows are part of the key of a score
+DEPENDS_ON_RIDGE = ("traits", "cost")  # properties of a problem that are stored once they are computed
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What was found for one candidate on one sample. seconds: of its fits; 0 if it was read from a file."""
+
+    score: Score
+    weights: int
+    seconds: float
+
+
+def groups_of(log: Transitions, count: int, rng: np.random.Generator) -> Array:
+    """The group, 0 to count - 1, of each step: episodes (or clusters of them) are distributed evenly at random."""
+    ids, index = np.unique(log.episode if log.cluster is None else log.cluster, return_inverse=True)
+    return np.asarray(rng.permutation(np.arange(len(ids)) % count)[index])
+
+
+def restricted(policy: Policy | None, steps: Array) -> Policy | None:
+    """The policy for a log of these steps."""
+    if policy is None or policy.by_step is None:
+        return policy
+    return replace(policy, by_step=policy.by_step[steps])
+
+
+class Sample:
+    """Episodes on which candidates are compared.
+
+    log: with the ratios of the policy for state values. fold: of each step, (n,). criteria: one for each fold.
+    """
+
+    def __init__(
+        self, log: Transitions, policy: Policy | None, *, values: str, discount: float, folds: int, seed: int
+    ) -> None:  # fmt: skip
+        self.log, self.policy, self.values, self.discount, self.seed = log, policy, values, discount, seed
+        self.fold = groups_of(log, folds, np.random.default_rng([seed, 8]))
+        self.tests = [np.flatnonzero(self.fold == fold) for fold in range(folds)]
+        self.trains = [np.flatnonzero(self.fold != fold) for fold in range(folds)]
+        returns = on_policy(log, values)  # decided once, for all folds
+        self.criteria = [
+            criterion_of(log[steps], discount=discount, values=values, returns=returns, seed=seed)
+            for steps in self.tests
+        ]
+
+    @property
+    def actions(self) -> int:
+        """That have weights of their own."""
+        by_action = self.values == "state-action" and self.policy is not None
+        return action_count(self.log, self.policy) if by_action else 1
+
+    def digest(self) -> str:
+        """Of the columns and the folds."""
+        log = self.log
+        found = hashlib.sha256(f"{self.values} {self.discount!r} {self.seed}".encode())
+        for column in (log.reward, log.ratio, log.terminated, log.episode, self.fold):
+            found.update(np.ascontiguousarray(column).tobytes())
+        return found.hexdigest()
+
+
+class SharedRows:
+    """Candidates with the same features on one sample: rows are computed once, moments once for each trace."""
+
+    def __init__(self, sample: Sample, settings: Settings) -> None:
+        self.sample, self.penalty = sample, penalty_of(settings["penalty"], settings["ridge"])
+        self.fitted, _ = make(settings["features"], sample.log, actions=sample.actions)
+        if self.penalty:
+            self.fitted = penalised_features(
+                self.fitted, sample.log, penalty=self.penalty, discount=sample.discount
+            )  # fmt: skip
+        self.problem = make_problem(sample.log, self.fitted, sample.policy, sample.values, sample.discount, 0.0, 0.0)
+        self.parts: tuple[float, list[Problem]] | None = None  # of the last trace, one for each fold
+        self.starts: list[Array | None] = [None] * len(sample.tests)  # weights of the last candidate
+
+    def key(self, settings: Settings) -> str:
+        """Of a score in the file: of the log, the folds, rows of some steps (up to rounding) and the settings."""
+        problem = self.problem
+        products = problem.phi.dot(np.cos(1 + np.arange(problem.d) ** 1.5))
+        steps = np.unique(np.linspace(0, problem.n - 1, FINGERPRINT_STEPS).astype(int))
+        rows = products[problem.now[steps]] + 2 * problem.discount[steps] * products[problem.next[steps]]
+        text = json.dumps([
+            self.sample.digest(), problem.d, [f"{value:.6g}" for value in rows],
+            {name: float(settings[name]) for name in NUMBERS},
+        ])  # fmt: skip
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def scored(self, settings: Settings) -> Scored:
+        """Fit without each fold and score on it."""
+        started, problem, sample = time.perf_counter(), self.problem, self.sample
+        scores = []
+        for fold, part in enumerate(self._parts(float(settings["trace"]))):
+            with _with_ridge(part, self.penalty or float(settings["ridge"])) as fitted:
+                result = self._solved(fitted, self.starts[fold])
+            if result.status == "interrupted":
+                raise KeyboardInterrupt
+            if not np.isfinite(result.theta).all():
+                return Scored(Score(np.inf, np.zeros(0)), problem.d, time.perf_counter() - started)
+            self.starts[fold] = result.theta
+            products = problem.phi.dot(result.theta)
+            td_errors = problem.reward + problem.discount * products[problem.next] - products[problem.now]
+            scores.append(sample.criteria[fold].score(td_errors[sample.tests[fold]]))
+        return Scored(mean_score(scores), problem.d, time.perf_counter() - started)
+
+    def _solved(self, problem: Problem, start: Array | None) -> Result:
+        def solve_one(one: Problem, centre: Array | None) -> Result:
+            init = start if centre is None else None
+            return solve(one, "auto", tol=SOLVER_GAP, seed=self.sample.seed, init=init)
+
+        return solve_corrected(problem, solve_one, penalised=self.penalty > 0).result
+
+    def _parts(self, trace: float) -> list[Problem]:
+        """The problems without each fold."""
+        if self.parts is None or self.parts[0] != trace:
+            self.parts = trace, [_part(self.problem, steps, trace) for steps in self.sample.trains]
+        return self.parts[1]
+
+
+def _part(problem: Problem, steps: Array, trace: float) -> Problem:
+    """The problem of some steps, over the same rows."""
+    begins = problem.begins[steps]
+    begins[1:] |= np.diff(steps) != 1
+    begins[0] = True
+    return Problem.from_rows(
+        problem.phi.matrix, problem.now[steps], problem.next[steps], problem.reward[steps], problem.discount[steps],
+        problem.ratio[steps], np.cumsum(begins), trace=trace,
+    )  # fmt: skip
+
+
+@contextmanager
+def _with_ridge(problem: Problem, ridge: float) -> Iterator[Problem]:
+    """The same problem with another ridge; the moments that a solver forms are kept for the next one."""
+    other = copy.copy(problem)
+    other.ridge = ridge
+    for name in DEPENDS_ON_RIDGE:
+        other.__dict__.pop(name, None)
+    yield other
+    problem.__dict__.update({k: v for k, v in other.__dict__.items() if k not in ("ridge", *DEPENDS_ON_RIDGE)})
+
+
+# ---- all candidates ------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Scores by key, kept in a JSON file if there is a path. Each score is written as soon as it is known."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.lock = path, Lock()
+        self.scores: dict[str, Any] = {}
+        if path is not None:
+            check_target(path, force=True)
+            if path.exists():
+                self.scores = _read_scores(path)
+
+    def get(self, key: str) -> Scored | None:
+        found = self.scores.get(key)
+        if found is None:
+            return None
+        score = Score(float(found["criterion"]), np.array(found["parts"], float))
+        return Scored(score, int(found["weights"]), 0.0)
+
+    def add(self, key: str, scored: Scored) -> None:
+        parts = scored.score.parts.tolist()
+        with self.lock:
+            self.scores[key] = {"criterion": scored.score.value, "parts": parts, "weights": scored.weights}
+            if self.path is not None:
+                text = json.dumps({"format": FORMAT, "scores": self.scores}, allow_nan=False)
+                write_bytes(self.path, text.encode())
+
+
+def _read_scores(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_bytes())
+        valid = facts["format"] == FORMAT and isinstance(facts["scores"], Mapping)
+        for entry in facts["scores"].values():
+            valid = valid and all(map(is_number, [entry["criterion"], entry["weights"], *entry["parts"]]))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        valid = False
+    if not valid:
+        raise ValueError(f"{path} is not a file of scores of `select`, or it is damaged. Delete it, or choose another.")
+    return dict(facts["scores"])
+
+
+def score_all(
+    samples: list[Sample], candidates: list[Settings], *, jobs: int, store: Store,
+    report: Callable[[int, Scored], Any],
+) -> list[list[Scored]]:  # fmt: skip
+    """The scores of every candidate on every sample. report: called with the position of a candidate and its score.
+
+    jobs: threads, each with the candidates of one kind of features; products with rows release the interpreter lock.
+    """
+    found: list[list[Scored | None]] = [[None] * len(candidates) for _ in samples]
+    stop, reporting = Event(), Lock()
+
+    def work(number: int, places: list[int]) -> None:
+        with _naming(candidates[places[0]]):
+            shared = SharedRows(samples[number], candidates[places[0]])
+        for place in places:
+            if stop.is_set():
+                return
+            with _naming(candidates[place]):
+                scored = _score(shared, candidates[place], store)
+            with reporting:
+                found[number][place] = scored
+                report(place, scored)
+
+    groups = [(number, places) for number in range(len(samples)) for places in by_features(candidates)]
+    if jobs == 1:
+        for group in groups:
+            work(*group)
+    else:
+        with limit_threads(1), ThreadPoolExecutor(jobs, thread_name_prefix="select") as pool:
+            futures = [pool.submit(partial(copy_context().run, work, number, places)) for number, places in groups]
+            try:
+                for future in futures:
+                    future.result()
+            finally:  # after an error or Ctrl-C, the rest is not begun
+                stop.set()
+                for future in futures:
+                    future.cancel()
+    return [[scored for scored in row if scored is not None] for row in found]
+
+
+def _score(shared: SharedRows, settings: Settings, store: Store) -> Scored:
+    key = shared.key(settings)
+    scored = store.get(key)
+    if scored is None:
+        scored = shared.scored(settings)
+        if np.isfinite(scored.score.value):
+            store.add(key, scored)
+    return scored
+
+
+@contextmanager
+def _naming(settings: Settings) -> Iterator[None]:
+    """Add the candidate to the message of a refusal."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"The candidate {described(settings)} cannot be fitted: {error}") from error

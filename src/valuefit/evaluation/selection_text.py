@@ -1,0 +1,63 @@
+"""The text summary of a selection, from the dictionary that `Selection.to_dict` returns."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import Any
+
+from valuefit.evaluation.text import LINE_CHARACTERS, number
+
+NAME_CHARACTERS = 32  # a longer candidate has its own line
+CELL_CHARACTERS = 12
+
+
+def selection_summary(facts: dict[str, Any]) -> str:
+    """The verdict with its reasons, the value, the choice, and the table of each half."""
+    value, double_rule, rule = facts["policy_value"], "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS
+    low, high = value["interval"] or (None, None)
+    lines = ["Selection of features".center(LINE_CHARACTERS).rstrip(), double_rule]
+    lines.append(f"Verdict: {facts['verdict']['level']}.")
+    lines += [_paragraph(reason, f"[{index}] ") for index, reason in enumerate(facts["verdict"]["reasons"], 1)]
+    lines += [
+        double_rule,
+        _row("", "estimate", "std. error", f"[{100 * value['level']:g}%", "interval]"),
+        rule,
+        _row("policy value", number(value["estimate"]), number(value["standard_error"]), number(low), number(high)),
+    ]
+    for half in range(len(facts["chosen"])):
+        lines += [double_rule, _row(_title(facts, half), "criterion", "std. error", "weights", "verdict"), rule]
+        for row in (row for row in facts["table"] if row["half"] == half + 1):
+            mark = "> " if row["chosen"] else "  "
+            cells = number(row["criterion"]), number(row["standard_error"]), str(row["weights"])
+            lines.append(_row(mark + row["settings"], *cells, row["verdict"] or ""))
+    lines += [double_rule, _paragraph(explanation(facts))]
+    return "\n".join(lines)
+
+
+def explanation(facts: dict[str, Any]) -> str:
+    """What was compared, and what the interval covers."""
+    compared = f"The criterion is the {facts['criterion']} on held-out episodes; lower is better."
+    if not facts["cross_fitted"]:
+        return f"{compared} The choice (>) was evaluated on the same log."
+    return (
+        f"{compared} The choice (>) of each half was fitted to the other half, and the policy value is the mean of the "
+        "two. Its interval covers the mean of two fixed points: what the two chosen estimators would give with "
+        "infinite data drawn like this log. The distance from there to the policy's true value is not covered."
+    )
+
+
+def _title(facts: dict[str, Any], half: int) -> str:
+    return f"Half {half + 1}" if facts["cross_fitted"] else "The log"
+
+
+def _row(name: str, *cells: str) -> str:
+    own_line = f"{name}\n" if len(name) > NAME_CHARACTERS else ""
+    return (
+        own_line
+        + f"{'' if own_line else name:<{NAME_CHARACTERS}}"
+        + "".join(f"{cell:>{CELL_CHARACTERS}}" for cell in cells)
+    )
+
+
+def _paragraph(text: str, prefix: str = "") -> str:
+    return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))

@@ -1,0 +1,194 @@
+"""`select`: the choice, the two halves, the filter by checks, the verdict, text, refusals."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import valuefit as vf
+from helpers.small_mdp import STATES, SmallMDP
+from valuefit.evaluation import selection
+from valuefit.evaluation.criterion import Score
+from valuefit.evaluation.scoring import Scored
+from valuefit.evaluation.selection import ALL_REJECTED, SAME_EPISODES, preference
+
+MDP = SmallMDP(off_policy=True, seed=1)
+POLICY = np.tile([0.7, 0.3], (STATES, 1))
+LOG = MDP.log(60, propensities=True)
+
+
+def constant(states):
+    return np.ones((len(np.asarray(states).ravel()), 1))
+
+
+CANDIDATES = [{"features": constant}, {"features": "one-hot"}, {"features": "one-hot", "ridge": 10.0}]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return vf.select(LOG, CANDIDATES, policy=POLICY, discount=0.9)
+
+
+def test_the_value_is_the_mean_of_two_halves_that_share_no_episode(found):
+    one, two = found.evaluations
+    assert not set(one.log.episode) & set(two.log.episode)
+    assert set(one.log.episode) | set(two.log.episode) == set(LOG.episode)
+    value, parts = found.policy_value, [one.policy_value, two.policy_value]
+    assert value.estimate == pytest.approx((parts[0].estimate + parts[1].estimate) / 2)
+    variances = np.array([part.standard_error**2 for part in parts])
+    freedom = np.array([part.effective_episodes - 1 for part in parts])
+    assert value.standard_error == pytest.approx(np.sqrt(variances.sum()) / 2)
+    degrees = variances.sum() ** 2 / (variances**2 / freedom).sum()
+    assert value.effective_episodes == pytest.approx(degrees + 1)
+    half_width = stats.t.ppf(0.975, degrees) * value.standard_error + np.mean([part.solver_error for part in parts])
+    np.testing.assert_allclose(value.interval, [value.estimate - half_width, value.estimate + half_width])
+    assert value.starts == 60
+    assert value.effective_sample_size == pytest.approx(sum(part.effective_sample_size for part in parts))
+
+
+def test_each_choice_is_evaluated_on_the_other_half(found):
+    for half, evaluation in enumerate(found.evaluations):
+        again = vf.evaluate(
+            LOG.select(np.unique(evaluation.log.episode)), policy=POLICY, discount=0.9, **found.best[half]
+        )
+        assert again.policy_value == evaluation.policy_value
+    # the other half has other data, so the value without the exchange would differ
+    assert found.evaluations[0].policy_value.estimate != found.evaluations[1].policy_value.estimate
+
+
+def test_the_right_features_are_chosen_and_the_table_says_what_was_tried(found):
+    assert [settings["features"] for settings in found.best] == ["one-hot", "one-hot"]
+    assert [settings["ridge"] for settings in found.best] == [0.0, 0.0]
+    assert len(found.table) == 6
+    for half in (1, 2):
+        rows = [row for row in found.table if row["half"] == half]
+        assert [row["weights"] for row in rows] == [1, STATES, STATES]
+        assert [row["chosen"] for row in rows] == [False, True, False]
+        assert [row["verdict"] is None for row in rows] == [True, False, True]
+        assert min(rows, key=lambda row: row["criterion"])["chosen"]
+        assert all(row["standard_error"] > 0 for row in rows)
+    assert found.criterion == "squared mean TD error given the observation"
+
+
+@pytest.mark.parametrize("values", ["state", "state-action"])
+def test_policies_by_step_and_state_action_values(values):
+    log = MDP.log(160, propensities=True)
+    policy = POLICY if values == "state-action" else POLICY[log.observations[log.now], log.action]
+    found = vf.select(log, CANDIDATES[:2], policy=policy, values=values, discount=0.9)
+    assert [settings["features"] for settings in found.best] == ["one-hot", "one-hot"]
+    expected = vf.evaluate(log, features="one-hot", policy=POLICY, values=values, discount=0.9).policy_value
+    assert abs(found.policy_value.estimate - expected.estimate) < 2 * expected.standard_error
+
+
+def test_returns_are_compared_on_policy():
+    found = vf.select(SmallMDP().log(40), CANDIDATES[:2], discount=0.9)
+    assert found.criterion == "squared mean difference of value and return given the observation"
+
+
+def test_on_one_log_the_verdict_is_at_most_caution():
+    found = vf.select(LOG, CANDIDATES, policy=POLICY, discount=0.9, cross_fit=False)
+    (evaluation,) = found.evaluations
+    assert found.policy_value == evaluation.policy_value
+    assert len(evaluation.log) == len(LOG)
+    assert found.verdict.level == "caution"
+    assert SAME_EPISODES in found.verdict.reasons
+    assert "evaluated on the same log" in " ".join(found.summary().split())
+
+
+# ---- the filter --------------------------------------------------------------------------------------------------
+
+
+def with_verdicts(monkeypatch, levels):
+    """Make `evaluate` give these verdicts by number of features, with the reason of its level."""
+    original = selection.evaluate
+
+    def evaluate(log, **settings):
+        made = original(log, **settings)
+        level = levels[made.problem.d]
+        verdict = vf.Evaluation.verdict.fget(made).__class__(level, () if level == "sound" else (f"because {level}",))
+        return SimpleNamespace(**{**vars(made), "verdict": verdict, "policy_value": made.policy_value})
+
+    monkeypatch.setattr(selection, "evaluate", evaluate)
+
+
+def test_a_rejected_candidate_is_not_chosen(monkeypatch):
+    with_verdicts(monkeypatch, {1: "caution", STATES: "do not use"})
+    found = vf.select(LOG, CANDIDATES[:2], policy=POLICY, discount=0.9)
+    assert [settings["features"] for settings in found.best] == [constant, constant]
+    assert [row["verdict"] for row in found.table] == ["caution", "do not use"] * 2
+    assert found.verdict.level == "caution"
+    assert found.verdict.reasons == ("because caution",)  # of both halves, once
+
+
+def test_if_all_are_rejected_the_selection_says_so(monkeypatch):
+    with_verdicts(monkeypatch, {1: "do not use", STATES: "do not use"})
+    found = vf.select(LOG, CANDIDATES[:2], policy=POLICY, discount=0.9)
+    assert [settings["features"] for settings in found.best] == ["one-hot", "one-hot"]
+    assert found.verdict.level == "do not use"
+    assert found.verdict.reasons == (ALL_REJECTED, "because do not use")
+
+
+def test_the_order_of_preference():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=50)
+    scored = [
+        Scored(Score(1.0, 0.01 * noise), 30, 0.0),
+        Scored(Score(1.01, 0.01 * noise + 0.01 * rng.normal(size=50)), 10, 0.0),  # within one standard error
+        Scored(Score(1.2, 0.01 * noise + 1e-4), 2, 0.0),
+        Scored(Score(np.inf, np.zeros(0)), 1, 0.0),  # diverged
+    ]
+    assert preference(scored, "best") == [0, 1, 2, 3]
+    assert preference(scored, "one-standard-error") == [1, 0, 2, 3]
+
+
+# ---- output ------------------------------------------------------------------------------------------------------
+
+
+def test_text_and_json(found):
+    facts = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert facts["chosen"] == ["one-hot", "one-hot"]
+    assert facts["table"][2]["settings"] == "one-hot, ridge 10"
+    assert facts["verdict"]["level"] == found.verdict.level
+    text = found.summary()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "covers the mean of two fixed points" in " ".join(text.split())
+    assert text.count("> one-hot") == 2
+    assert repr(found).startswith(f"Selection({found.verdict.level}: PolicyValue(")
+    assert repr(found).endswith("chosen one-hot)")
+
+
+def test_progress_resuming_and_threads_do_not_change_the_result(found, tmp_path, capsys):
+    seen, arguments = [], {"policy": POLICY, "discount": 0.9, "save": tmp_path / "scores.json"}
+    again = vf.select(LOG, CANDIDATES, callback=seen.append, jobs=2, progress=True, **arguments)
+    assert again.policy_value == found.policy_value
+    assert [(made.done, made.total) for made in seen] == [(k, 6) for k in range(1, 7)]
+    assert {made.candidate for made in seen} == {"constant", "one-hot", "one-hot, ridge 10"}
+    resumed = vf.select(LOG, CANDIDATES, **arguments)
+    assert resumed.policy_value == found.policy_value
+    assert all(row["seconds"] == 0 for row in resumed.table)
+    capsys.readouterr()
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"folds": 1}, "folds is 1; it must be a whole number, 2 or more"),
+        ({"folds": 20}, "20 folds need 80 episodes .* and the log has 60. Use fewer folds"),
+        ({"jobs": 0}, "jobs is 0; it must be a whole number, 1 or more"),
+        ({"rule": "simplest"}, "rule is 'simplest'; it must be one of 'best', 'one-standard-error'"),
+        ({"values": "action"}, "values is 'action'; it must be one of 'state', 'state-action'"),
+        ({"discount": 2}, "discount is 2; it must lie between 0 and 1"),
+        ({"level": 95}, "level is 95; it must be between 0 and 1"),
+        ({"seed": -1}, "seed is -1; it must be a whole number"),
+        ({"values": "state-action"}, "State-action values need a target policy"),
+        ({"policy": POLICY[:, 0]}, "has 5 probabilities but the log has"),
+    ],
+)
+def test_wrong_arguments_are_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        vf.select(LOG, CANDIDATES[:1], **changed)
