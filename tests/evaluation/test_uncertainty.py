@@ -171,6 +171,20 @@ def test_undetermined_values_have_infinite_intervals():
     assert np.isfinite(found.intervals).all(axis=1).tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("kind", "finite"), [("cr3", [True, False]), ("cr1", [True, True])])
+def test_values_that_rest_on_one_episode_have_infinite_intervals(kind, finite):
+    """State 1 occurs in episode 7 alone, so nothing is known of how its value varies between episodes."""
+    rng = np.random.default_rng(0)
+    state, episode = np.zeros(200, int), np.repeat(np.arange(20), 10)
+    state[73] = 1
+    problem = vf.Problem.from_rows(np.eye(2), state, np.full(200, -1), rng.normal(size=200), 0.9, None, episode)
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode), kind)
+    assert errors.rests_on_one(np.eye(2)).tolist() == [False, kind == "cr3"]
+    found = row_intervals(errors, np.eye(2), level=0.9, simultaneous=False)
+    assert np.isfinite(found.intervals).all(axis=1).tolist() == finite
+    assert np.isfinite(found.standard_errors).tolist() == finite
+
+
 @pytest.mark.parametrize("logs", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_simultaneous_intervals_cover_all_values_at_once(logs):
     mdp = SmallMDP(features=5, seed=3)

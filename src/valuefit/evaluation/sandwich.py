@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
-import scipy.sparse as sparse
 import scipy.sparse.linalg as iterative
 from scipy.special import stdtrit
 
@@ -281,9 +280,7 @@ class Sandwich:
 
     def _sums(self, rows: Rows, index: Array, weights: Array) -> Array:
         """The sum of weighted rows over each cluster, (columns, clusters)."""
-        shape = (self.clusters, rows.shape[0])
-        sums = sparse.csr_array((weights, (self.cluster, index)), shape=shape) @ rows.matrix
-        return np.asarray(sums.toarray() if sparse.issparse(sums) else sums, dtype=np.float64).T
+        return rows.group_sums(index, weights, self.cluster, self.clusters).T
 
     def _influences(self, g_theta: Array, g_w: Array) -> tuple[list[Array], list[Array]]:
         """g'm_t / n of every step, (n,), for each column of g_theta (d, columns) and g_w (k, columns), and its square.

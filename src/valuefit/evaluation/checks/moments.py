@@ -156,9 +156,7 @@ class TDMoments:
 
     def _row_sums(self, index: Array, weights: Array) -> Array:
         """The sum of weighted rows over each cluster, (clusters, d)."""
-        shape = (self.sandwich.clusters, self.problem.phi.shape[0])
-        sums = sparse.csr_array((weights, (self.sandwich.cluster, index)), shape=shape) @ self.problem.phi.matrix
-        return np.asarray(sums.toarray() if sparse.issparse(sums) else sums, dtype=np.float64)
+        return self.problem.phi.group_sums(index, weights, self.sandwich.cluster, self.sandwich.clusters)
 
     def _derivative(self, steps: Array, weighted: Array) -> tuple[Array, Array]:
         """B, (k, d), and v_t'(theta without the cluster of t - theta), (m,), which is 0 in the first-order form."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.checks.reach import dense, reachable, sampled_rows
+from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction
 from valuefit.evaluation.state_action import unseen_share
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
+from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
 FEW_EPISODES = 20  # effective ones, below which an interval is rough
