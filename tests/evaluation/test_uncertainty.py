@@ -210,3 +210,16 @@ def test_few_episodes_warn_of_simultaneous_intervals():
         evaluation.value_interval(np.arange(5), simultaneous=True)
     with pytest.raises(ValueError, match="level is 95; it must be between 0 and 1"):
         evaluation.value_interval(np.arange(5), level=95)
+
+
+@pytest.mark.parametrize("kind", ["cr3", "cr1"])
+def test_parts_are_the_contributions_and_unknown_where_the_value_is(kind):
+    log = small_log(trace=0.3)
+    problem = problem_of(log._replace(Phi=log.Phi @ np.eye(3, 4), Psi=log.Phi @ np.eye(3, 4)))
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode), kind)
+    functions = [LinearFunction(c) for c in np.eye(4)[[0, 3, 1]]]
+    found = errors.parts(functions)
+    assert [part is None for part in found] == [False, True, False]
+    for part, function in zip(found[::2], functions[::2], strict=True):
+        np.testing.assert_allclose(part, errors.contributions(function, errors.sandwich.influences([function])[0]))
+        assert np.linalg.norm(part) == pytest.approx(errors.error(function).standard_error)

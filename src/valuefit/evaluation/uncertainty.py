@@ -99,6 +99,21 @@ class Uncertainty:
         """The part of each cluster in the error, (clusters,); the norm of this vector is the standard error."""
         if self.kind == "cr1":
             return self.sandwich.contributions(influence)
+        return self._jackknife_parts(function)
+
+    def parts(self, functions: list[LinearFunction]) -> list[Array | None]:
+        """`contributions` of each number; None where they are unknown. The jackknife needs no influences of steps."""
+        sandwich = self.sandwich
+        if self.kind == "cr1" or sandwich.clusters < 2:
+            found = sandwich.influences(functions)
+            return [None if isinstance(one, ErrorEstimate) else sandwich.contributions(one) for one in found]
+        determined = sandwich.solver_errors([function.c for function in functions])
+        return [
+            None if error is None else self._jackknife_parts(function)
+            for function, error in zip(functions, determined, strict=True)
+        ]
+
+    def _jackknife_parts(self, function: LinearFunction) -> Array:
         count = self.sandwich.clusters
         return np.asarray(np.sqrt((count - 1) / count) * -self._without_each(function))
 

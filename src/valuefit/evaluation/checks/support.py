@@ -245,7 +245,8 @@ def unseen_actions(fit: Fit) -> Check | None:
     """For state-action values: whether the policy often leads to state-action pairs without data."""
     if fit.values != "state-action":
         return None
-    share = unseen_share(fit.log, fit.features, policy=fit.policy)
+    # without a feature that is zero in every logged step there is nothing to measure
+    share = unseen_share(fit.log, fit.features, policy=fit.policy) if len(fit.problem.dead) else 0.0
     text = (
         f"{share:.0%} of the policy's expected next features belong to states and actions that no logged step has, so "
         "their weights are 0. Use a log that contains those actions, or features that share more between states."
