@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from coverage_study.records import Record
 from coverage_study.statistics import covers, with_interval
+from valuefit.evaluation.checks.check import MATERIAL_SIZE, TEST_LEVEL, holm
 
 WRONG_BELOW, RIGHT_FROM = 0.80, 0.92  # coverage of the true value in a cell
 MAX_SOUND_IF_WRONG, MIN_SOUND_IF_RIGHT = 0.10, 0.60
 MIN_SOUND_COVERAGE, MIN_TASK_SOUND_COVERAGE = 0.92, 0.85  # pooled; in every task with enough sound logs
 ENOUGH_SOUND = 100  # logs of a task
+LEVELS, SIZES = (0.01, TEST_LEVEL, 0.1), (0.0, 0.25, MATERIAL_SIZE, 1.0, 2.0)  # among which a fit would choose
 
 
 class Key(NamedTuple):
@@ -120,3 +123,62 @@ def flagged_by_check(cells: Sequence[Found]) -> dict[str, tuple[float, float]]:
                 flagged = outcome in ("warn", "fail")
                 shares.setdefault(name, [0.0, 0.0])[place] += flagged / len(logs)
     return {name: (wrong, right) for name, (wrong, right) in shares.items()}
+
+
+# ---- leave one task out --------------------------------------------------------------------------------------------
+
+
+class Constants(NamedTuple):
+    """Of the rule: the level of all tests together, and from how many standard errors on a rejected one warns."""
+
+    level: float = TEST_LEVEL
+    size: float = MATERIAL_SIZE
+
+
+class LeftOut(NamedTuple):
+    """A task, the constants that a fit to the other tasks chooses, and the rows of the task with them and as it is."""
+
+    chosen: Constants
+    fitted: Row
+    fixed: Row
+
+
+def leave_one_out(cells: Sequence[Found], names: Iterable[str]) -> list[LeftOut]:
+    """For each of these tasks, what a fit of the constants to the others would give.
+
+    The fit takes the largest share of sound logs in right cells with at most 10% sound in wrong ones and a coverage
+    of 92% among the sound.
+    """
+    names = list(names)
+    rejudged = {
+        constants: [replace(cell, records=[_rejudged(record, constants) for record in cell.records]) for cell in cells]
+        for constants in map(Constants._make, product(LEVELS, SIZES))
+    }
+    found = []
+    for name in names:
+        rows = {
+            constants: row_of("", [cell for cell in judged if cell.key.task in names and cell.key.task != name])
+            for constants, judged in rejudged.items()
+        }
+        chosen = max((constants for constants in rows if _allowed(rows[constants])), default=Constants(),
+                     key=lambda constants: (rows[constants].sound_if_right or 0.0, -constants.size))  # fmt: skip
+        own = {constants: [cell for cell in rejudged[constants] if cell.key.task == name] for constants in rejudged}
+        found.append(LeftOut(chosen, row_of(name, own[chosen]), row_of(name, own[Constants()])))
+    return found
+
+
+def _allowed(row: Row) -> bool:
+    return (row.sound_if_wrong or 0.0) <= MAX_SOUND_IF_WRONG and (row.sound_coverage or 0.0) >= MIN_SOUND_COVERAGE
+
+
+def _rejudged(record: Record, constants: Constants) -> Record:
+    """The record with the verdict by these constants."""
+    if "checks" not in record:
+        return record
+    tests = [check for check in record["checks"] if check[3] is not None]
+    outcomes = [check[1] for check in record["checks"] if check[3] is None]
+    for (*_, size), p in zip(tests, holm([check[3] for check in tests]), strict=True):
+        matters = size is None or size >= constants.size
+        outcomes.append("warn" if p < constants.level and matters else "pass")
+    level = "do not use" if "fail" in outcomes else "caution" if "warn" in outcomes else "sound"
+    return {**record, "level": level}

@@ -16,17 +16,7 @@ from scipy.signal import lfilter
 from scipy.special import ndtri
 
 import valuefit as vf
-from coverage_study.published import (
-    CIRCLE_BEHAVIOUR,
-    CIRCLE_DISCOUNT,
-    CIRCLE_TARGET,
-    SHI_DISCOUNT,
-    Shi,
-    circle,
-    shi_coin,
-    shi_logistic,
-    shi_target,
-)
+from coverage_study import published
 from coverage_study.splines import TensorSplines, published_size
 from coverage_study.truths import truth_of
 from coverage_study.worlds import Array, Table, distribution, log_of, table_of, table_policy, table_rows
@@ -223,21 +213,21 @@ def normal_starts() -> Array:
 
 def shi(rng: Generator, behaviour: Callable[[Array], Array], episodes: int, steps: int) -> Draw:
     settings = {
-        "discount": SHI_DISCOUNT,
-        "policy": shi_target,
+        "discount": published.SHI_DISCOUNT,
+        "policy": published.shi_target,
         "values": "state-action",
         "features": TensorSplines(published_size(episodes * steps)),
         "starts": normal_starts(),
     }
-    return Draw(log_of(Shi(), behaviour, episodes, steps, rng), settings, truth_of("shi").value)
+    return Draw(log_of(published.Shi(), behaviour, episodes, steps, rng), settings, truth_of("shi").value)
 
 
 def circle_walk(rng: Generator, episodes: int) -> Draw:
-    table = circle()
-    settings = {"discount": CIRCLE_DISCOUNT, "policy": CIRCLE_TARGET, "values": "state-action",
+    table = published.circle()
+    settings = {"discount": published.CIRCLE_DISCOUNT, "policy": published.CIRCLE_TARGET, "values": "state-action",
                 "starts": np.arange(3)}  # fmt: skip
-    log = log_of(table, table_policy(CIRCLE_BEHAVIOUR), episodes, 50, rng)
-    return Draw(log, settings, table.value(CIRCLE_TARGET, CIRCLE_DISCOUNT))
+    log = log_of(table, table_policy(published.CIRCLE_BEHAVIOUR), episodes, 50, rng)
+    return Draw(log, settings, table.value(published.CIRCLE_TARGET, published.CIRCLE_DISCOUNT))
 
 
 # Coverage of version 0.1, and what the papers report. Shi et al. 2022: coverage and mean length by episodes and steps,
@@ -248,7 +238,7 @@ CIRCLE = {50: (0.937, "96.0 / 95.5"), 150: (0.957, "90 / 93"), 250: (0.943, "92 
 
 
 def _all() -> list[Design]:
-    interval, null, misspecified, published = SECTIONS
+    interval, null, misspecified, reported = SECTIONS
     found = [Design(f"balanced-{g}", interval, partial(balanced, episodes=g)) for g in (10, 30, 100)]
     for g, before in ((30, 0.874), (100, 0.904), (300, 0.948)):
         found.append(Design(f"strong-ratios-{g}", interval, partial(strong_ratios, episodes=g), before))
@@ -275,12 +265,12 @@ def _all() -> list[Design]:
         Design("aggregated-states-100", misspecified, partial(aggregated_states, episodes=100)),
         Design("hidden-lag-100", misspecified, partial(hidden_lag, episodes=100)),
     ]  # fmt: skip
-    for letter, behaviour, papers in (("a", shi_coin, SHI_A), ("b", shi_logistic, SHI_B)):
+    for letter, behaviour, papers in (("a", published.shi_coin, SHI_A), ("b", published.shi_logistic, SHI_B)):
         for (episodes, steps), (before, paper) in papers.items():
             draw = partial(shi, behaviour=behaviour, episodes=episodes, steps=steps)
-            found.append(Design(f"shi-{letter}-{episodes}x{steps}", published, draw, before, paper))
+            found.append(Design(f"shi-{letter}-{episodes}x{steps}", reported, draw, before, paper))
     for n, (before, paper) in CIRCLE.items():
-        found.append(Design(f"circle-{n}", published, partial(circle_walk, episodes=n), before, paper))
+        found.append(Design(f"circle-{n}", reported, partial(circle_walk, episodes=n), before, paper))
     return found
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from coverage_study.calibration import Row
+from coverage_study.calibration import LeftOut, Row
 from coverage_study.designs import DESIGNS, SECTIONS
 from coverage_study.records import FOLDER, ROOT
 from coverage_study.statistics import RIGHT_COVERAGE, RIGHT_SIZE, Summary
@@ -80,6 +80,23 @@ def verdict_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def left_out_lines(found: Sequence[LeftOut]) -> list[str]:
+    """What a fit of two constants to the other tasks would give on each task, next to the fixed ones."""
+    lines = [
+        "| task left out | level | standard errors | sound if wrong | sound if right | coverage of sound | "
+        "fixed: sound if wrong | if right | coverage |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for chosen, fitted, fixed in found:
+        shares = (
+            percent(share, digits)
+            for row in (fitted, fixed)
+            for share, digits in ((row.sound_if_wrong, 0), (row.sound_if_right, 0), (row.sound_coverage, 1))
+        )
+        lines.append(f"| {fixed.title} | {percent(chosen.level)} | {chosen.size:g} | {' | '.join(shares)} |")
+    return lines
+
+
 def write(summaries: dict[str, Summary]) -> Path:
     """Store the tables of the designs, draw the figure and write the page."""
     tables = {section: design_lines(summaries, section) for section in SECTIONS}
@@ -90,9 +107,10 @@ def write(summaries: dict[str, Summary]) -> Path:
     return _store(tables)
 
 
-def write_verdicts(tables: dict[str, list[Row]]) -> Path:
+def write_verdicts(tables: dict[str, list[Row]], left_out: Sequence[LeftOut]) -> Path:
     """Store the tables of the verdict and write the page."""
-    return _store({title: verdict_lines(rows) for title, rows in tables.items()})
+    lines = {title: verdict_lines(rows) for title, rows in tables.items()}
+    return _store({**lines, "left_out": left_out_lines(left_out)})
 
 
 def _store(tables: dict[str, list[str]]) -> Path:

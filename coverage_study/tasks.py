@@ -17,17 +17,8 @@ from typing import Any
 import numpy as np
 
 import valuefit as vf
+from coverage_study import published
 from coverage_study.control import Acrobot, CartPole, CartPoleWithoutVelocities, MountainCar, toy_text
-from coverage_study.published import (
-    CIRCLE_BEHAVIOUR,
-    CIRCLE_DISCOUNT,
-    CIRCLE_TARGET,
-    SHI_DISCOUNT,
-    Shi,
-    circle,
-    shi_coin,
-    shi_target,
-)
 from coverage_study.synthetic import (
     HiddenFuel,
     HiddenTimer,
@@ -168,8 +159,8 @@ def _control() -> list[Task]:
 def _processes() -> list[Task]:
     line = {"coarse": "polynomial:degree=1"}
     return [
-        Task("shi", Shi(), shi_coin, shi_target, SHI_DISCOUNT, 50, (25, 150), {**AUTO, **line},
-             routes=("ratios", "state-action")),
+        Task("shi", published.Shi(), published.shi_coin, published.shi_target, published.SHI_DISCOUNT, 50, (25, 150),
+             {**AUTO, **line}, routes=("ratios", "state-action")),
         Task("quadratic-process", Process(lambda x: x[:, 0] - x[:, 1] ** 2, 2), mostly_up(0.5), mostly_up(0.7), 0.9,
              30, (40, 300), {"auto": "auto", "coarse": "polynomial:degree=1"}),
         Task("sine-process", Process(lambda x: np.sin(3 * x[:, 0])), mostly_up(0.5), mostly_up(0.7), 0.9, 30,
@@ -185,7 +176,7 @@ def _tables() -> list[Task]:
     from gymnasium.envs.toy_text import CliffWalkingEnv, FrozenLakeEnv
 
     lake, cliff = toy_text(FrozenLakeEnv()), toy_text(CliffWalkingEnv())
-    table, walk, ring = random_table(), random_walk(), circle()
+    table, walk, ring = random_table(), random_walk(), published.circle()
     best = optimal(lake, 0.95), optimal(cliff, 0.95), optimal(table, 0.9)
     right = np.tile([0.0, 1.0], (walk.states, 1))
     return [
@@ -200,8 +191,8 @@ def _tables() -> list[Task]:
                 fault="the probabilities of the actions are wrong"),
         tabular("random-walk", walk, mixed(right, 0.9), mixed(right, 0.7), discount=0.99, limit=500, sizes=(40, 200),
                 coarse=3),
-        tabular("circle", ring, CIRCLE_BEHAVIOUR, CIRCLE_TARGET, discount=CIRCLE_DISCOUNT, limit=50, sizes=(30, 150),
-                coarse=2),
+        tabular("circle", ring, published.CIRCLE_BEHAVIOUR, published.CIRCLE_TARGET,
+                discount=published.CIRCLE_DISCOUNT, limit=50, sizes=(30, 150), coarse=2),
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coverage_study import page
-from coverage_study.calibration import Found, Key, flagged_by_check, rows_of
+from coverage_study.calibration import Found, Key, flagged_by_check, leave_one_out, rows_of
 from coverage_study.records import FOLDER, Cell, run_cells
 from coverage_study.tasks import FIT, TEST, Task, tasks
 
@@ -55,11 +55,14 @@ def main(arguments: list[str] | None = None) -> int:
     for title, rows in tables.items():
         print(f"\nTasks on which the rule is {title}")
         print("\n".join(page.verdict_lines(rows)))
+    left_out = leave_one_out(found, [name for name in FIT if any(cell.key.task == name for cell in found)])
+    print("\nA fit of two constants to the other tasks")
+    print("\n".join(page.left_out_lines(left_out)))
     print("\nChecks that did not pass, on the tasks that are fitted: in wrong cells, in right cells")
     for name, shares in flagged_by_check([cell for cell in found if cell.key.task in FIT]).items():
         print(f"{name:35}" + "".join(f"{share:6.0%}" for share in shares))
     if options.only is None and len(found) == len(keys):
-        print(f"Wrote {page.write_verdicts(tables)}")
+        print(f"Wrote {page.write_verdicts(tables, left_out)}")
     return 0
 
 

@@ -1,11 +1,15 @@
 """`valuefit compare`: the same numbers as in Python, as text and JSON, and what it refuses."""
 
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import valuefit as vf
 from helpers.command_line import facts, piped, run
 from helpers.small_mdp import STATES, SmallMDP
+from valuefit.evaluation.verdict import Verdict
 
 OPTIONS = "--features", "one-hot", "--discount", "0.9"
 
@@ -81,6 +85,65 @@ def test_the_report_is_written_after_the_result(tmp_path):
 def test_a_solver_that_did_not_converge_gives_exit_code_3():
     words = "--policy", "some.npy", "--solver", "gtd2", "--tol", "1e-12", "--max-passes", "3"
     assert run("compare", "log.npz", *words, *OPTIONS).exit_code == 3
+
+
+def test_a_file_gives_the_log_the_policies_and_the_options(tmp_path):
+    words = "compare", "log.npz", "--policy", "some.npy", "--policy", "less.npy", *OPTIONS
+    expected = facts(*words, "--write-config", tmp_path / "run.toml")
+    written = tomllib.loads((tmp_path / "run.toml").read_text())
+    assert [Path(policy).name for policy in written["policy"]] == ["some.npy", "less.npy"]
+    assert facts("compare", "--config", tmp_path / "run.toml") == expected
+    assert facts("compare", "--config", tmp_path / "run.toml", "--level", 0.8)["level"] == 0.8
+    other = facts("compare", "--config", tmp_path / "run.toml", "--policy", "more.npy")
+    assert [one["name"] for one in other["values"]] == ["more.npy", "logged"]
+    refused = run("evaluate", "--config", tmp_path / "run.toml")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "Several policies are given. Give one, or compare them with valuefit compare." in refused.stderr
+
+
+def test_code_in_a_file_must_be_repeated_with_the_other_policies(tmp_path):
+    words = "--policy", "lab_left:policy", "--policy", "less.npy"
+    expected = facts("compare", "log.npz", *words, *OPTIONS, "--write-config", tmp_path / "run.toml")
+    refused = run("compare", "--config", tmp_path / "run.toml")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "repeat it on the command line: --policy lab_left:policy --policy " in refused.stderr
+    assert facts("compare", "--config", tmp_path / "run.toml", *words) == expected
+
+
+def test_saved_evaluations_are_numbered_and_give_the_same_comparison(tmp_path):
+    words = "compare", "log.npz", "--policy", "some.npy", "--policy", "less.npy", *OPTIONS
+    done = run(*words, "--save", tmp_path / "run.npz")
+    assert done.exit_code == 0
+    paths = [tmp_path / "run-1.npz", tmp_path / "run-2.npz"]
+    assert done.stdout.splitlines()[-2:] == [f"Evaluation: {path}" for path in paths]
+    loaded = [vf.Evaluation.load(path) for path in paths]
+    found = vf.compare(dict(zip(("some.npy", "less.npy"), loaded, strict=True)))
+    assert found.to_dict() == facts(*words)
+    again = run(*words, "--save", tmp_path / "run.npz")
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "run-1.npz already exists" in again.stderr
+
+
+def test_quiet_is_one_line_for_each_difference():
+    words = "compare", "log.npz", "--policy", "some.npy", "--policy", "more.npy", "--policy", "logged", *OPTIONS
+    found, done = facts(*words), run(*words, "--quiet")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    verdicts = {entry["name"]: entry["verdict"]["level"] for entry in found["values"]}
+    for line, entry in zip(lines, found["differences"], strict=True):
+        assert line.startswith(f"{' - '.join(entry['names'])}: {entry['estimate']:.5g} (standard error ")
+        assert f"95% interval {entry['interval'][0]:.5g} to {entry['interval'][1]:.5g}, p-value " in line
+        assert line.endswith(f"verdicts: {', '.join(verdicts[name] for name in entry['names'])}")
+
+
+def test_strict_exits_with_code_4_if_one_verdict_is_do_not_use(monkeypatch):
+    words = "compare", "log.npz", "--policy", "some.npy", "--policy", "logged", *OPTIONS
+    assert run(*words, "--strict").exit_code == 0
+    levels = iter(["sound", "do not use"] * 20)  # of the first and the second evaluation
+    monkeypatch.setattr("valuefit.evaluation.evaluation.verdict_of", lambda checks: Verdict(next(levels), ()))
+    assert run(*words, "--strict").exit_code == 4
+    assert run(*words, "--no-strict").exit_code == 0
 
 
 @pytest.mark.parametrize(

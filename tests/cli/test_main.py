@@ -293,6 +293,7 @@ def test_every_setting_is_an_option_in_a_section_of_the_help():
     options = {one.name for one in main.commands["evaluate"].params}
     assert options == {*Settings.__dataclass_fields__, "config", "write_config"}
     assert {name for names in SECTIONS.values() for name in names} == options - {"log"}
+    assert {one.name for one in main.commands["compare"].params} == options
 
 
 def test_completion_lists_all_features_and_solvers():

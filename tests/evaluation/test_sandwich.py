@@ -15,6 +15,7 @@ from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import saddle_iterations
 from valuefit.evaluation import sandwich as module
 from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.uncertainty import Uncertainty
 
 
 def weighted_theta(log, weights, *, second=False):
@@ -92,6 +93,50 @@ def test_the_solver_error_of_a_second_solution_includes_that_of_the_first(varian
     difference = weighted_theta(log, np.ones(len(log.now)), second=True) - theta
     np.testing.assert_allclose(sandwich.to_minimiser, difference, rtol=1e-6)
     assert sandwich.solver_errors([c])[0] == pytest.approx(abs(c @ difference), rel=1e-6)
+
+
+# ---- instrumental variables ---------------------------------------------------------------------------------
+
+
+def two_stage_least_squares(log, *, debiased):
+    """The fit by linearmodels: rewards on the v_t = phi_t - discount_t phi'_t, with the u_t as instruments."""
+    from linearmodels.iv import IV2SLS
+
+    u, v, _, reward = (np.array(part) for part in zip(*naive.steps(log), strict=True))
+    return IV2SLS(reward, None, v, u).fit(cov_type="clustered", clusters=log.episode, debiased=debiased)
+
+
+@pytest.mark.parametrize("variant", [{}, {"trace": 0.7}, {"off_policy": True}, {"off_policy": True, "trace": 0.5}])
+def test_lstd_is_the_instrumental_variables_estimator(variant):
+    """Theta and its covariance agree but for the small-sample factors.
+
+    Ours is G / (G - 1). linearmodels has none without `debiased`, and G / (G - 1) (n - 1) / (n - d) with it.
+    """
+    log = small_log(**variant)
+    problem = problem_of(log)
+    theta = vf.solve(problem, "lstd").theta
+    sandwich = Sandwich(problem, theta, log.episode)
+    changes = Uncertainty(sandwich, "cr1").changes
+    episodes, n, d = sandwich.clusters, problem.n, problem.d
+    for debiased, factor in ((False, (episodes - 1) / episodes), (True, (n - 1) / (n - d))):
+        expected = two_stage_least_squares(log, debiased=debiased)
+        np.testing.assert_allclose(theta, expected.params, rtol=1e-8)
+        np.testing.assert_allclose(factor * changes.T @ changes, expected.cov, rtol=1e-8)
+        for c, error in zip(np.eye(d), expected.std_errors, strict=True):
+            found = sandwich.error(LinearFunction(c)).standard_error
+            assert np.sqrt(factor) * found == pytest.approx(error, rel=1e-8)
+
+
+def test_more_dual_features_than_features_are_overidentifying_instruments():
+    """Weights agree, errors do not: linearmodels leaves out that the first stage was estimated too (w is not 0)."""
+    log = small_log(dual=True)
+    problem = problem_of(log)
+    theta = vf.solve(problem, "lstd").theta
+    expected = two_stage_least_squares(log, debiased=False)
+    np.testing.assert_allclose(theta, expected.params, rtol=1e-8)
+    factor = np.sqrt(8 / 9)
+    found = [Sandwich(problem, theta, log.episode).error(LinearFunction(c)).standard_error for c in np.eye(3)]
+    assert not np.allclose(factor * np.array(found), expected.std_errors, rtol=1e-3)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")

@@ -171,6 +171,20 @@ def test_undetermined_values_have_infinite_intervals():
     assert np.isfinite(found.intervals).all(axis=1).tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("kind", "finite"), [("cr3", [True, False]), ("cr1", [True, True])])
+def test_values_that_rest_on_one_episode_have_infinite_intervals(kind, finite):
+    """State 1 occurs in episode 7 alone, so nothing is known of how its value varies between episodes."""
+    rng = np.random.default_rng(0)
+    state, episode = np.zeros(200, int), np.repeat(np.arange(20), 10)
+    state[73] = 1
+    problem = vf.Problem.from_rows(np.eye(2), state, np.full(200, -1), rng.normal(size=200), 0.9, None, episode)
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode), kind)
+    assert errors.rests_on_one(np.eye(2)).tolist() == [False, kind == "cr3"]
+    found = row_intervals(errors, np.eye(2), level=0.9, simultaneous=False)
+    assert np.isfinite(found.intervals).all(axis=1).tolist() == finite
+    assert np.isfinite(found.standard_errors).tolist() == finite
+
+
 @pytest.mark.parametrize("logs", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_simultaneous_intervals_cover_all_values_at_once(logs):
     mdp = SmallMDP(features=5, seed=3)
@@ -196,3 +210,16 @@ def test_few_episodes_warn_of_simultaneous_intervals():
         evaluation.value_interval(np.arange(5), simultaneous=True)
     with pytest.raises(ValueError, match="level is 95; it must be between 0 and 1"):
         evaluation.value_interval(np.arange(5), level=95)
+
+
+@pytest.mark.parametrize("kind", ["cr3", "cr1"])
+def test_parts_are_the_contributions_and_unknown_where_the_value_is(kind):
+    log = small_log(trace=0.3)
+    problem = problem_of(log._replace(Phi=log.Phi @ np.eye(3, 4), Psi=log.Phi @ np.eye(3, 4)))
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode), kind)
+    functions = [LinearFunction(c) for c in np.eye(4)[[0, 3, 1]]]
+    found = errors.parts(functions)
+    assert [part is None for part in found] == [False, True, False]
+    for part, function in zip(found[::2], functions[::2], strict=True):
+        np.testing.assert_allclose(part, errors.contributions(function, errors.sandwich.influences([function])[0]))
+        assert np.linalg.norm(part) == pytest.approx(errors.error(function).standard_error)

@@ -28,6 +28,8 @@ from coverage_study.tasks import FIT, TEST, tasks
 from coverage_study.truths import truth_of
 from coverage_study.verdict import cell_of, keys_of
 from coverage_study.worlds import log_of, simulated_value, table_policy
+from valuefit.evaluation.checks.check import HypothesisTest, judge
+from valuefit.evaluation.verdict import verdict_of
 
 # ---- worlds ------------------------------------------------------------------------------------------------
 
@@ -209,6 +211,35 @@ def test_checks_are_counted_in_wrong_and_right_cells():
     assert calibration.flagged_by_check([wrong, right]) == {"one": (0.75, 0.0), "two": (0.25, 1.0)}
 
 
+def judged_cell(task, covered, p_value, size):
+    """A cell of ten logs with one test, and one check that passed."""
+    interval = [-1.0, 1.0] if covered else [1.0, 2.0]
+    checks = [["solver", "pass", None, None, None], ["returns", "pass", 1.0, p_value, size]]
+    record = {"truth": 0.0, "estimate": 0.0, "interval": interval, "level": "sound", "checks": checks}
+    return Found(Key(task, 10, "on-policy", "auto"), [record] * 10)
+
+
+def test_leaving_a_task_out_fits_the_constants_to_the_others():
+    """Right logs of `small` are sound only where sizes below 1 pass; wrong logs of `large` then pass as well."""
+    cells = [
+        judged_cell("small", True, 0.001, 0.7), judged_cell("small", False, 0.001, 3.0),
+        judged_cell("large", True, 0.9, 0.0), judged_cell("large", False, 0.001, 0.8),
+    ]  # fmt: skip
+    small, large = calibration.leave_one_out(cells, ["small", "large"])
+    assert small.fixed.title == "small"
+    assert (small.chosen.size, small.fixed.sound_if_right, small.fitted.sound_if_right) == (0.0, 0.0, 0.0)
+    assert (large.chosen.size, large.fixed.sound_if_wrong, large.fitted.sound_if_wrong) == (1.0, 0.0, 1.0)
+    assert page.left_out_lines([large])[-1] == "| large | 1% | 1 | 100% | 100% | 50.0% | 0% | 100% | 100.0% |"
+
+
+@pytest.mark.parametrize("p_value", [0.2, 0.04, 0.004])
+@pytest.mark.parametrize("size", [None, 0.3, 0.8])
+def test_a_record_is_judged_as_an_evaluation_is(p_value, size):
+    checks = judge([HypothesisTest("one", 1.0, p_value, "", "", size), HypothesisTest("two", 1.0, 0.03, "", "", 0.9)])
+    stored = record(checks=[[check.name, "pass", 1.0, check.p_value, check.size] for check in checks])
+    assert calibration._rejudged(stored, calibration.Constants())["level"] == verdict_of(checks).level
+
+
 def test_an_interval_without_noise_covers_up_to_rounding():
     assert covers(record(interval=[3.0, 3.0], truth=3.0 + 1e-9))
     assert not covers(record(interval=[3.0, 3.0], truth=3.1))
@@ -285,7 +316,7 @@ def test_the_page_has_every_table_and_the_figure(tmp_path, monkeypatch):
     summaries: dict[str, Summary] = {name: summarise(many(190, 10)) for name in DESIGNS}
     text = page.write(summaries).read_text()
     assert "Not measured." in text  # the verdict
-    page.write_verdicts({title: [row_of("some task", [])] for title in ("fitted", "tested")})
+    page.write_verdicts({title: [row_of("some task", [])] for title in ("fitted", "tested")}, [])
     text = (tmp_path / "page.md").read_text()
     assert "Not measured." not in text
     assert "{" not in text

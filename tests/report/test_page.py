@@ -155,15 +155,19 @@ def test_the_page_shows_the_numbers_and_sentences_of_the_evaluation(rendered):
 
 def test_each_kind_of_evaluation_has_its_figures():
     expected = {
-        "car": {"value-map", "value-distribution", "td-distribution", "td-position", "td-value", "lengths", "returns"},
+        "car": {
+            "value-map", "value-error-map", "value-distribution", "td-distribution", "td-position", "td-value",
+            "lengths", "returns",
+        },
         "one-hot": {"value-states", "td-distribution", "td-position", "td-value", "rewards", "lengths", "returns"},
         "hostile": {
-            "value-map", "value-along-1", "value-along-2", "value-distribution", "td-distribution", "td-position",
+            "value-map", "value-error-map", "value-along-1", "value-along-2", "value-distribution", "td-distribution",
+            "td-position",
             "td-value", "rewards", "returns", "ratios",
         },
         "stopped": {
-            "value-map", "value-distribution", "td-distribution", "td-position", "td-value", "residual", "lengths",
-            "returns",
+            "value-map", "value-error-map", "value-distribution", "td-distribution", "td-position", "td-value",
+            "residual", "lengths", "returns",
         },
         "stream": {
             "value-states", "value-distribution", "td-distribution", "td-position", "td-value", "residual", "rewards",

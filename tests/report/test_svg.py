@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from helpers.pages import KINDS
+from valuefit.evaluation.sandwich import LinearFunction
 from valuefit.report import figures
 from valuefit.report import svg as charts
 from valuefit.report.histograms import (
     bin_edges,
     binned_means,
-    cell_means,
+    cells,
     explained_variance,
     histogram_counts,
     most_explanatory,
@@ -114,7 +116,8 @@ def test_columns_are_sorted_by_explained_variance():
 def test_cell_means_match_plain_loops():
     rng = np.random.default_rng(3)
     x, y, values = rng.uniform(size=200), rng.uniform(size=200), rng.normal(size=200)
-    x_edges, y_edges, mean, count = cell_means(x, y, values, 5)
+    grid = cells(x, y, 5)
+    x_edges, y_edges, mean, count = grid.x_edges, grid.y_edges, grid.means(values), grid.counts
     assert count.sum() == 200
     for i in range(len(x_edges) - 1):
         for j in range(len(y_edges) - 1):
@@ -124,6 +127,15 @@ def test_cell_means_match_plain_loops():
             ]  # fmt: skip
             assert count[i, j] == len(inside)
             assert mean[i, j] == pytest.approx(np.mean(inside) if inside else 0.0)
+
+
+def test_points_outside_the_edges_are_in_no_cell():
+    x = np.append(np.random.default_rng(0).normal(size=5000), [1e9, -1e9])
+    grid = cells(x, np.zeros(len(x)), 8)
+    assert grid.cell[-2:].tolist() == [-1, -1]
+    assert grid.counts.sum() == (grid.cell >= 0).sum() >= 4900
+    whole = cells(np.array([0.0, 1.0, 2.0, 2.0]), np.array([0.0, 0.0, 1.0, 1.0]), 8)
+    assert whole.counts.tolist() == [[1, 0], [1, 0], [0, 2]]
 
 
 # ---- axes --------------------------------------------------------------------------------------------------------
@@ -209,6 +221,53 @@ def test_the_value_map_shows_the_mean_values_of_visited_cells():
     assert (levels[0][1], levels[-1][1]) == (0, charts.HEAT_COLOURS - 1)
 
 
+def cell_numbers(figure):
+    """Number and steps of each cell of a heat map, by the edges of the cell."""
+    found = {}
+    for mark in rects(figure.svg, r"h\d+"):
+        if len(mark):
+            edges, value, steps = re.fullmatch(r"(.*): (\S+) \((\S+) steps\)", mark[0].text).groups()
+            found[edges] = float(value), int(steps.replace(",", ""))
+    return found
+
+
+def test_the_map_of_standard_errors_shows_those_of_the_cell_means():
+    """Against the sandwich of one number, the mean row of the cell."""
+    evaluation = KINDS["car"]()
+    log, problem = evaluation.log, evaluation.problem
+    value_map, error_map = figures.value_figures(evaluation)[:2]
+    assert (value_map.name, error_map.name) == ("value-map", "value-error-map")
+    values, errors = cell_numbers(value_map), cell_numbers(error_map)
+    assert errors.keys() <= values.keys()
+    assert len(errors) > 0.9 * len(values)
+    seen = log.observations[log.now]
+    for edges in list(errors)[::40]:
+        x0, x1, y0, y1 = map(float, re.fullmatch(r"(\S+) to (\S+), (\S+) to (\S+)", edges).groups())
+        inside = (seen[:, 0] >= x0) & (seen[:, 0] < x1) & (seen[:, 1] >= y0) & (seen[:, 1] < y1)
+        row = problem.phi.take(problem.now[inside]).mean(axis=0)
+        expected = evaluation.errors.error(LinearFunction(row)).standard_error
+        assert errors[edges] == (pytest.approx(expected, rel=1e-3), inside.sum())
+
+
+def test_cells_that_the_log_does_not_determine_are_hatched_in_the_map_of_errors():
+    """Episodes begin in a corner, which has a feature of its own, with actions that the policy never takes."""
+    rng = np.random.default_rng(0)
+    begins, ends = np.arange(3000) % 10 == 0, np.arange(3000) % 10 == 9
+    x = np.where(begins[:, None], rng.uniform(0.75, 1, (3000, 2)), rng.uniform(0, 0.7, (3000, 2)))
+
+    def rows(observations):
+        corner = (observations > 0.75).all(axis=1)
+        return np.column_stack([np.where(corner[:, None], 0, np.insert(observations, 0, 1, axis=1)), corner])
+
+    reward = x[:, 0] + rng.normal(size=3000)
+    log = vf.Transitions.from_arrays(x, reward, terminated=ends, ratio=np.where(begins, 0.0, 1.0))
+    value_map, error_map = figures.value_figures(vf.evaluate(log, features=rows, discount=0.5))[:2]
+    values, errors = cell_numbers(value_map), cell_numbers(error_map)
+    missing = sum(steps for _, steps in values.values()) - sum(steps for _, steps in errors.values())
+    assert missing == begins.sum()
+    assert "Of visited cells that are hatched here" in error_map.caption
+
+
 def test_heat_map_cells_lie_between_their_edges():
     values, counts = np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([[5, 6], [7, 0]])
     svg = charts.heat(
@@ -247,6 +306,48 @@ def test_lines_and_bands_go_through_their_points():
     assert zero == pytest.approx(line[0][1] + unit, abs=0.1)
 
 
+def test_one_dimension_has_a_band_of_intervals():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=2000)
+    log = vf.Transitions.from_arrays(x[:, None], x + rng.normal(size=2000), terminated=np.arange(2000) % 10 == 9)
+    evaluation = vf.evaluate(log, features="polynomial:degree=2", discount=0.5, level=0.9)
+    along = figures.value_figures(evaluation)[0]
+    assert along.header == ("observation 0", "mean value", "90% interval from", "to")
+    assert "the band is the 90% interval of each bin" in along.caption
+    bin_of, bins = quantile_bins(x, figures.VALUE_BINS)
+    assert bins == len(along.rows)
+    for number in (0, 11, 24):
+        at = np.quantile(x[bin_of == number], [0.0, 1.0])[:, None]  # values are nearly linear within a bin
+        expected = evaluation.value_interval(at, level=0.9).mean(axis=0)
+        assert [float(text) for text in along.rows[number][2:]] == pytest.approx(expected, rel=0.01, abs=0.003)
+
+
+def test_states_have_error_bars_where_the_log_determines_their_values():
+    evaluation = KINDS["one-hot"]()
+    figure = figures.value_figures(evaluation)[0]
+    expected = evaluation.value_interval(np.arange(5))
+    assert figure.header == ("state", "value", "visits", "95% interval from", "to")
+    assert [[float(text) for text in row[3:]] for row in figure.rows] == pytest.approx(expected, rel=1e-4)
+    svg = charts.bars(
+        "b", "t", "d", ["a", "b"], np.array([1.0, 2.0]), x_label="x", y_label="y", tips=["", ""],
+        intervals=np.array([[0.0, 3.0], [-np.inf, np.inf]]),
+    )  # fmt: skip
+    lines = ElementTree.fromstring(svg).iter("line")
+    (error_bar,) = [line for line in lines if line.get("class") == "error-bar"]
+    (bar, _), bottom = rects(svg, "bar"), float(error_bar.get("y1"))
+    assert bottom - float(error_bar.get("y2")) == pytest.approx(3 * float(bar.get("height")), abs=0.1)
+    assert bottom == pytest.approx(float(bar.get("y")) + float(bar.get("height")), abs=0.1)
+
+
+def test_without_direct_solution_or_episodes_there_are_no_intervals():
+    assert "value-error-map" not in [figure.name for figure in figures.value_figures(KINDS["tiny"]())]
+    evaluation = KINDS["car"]()
+    with patch.object(type(evaluation.errors), "has_row_intervals", False):
+        names = [figure.name for figure in figures.value_figures(evaluation)]
+        assert names == ["value-map", "value-distribution"]
+        assert figures.value_figures(KINDS["one-hot"]())[0].header == ("state", "value", "visits")
+
+
 def test_figures_of_state_action_values_show_state_values():
     evaluation = KINDS["pairs"]()
     figure = figures.value_figures(evaluation)[0]
@@ -261,6 +362,13 @@ def test_figures_of_state_action_values_show_state_values():
     )  # fmt: skip
     steps = np.arange(0, 3000, 7)
     np.testing.assert_allclose(figures.values_at(evaluation, steps), evaluation.value(log.observations[log.now[steps]]))
+    one = np.where(np.arange(3000) == 1234, 0, -1)
+    band = figures.mean_intervals(evaluation, np.arange(3000), one, 1)
+    np.testing.assert_allclose(band.intervals, evaluation.value_interval(log.observations[log.now[[1234]]]))
+    group = np.arange(3000) % 3
+    band = figures.mean_intervals(evaluation, np.arange(3000), group, 3)
+    middle = [evaluation.value(log.observations[log.now[group == number]]).mean() for number in range(3)]
+    np.testing.assert_allclose(band.intervals.mean(axis=1), middle)
 
 
 def test_mean_td_errors_show_that_the_features_are_insufficient():

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sparse
 
 from valuefit.rows import compile
-from valuefit.rows.storage import SHORT_ROW_BYTES, Rows
+from valuefit.rows.storage import SHORT_ROW_BYTES, Rows, dense
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -38,3 +38,17 @@ def test_products_with_any_number_of_columns_equal_those_of_numpy(columns: int, 
         found = Rows(storage(matrix)).matmul(X)
     assert found.shape == (30, columns)
     np.testing.assert_allclose(found, matrix @ X, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sums_by_group_equal_plain_loops(storage: Any, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(9, 4)).astype(dtype)
+    index, group, weights = rng.integers(0, 9, 30), rng.integers(0, 5, 30), rng.normal(size=30)
+    expected = np.zeros((6, 4))
+    for row, number, weight in zip(index, group, weights, strict=True):
+        expected[number] += weight * matrix[row]
+    found = Rows(storage(matrix)).group_sums(index, weights, group, 6)
+    assert found.dtype == dense(storage(matrix)).dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -14,7 +14,7 @@ import valuefit as vf
 from helpers.problems import Oracle, chain, collinear, cosines, hard, problem_of, slow_process, small
 from valuefit.problem import factor as module
 from valuefit.problem.exact import Exact
-from valuefit.problem.preconditioner import energy_below
+from valuefit.problem.preconditioner import Diagonal, diagonal_preconditioner, energy_below
 from valuefit.solvers.krylov import Krylov
 
 FEW_ROWS = {"fixed point": {}, "ratio": {"ratio": True}, "trace": {"trace": 0.7}, "ridge": {"ridge": 1e-2}}
@@ -150,6 +150,56 @@ def test_energy_from_below():
     below, passes = energy_below(problem, factor, problem.b)
     assert 0.6 * true <= below <= true
     assert passes == 0.5
+
+
+# ---- a given preconditioner -------------------------------------------------------------------------
+
+
+def identity(problem):
+    return Diagonal(np.ones(problem.k), np.ones(problem.d), problem.ridge, np.inf, 0.0)
+
+
+def exact(problem):
+    return module.dense_preconditioner(problem, module.sketch(problem, size=problem.n, cross=True))
+
+
+GIVEN = {"identity": identity, "diagonal": diagonal_preconditioner, "exact": exact}
+
+
+@pytest.mark.parametrize("settings", [{}, {"ridge": 1e-2}, {"trace": 0.7}])
+@pytest.mark.parametrize("name", GIVEN)
+def test_any_preconditioner_leads_to_the_same_solution(name, settings):
+    problem = cosines(600, 8, **settings)
+    result = vf.solve(problem, Krylov(preconditioner=GIVEN[name]), tol=1e-8)
+    assert (result.status, result.solver) == ("converged", "krylov"), result.message
+    assert Exact(problem).gap(result.theta) <= 1e-8
+    assert result.settings["preconditioner"] == GIVEN[name].__name__
+
+
+@pytest.mark.parametrize("settings", [{}, {"ridge": 1e-2}])
+def test_the_exact_inverse_takes_one_iteration(settings):
+    problem = cosines(600, 8, **settings)
+    first, second = states(problem, 1, Krylov(preconditioner=exact))
+    assert second.memory.trail[-1] <= 1e-20 * first.memory.trail[0]
+    assert states(problem, 1, Krylov(preconditioner=identity))[1].memory.trail[-1] > 1e-4 * first.memory.trail[0]
+
+
+def test_a_given_preconditioner_is_made_once_and_never_replaced(monkeypatch):
+    made = []
+
+    def loose(problem):
+        made.append(problem)
+        return replace(exact(problem), L=1e3 * np.eye(problem.k), lu=None, excess=10.0)
+
+    monkeypatch.setattr("valuefit.solvers.krylov.precondition", lambda problem, **settings: pytest.fail("replaced"))
+    monkeypatch.setattr("valuefit.solvers.krylov.affordable", lambda *problem, **limits: True)
+    problem = cosines(600, 8)
+    solver = Krylov(preconditioner=loose)
+    state = states(problem, 1, solver)[-1]
+    stalled = replace(state, memory=state.memory._replace(stalled=True))
+    _, info = solver.epoch(problem, stalled, np.random.default_rng(0))
+    assert info.finished
+    assert made == [problem]
 
 
 # ---- cost and promise -----------------------------------------------------------------------------

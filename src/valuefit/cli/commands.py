@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `convert`: run them, print the result, write the output files."""
+"""The commands `evaluate` and `convert`: run them, print the result, write the output files; `compare` shares them."""
 
 from __future__ import annotations
 
@@ -38,22 +38,29 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
 
     The result is printed before any file is written, so that a failed write does not lose it.
     """
-    check_outputs(settings, write_config, [settings.policy])
+    saved = [] if settings.save is None else [settings.save]
+    check_outputs(settings, saved, write_config)
+    if len(settings.policies()) > 1:
+        raise ValueError("Several policies are given. Give one, or compare them with valuefit compare.")
     if settings.log is None and (settings.columns or settings.cluster):
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
-    show_progress = sys.stdout.isatty() and not settings.json and not settings.quiet
-    with progress_bar(console, settings.max_passes, enabled=show_progress) as callback:
+    with progress_bar(console, settings) as callback:
         log = example_log() if settings.log is None else load_log(settings)
         evaluation = evaluate_with(log, settings, callback)
     print_evaluation(evaluation, settings, console)
-    for kind, path in write_outputs(evaluation, settings, write_config):
-        if not settings.json and not settings.quiet:
-            click.echo(printable(f"{kind}: {path}"))
-    status = evaluation.result.status
-    if settings.strict and status != "interrupted" and evaluation.verdict.level == "do not use":
+    write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
+    return exit_code([evaluation], settings)
+
+
+def exit_code(evaluations: Sequence[Evaluation], settings: Settings) -> int:
+    """The code of the worst of these results."""
+    statuses = {evaluation.result.status for evaluation in evaluations}
+    if "interrupted" in statuses:
+        return EXIT_INTERRUPTED
+    if settings.strict and any(evaluation.verdict.level == "do not use" for evaluation in evaluations):
         return EXIT_DO_NOT_USE
-    return {"converged": 0, "interrupted": EXIT_INTERRUPTED}.get(status, EXIT_NOT_CONVERGED)
+    return 0 if statuses == {"converged"} else EXIT_NOT_CONVERGED
 
 
 def load_log(settings: Settings) -> Transitions:
@@ -63,12 +70,13 @@ def load_log(settings: Settings) -> Transitions:
 
 
 def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[SolverProgress], Any] | None) -> Evaluation:
-    """Evaluate a log with the settings of the command line."""
+    """Evaluate a log with the settings of the command line, which have at most one policy."""
+    policy = next(map(load_policy, settings.policies()), None)
     return evaluate(
         log,
         features=settings.features,
         discount=settings.discount,
-        policy=None if settings.policy is None else load_policy(settings.policy),
+        policy=policy,
         trace=settings.trace,
         ridge=settings.ridge,
         penalty=settings.penalty,
@@ -90,7 +98,7 @@ def print_evaluation(evaluation: Evaluation, settings: Settings, console: Consol
     facts = evaluation.to_dict()
     if settings.json:
         del facts["solver"]["seconds"]  # the output of equal runs must be equal
-        click.echo(json.dumps(facts, allow_nan=False, indent=2).replace("\x7f", "\\u007f"))
+        print_json(facts)
         return
     facts = cli_facts(facts)
     if settings.quiet:
@@ -102,23 +110,38 @@ def print_evaluation(evaluation: Evaluation, settings: Settings, console: Consol
         click.echo(summary(facts) + "\n")
 
 
-def write_outputs(evaluation: Evaluation, settings: Settings, write_config: str | None) -> Iterator[tuple[str, str]]:
-    """Write the requested files; yields the kind and the path of each."""
+def print_json(facts: dict[str, Any]) -> None:
+    """Print plain data as JSON that is safe on a terminal."""
+    click.echo(json.dumps(facts, allow_nan=False, indent=2).replace("\x7f", "\\u007f"))
+
+
+def write_outputs(
+    report: Callable[..., Path], saved: dict[str, Evaluation], settings: Settings, write_config: str | None
+) -> None:
+    """Write the requested files, and print the kind and path of each unless the output must be short.
+
+    report: the method that writes the report. saved: the evaluations to save, by path.
+    """
+
+    def written(kind: str, path: Path) -> None:
+        if not settings.json and not settings.quiet:
+            click.echo(printable(f"{kind}: {path}"))
+
     if settings.report is not None:
-        yield "Report", str(evaluation.report(settings.report, force=settings.force))
-    if settings.save is not None:
-        yield "Evaluation", str(evaluation.save(settings.save, force=settings.force))
+        written("Report", report(settings.report, force=settings.force))
+    for name, evaluation in saved.items():
+        written("Evaluation", evaluation.save(name, force=settings.force))
     if write_config is not None:
         path = Path(write_config)
-        yield "Settings", str(write_bytes(path, config_text(settings, path.parent).encode()))
+        written("Settings", write_bytes(path, config_text(settings, path.parent).encode()))
 
 
-def check_outputs(settings: Settings, write_config: str | None, policies: Sequence[str | None]) -> None:
+def check_outputs(settings: Settings, saved: Sequence[str], write_config: str | None) -> None:
     """Raise ValueError for output paths that cannot be written, before any work is done."""
-    outputs = {"--report": settings.report, "--save": settings.save, "--write-config": write_config}
-    inputs = [*settings.logs(), *policies, settings.starts]
+    outputs = [("--report", settings.report), *(("--save", path) for path in saved), ("--write-config", write_config)]
+    inputs = [*settings.logs(), *settings.policies(), settings.starts]
     used = {os.path.realpath(path): "the input" for path in inputs if path}
-    for option, name in outputs.items():
+    for option, name in outputs:
         if name is None:
             continue
         path = Path(name)
@@ -166,11 +189,10 @@ def read_starts(path: Path, log: Transitions) -> Array:
 
 
 @contextmanager
-def progress_bar(
-    console: Console, max_passes: float, *, enabled: bool
-) -> Iterator[Callable[[SolverProgress], Any] | None]:
-    """Show a transient bar of passes; yields the callback that updates it, None if not enabled."""
-    if not enabled:
+def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[SolverProgress], Any] | None]:
+    """Show a transient bar of passes on a terminal; yields the callback that updates it, None without a bar."""
+    max_passes = settings.max_passes
+    if not sys.stdout.isatty() or settings.json or settings.quiet:
         yield None
         return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} passes")

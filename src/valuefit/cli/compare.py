@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from valuefit.cli.commands import check_outputs, evaluate_with, load_log, progress_bar
+from valuefit.cli.commands import (
+    check_outputs,
+    evaluate_with,
+    exit_code,
+    load_log,
+    print_json,
+    progress_bar,
+    write_outputs,
+)
 from valuefit.cli.config import Settings
-from valuefit.cli.console import cli_facts, printable
-from valuefit.cli.options import EXIT_NOT_CONVERGED
+from valuefit.cli.console import cli_facts, difference_lines
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison import compare
 from valuefit.evaluation.comparison_text import comparison_summary
@@ -21,8 +28,9 @@ from valuefit.evaluation.evaluation import Evaluation
 LOGGED = "logged"  # the policy that produced the log
 
 
-def run_compare(settings: Settings, policies: list[str]) -> int:
-    """Evaluate every policy, print values and differences, write the report; returns the exit code."""
+def run_compare(settings: Settings, write_config: str | None) -> int:
+    """Evaluate every policy, print values and differences, write the requested files; returns the exit code."""
+    policies = settings.policies()
     for policy in policies:
         if policies.count(policy) > 1:
             raise ValueError(f"The policy {policy} is given twice. Give every policy once.")
@@ -30,26 +38,38 @@ def run_compare(settings: Settings, policies: list[str]) -> int:
         policies = [*policies, LOGGED]
     if policies == [LOGGED, LOGGED]:
         raise ValueError("The logged policy is compared with others. Give another --policy.")
-    check_outputs(settings, None, policies)
+    saved = saved_paths(settings, len(policies))
+    check_outputs(settings, saved, write_config)
     log = load_log(settings)
     compared = compare({policy: evaluate_policy(log, settings, policy) for policy in policies}, level=settings.level)
-    facts = compared.to_dict()
+    print_comparison(compared.to_dict(), settings)
+    evaluations = dict(zip(saved, compared.evaluations, strict=False))  # `saved` is empty without --save
+    write_outputs(compared.report, evaluations, settings, write_config)
+    return exit_code(compared.evaluations, settings)
+
+
+def saved_paths(settings: Settings, count: int) -> list[str]:
+    """The paths of this many evaluations: run-1.npz, run-2.npz, ... for --save run.npz; none without it."""
+    if settings.save is None:
+        return []
+    path = Path(settings.save)
+    return [str(path.with_name(f"{path.stem}-{number}{path.suffix}")) for number in range(1, count + 1)]
+
+
+def print_comparison(facts: dict[str, Any], settings: Settings) -> None:
+    """Print JSON or one line for each difference if requested; otherwise tables as text."""
     if settings.json:
-        click.echo(json.dumps(facts, allow_nan=False, indent=2).replace("\x7f", "\\u007f"))
+        print_json(facts)
+    elif settings.quiet:
+        click.echo("\n".join(difference_lines(cli_facts(facts))))
     else:
         click.echo(comparison_summary(cli_facts(facts)) + "\n")
-    if settings.report is not None:
-        path = compared.report(settings.report, force=settings.force)
-        if not settings.json:
-            click.echo(printable(f"Report: {path}"))
-    converged = all(evaluation.result.status == "converged" for evaluation in compared.evaluations)
-    return 0 if converged else EXIT_NOT_CONVERGED
 
 
 def evaluate_policy(log: Transitions, settings: Settings, policy: str) -> Evaluation:
     """Evaluate one policy; the logged one by state values, which need no probabilities."""
     chosen = replace(settings, policy=None, values="state") if policy == LOGGED else replace(settings, policy=policy)
-    with progress_bar(Console(), settings.max_passes, enabled=sys.stdout.isatty() and not settings.json) as callback:
+    with progress_bar(Console(), settings) as callback:
         evaluation = evaluate_with(log, chosen, callback)
     if evaluation.result.status == "interrupted":
         raise KeyboardInterrupt

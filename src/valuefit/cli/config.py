@@ -1,4 +1,4 @@
-"""Settings of `valuefit evaluate`: merged from the command line and a TOML file, and written to a TOML file."""
+"""Settings of `evaluate` and `compare`: merged from the command line and a TOML file, and written to a TOML file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ POLICY_FILES = (".npy", ".csv", ".txt")
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option of `valuefit evaluate` with its default; None if the option has no value."""
+    """Every option with its default; None if the option has no value. Several policies are for `compare` alone."""
 
     log: str | list[str] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     features: str = "auto"
     discount: float = 0.99
-    policy: str | None = None
+    policy: str | list[str] | None = None
     values: str = "state"
     trace: float = 0.0
     ridge: float = 0.0
@@ -53,7 +53,16 @@ class Settings:
 
     def logs(self) -> list[str]:
         """The paths of the log."""
-        return [] if self.log is None else [self.log] if isinstance(self.log, str) else self.log
+        return as_list(self.log)
+
+    def policies(self) -> list[str]:
+        """The policies that are given."""
+        return as_list(self.policy)
+
+
+def as_list(value: str | list[str] | None) -> list[str]:
+    """Texts of an option that takes none, one or several."""
+    return [] if value is None else [value] if isinstance(value, str) else value
 
 
 PATHS = ("log", "policy", "starts", "report", "save")
@@ -80,11 +89,12 @@ def merge(given: dict[str, Any], config: str | None) -> Settings:
     """
     from_command_line = {name: value for name, value in given.items() if value is not None}
     from_file = {} if config is None else read_config(Path(config))
-    policy = from_file.get("policy")
-    if policy is not None and "policy" not in from_command_line and is_code(policy):
+    policies = as_list(from_file.get("policy"))
+    code = [policy for policy in policies if is_code(policy)]
+    if code and "policy" not in from_command_line:
         raise ValueError(
-            f"{config} sets the policy {policy!r}, which is code, and a file may not run code. If you trust it, repeat "
-            f"it on the command line: --policy {policy}"
+            f"{config} sets the policy {code[0]!r}, which is code, and a file may not run code. If you trust it, "
+            f"repeat it on the command line: {' '.join(f'--policy {policy}' for policy in policies)}"
         )
     if from_file.get("force") and not from_command_line.get("force"):
         raise ValueError(
@@ -147,7 +157,7 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = is_number, "a number"
     elif name == "tol":
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
-    elif name == "log":
+    elif name in ("log", "policy"):
         paths = value if isinstance(value, list) and value else [value]
         valid, expected = all(_is_path(one) for one in paths), "text in quotes, or a list of such texts"
     elif name in CHOICES:
@@ -209,11 +219,11 @@ def config_text(settings: Settings, folder: Path) -> str:
     """The TOML text of a file in `folder` that repeats a run: every setting that affects the result, with defaults."""
     import tomli_w
 
-    lines = [f"# Written by valuefit {__version__}; valuefit evaluate --config FILE runs it again."]
+    lines = [f"# Written by valuefit {__version__}; the same command with --config FILE runs it again."]
     if settings.log is None:
         lines.append("# No log is named, so the example log of valuefit is used.")
-    if settings.policy is not None and is_code(settings.policy):
-        lines.append("# The policy is code, so it must be repeated on the command line: --policy module:function")
+    if any(map(is_code, settings.policies())):
+        lines.append("# A policy is code, so --policy must be repeated on the command line: --policy module:function")
     options: dict[str, Any] = {}
     for one in fields(settings):
         value = getattr(settings, one.name)

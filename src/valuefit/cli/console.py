@@ -72,6 +72,20 @@ def one_line(facts: dict[str, Any]) -> str:
     return f"{' '.join(words)}, verdict: {level}{reasons}"
 
 
+def difference_lines(facts: dict[str, Any]) -> list[str]:
+    """One line for each difference of `Comparisons.to_dict`: its interval, its p-value, and the verdicts of the two."""
+    verdicts, level = {entry["name"]: entry["verdict"]["level"] for entry in facts["values"]}, 100 * facts["level"]
+    lines = []
+    for entry in facts["differences"]:
+        low, high = map(number, entry["interval"])
+        lines.append(
+            f"{' - '.join(entry['names'])}: {number(entry['estimate'])} (standard error "
+            f"{number(entry['standard_error'])}, {level:g}% interval {low} to {high}, p-value {entry['p_value']:.2g}), "
+            f"verdicts: {', '.join(verdicts[name] for name in entry['names'])}"
+        )
+    return lines
+
+
 def print_tables(facts: dict[str, Any], source: str, console: Console) -> None:
     """Print an evaluation for a terminal.
 

@@ -53,7 +53,20 @@ solving_options = options(
     setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
 )  # fmt: skip
 
-report_option = setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path())
+# how a run is checked, printed and repeated; shared by evaluate and compare
+running_options = options(
+    setting_option("checks", "WHICH", "all: also solve with other traces and ridges, and compare the values.",
+                   kind=click.Choice(CHOICES["checks"])),
+    click.option("--strict/--no-strict", "strict", default=None,
+                 help='Exit with code 4 if the verdict (in compare, one of them) is "do not use".'),
+    setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path()),
+    click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else."),
+    force_option,
+    click.option("--config", type=click.Path(), metavar="FILE.toml",
+                 help="Read options from this file. The command line overrides it."),
+    click.option("--write-config", type=click.Path(), metavar="FILE.toml",
+                 help="Write the options of this run to a file for --config."),
+)  # fmt: skip
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,19 +103,9 @@ def main() -> None:
                 "Python function that returns the probabilities of the actions for given observations; or a .npy or "
                 ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
 @solving_options
-@setting_option("checks", "WHICH", "all: also solve with other traces and ridges, and compare the values.",
-                kind=click.Choice(CHOICES["checks"]))  # fmt: skip
-@click.option("--strict/--no-strict", "strict", default=None,
-              help='Exit with code 4 if the verdict is "do not use".')  # fmt: skip
-@report_option
+@running_options
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
-@click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else.")
 @click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value, its interval and the verdict.")
-@force_option
-@click.option("--config", type=click.Path(), metavar="FILE.toml",
-              help="Read options from this file. The command line overrides it.")  # fmt: skip
-@click.option("--write-config", type=click.Path(), metavar="FILE.toml",
-              help="Write the options of this run to a file for --config.")  # fmt: skip
 def evaluate(config: str | None, write_config: str | None, **given: Any) -> None:
     """Estimate the value of a policy from a log.
 
@@ -155,16 +158,18 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
 
 
 @main.command(cls=SectionedCommand, short_help="Compare the values of policies on one log.")
-@click.argument("log", nargs=-1, required=True, type=click.Path(), callback=one_or_several)
+@click.argument("log", nargs=-1, type=click.Path(), callback=one_or_several)
 @columns_option
-@click.option("--policy", "policies", multiple=True, required=True, metavar="POLICY",
+@click.option("--policy", multiple=True, metavar="POLICY", callback=one_or_several,
               help="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A "
               "single policy is compared with the logged one.")  # fmt: skip
 @solving_options
-@report_option
-@click.option("--json", is_flag=True, default=None, help="Print one JSON object and nothing else.")
-@force_option
-def compare(policies: tuple[str, ...], **given: Any) -> None:
+@running_options
+@setting_option("save", "PATH.npz", "Save the evaluations, for Evaluation.load and compare in Python, numbered in the "
+                "order of the policies: run.npz gives run-1.npz, run-2.npz, ...", kind=click.Path())  # fmt: skip
+@click.option("--quiet/--no-quiet", "-q", default=None,
+              help="Print one line for each difference: its interval, its p-value and the verdicts.")  # fmt: skip
+def compare(config: str | None, write_config: str | None, **given: Any) -> None:
     """Compare the values of policies on one log.
 
     Every pair of policies is compared: the difference of their values with its standard error, interval and p-value.
@@ -172,7 +177,8 @@ def compare(policies: tuple[str, ...], **given: Any) -> None:
     known more precisely than the values suggest. The intervals and p-values of the differences hold for all pairs at
     once.
 
-    LOG is a log in any format that evaluate reads, or several files.
+    LOG is a log in any format that evaluate reads, or several files. LOG and the policies may also come from the file
+    of --config, as in policy = ["a.npy", "b.npy"].
 
     \b
     Examples:
@@ -181,13 +187,18 @@ def compare(policies: tuple[str, ...], **given: Any) -> None:
       valuefit compare log.parquet --policy a.npy --policy logged
       valuefit compare log.csv --policy new:policy --report report.html
       valuefit compare log.csv --policy table.npy --values state-action --json
+      valuefit compare log.csv --policy a.npy --policy b.npy --strict --quiet
+      valuefit compare --config run.toml
 
     Exit codes: as for evaluate; 3 if one of the solvers did not converge.
     """
-    settings = merge(given, None)
+    settings = merge(given, config)
+    for missing, name in ((settings.log is None, "argument 'LOG'"), (not settings.policies(), "option '--policy'")):
+        if missing:
+            raise click.UsageError(f"Missing {name}: give it here, or in the file of --config.")
     from valuefit.cli.compare import run_compare
 
-    raise SystemExit(run_compare(settings, list(policies)))
+    raise SystemExit(run_compare(settings, write_config))
 
 
 @main.command()

@@ -283,13 +283,10 @@ def _error_parts(found: list[_Candidate], fit: Fit, units: _Units) -> list[Array
     functions = [LinearFunction(entry.derivative) for entry in found]
     if errors.sandwich.method is AdjointMethod.ITERATIVE:  # each derivative would take an iterative solution
         return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]
-    parts: list[Array | None] = []
-    for entry, function, influence in zip(found, functions, errors.sandwich.influences(functions), strict=True):
-        if isinstance(influence, ErrorEstimate):
-            parts.append(None)
-            continue
-        parts.append(entry.parts + units.of_clusters(errors.contributions(function, influence)))
-    return parts
+    return [
+        None if parts is None else entry.parts + units.of_clusters(parts)
+        for entry, parts in zip(found, errors.parts(functions), strict=True)
+    ]
 
 
 def _compared(

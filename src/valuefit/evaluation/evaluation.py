@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sparse
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions, cluster_numbers
@@ -44,7 +43,7 @@ from valuefit.evaluation.policy_value import (
     value_at_starts,
     value_rows,
 )
-from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import LinearFunction, Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.storage import as_plain
@@ -55,6 +54,7 @@ from valuefit.features.registry import Fitted, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import dense
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
@@ -122,18 +122,17 @@ class Evaluation:
     ) -> Array:
         """Intervals (m, 2) of `value`, each at this level, or all of them at once if `simultaneous`.
 
-        They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value.
+        They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value,
+        or where one episode alone does.
         """
         level = check_level(level)
-        rows = self._rows(self.log.number_states(observations), actions)
-        rows = np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
-        errors = self._uncertainty
-        if errors.sandwich.clusters < 2 or errors.sandwich.method is AdjointMethod.ITERATIVE:
+        rows = dense(self._rows(self.log.number_states(observations), actions))
+        if not self.errors.has_row_intervals:
             raise ValueError(
                 "There are no intervals of values here: they need two episodes or 25 steps, and features few enough "
                 "for a direct solution. Use fewer features, or a log of more episodes."
             )
-        band = row_intervals(errors, rows, level=level, simultaneous=simultaneous)
+        band = row_intervals(self.errors, rows, level=level, simultaneous=simultaneous)
         if simultaneous and band.effective_clusters < MIN_SIMULTANEOUS_CLUSTERS:
             warnings.warn(
                 f"The episodes count as only {band.effective_clusters:.0f} equal ones at some observations: "
@@ -143,8 +142,8 @@ class Evaluation:
         return band.intervals
 
     @cached_property
-    def _uncertainty(self) -> Uncertainty:
-        """With clusters for the mean value over the log."""
+    def errors(self) -> Uncertainty:
+        """Errors of linear functions of theta, with clusters for the mean value over the log."""
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
         kind: Kind = "cr1" if self.policy_value.method == "cr1" else "cr3"
         solution, log = Solution(self.result, self.centre), self.log
@@ -198,7 +197,7 @@ class Evaluation:
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
-        for column, error in enumerate(self._uncertainty.errors(functions)):
+        for column, error in enumerate(self.errors.errors(functions)):
             estimate = float(self.result.theta[column])
             interval = error.interval(estimate, self.policy_value.level)
             listed.append({

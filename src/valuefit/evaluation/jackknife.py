@@ -159,31 +159,50 @@ class _Log:
         """The share of the steps in each cluster."""
         return np.bincount(self.cluster, minlength=self.count) / self.problem.n
 
-    def part(self, X: Array, Y: Array, *, reward: bool = False) -> tuple[Array, Array]:
-        """S_g (x_g, y_g) of every cluster, without what is diagonal, minus (0, b_g) with `reward`; in coordinates.
+    def residuals(self) -> tuple[Array, Array]:
+        """rho_g = S_g x - (0, b_g) of every cluster, in coordinates, but for what is diagonal in S_g."""
+        every = np.arange(self.count)
+        return self._sums(-self.error, np.zeros(self.problem.n) if self.plain else self.psi_w, every, self._parts)
 
-        X: (clusters, d), Y: (clusters, k), weights theta_g and w_g; Y has no rows where w = 0.
+    def part(self, X: Array, Y: Array, chosen: Array) -> tuple[Array, Array]:
+        """S_g (x_g, y_g) of the chosen clusters, in coordinates, but for what is diagonal in S_g.
+
+        X: (chosen, d), Y: (chosen, k), weights theta_g and w_g; Y has no rows where w = 0.
+        """
+        n, place, inside = self.problem.n, np.zeros(self.count, np.int64), np.zeros(self.count, bool)
+        place[chosen], inside[chosen] = np.arange(len(chosen)), True
+        parts = [part[inside[self.cluster[part]]] for part in self._parts]
+        p, q = np.zeros(n), np.zeros(n)
+        rows = (*self._rows, place[self.cluster])
+        share_out(lambda part: dots_by_cluster(*rows, parts[part], X, Y, p, q), len(parts))
+        return self._sums(p, q, chosen, parts)
+
+    def _sums(self, p: Array, q: Array, chosen: Array, parts: list[Array]) -> tuple[Array, Array]:
+        """The sums of -v_t u_t'w_g and of u_t p_t + psi_t q_t over each chosen cluster, in coordinates.
+
+        p: v_t'theta_g, q: psi_t'w_g, (n,). parts: the steps of these clusters.
         """
         problem = self.problem
-        rows = problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, self.cluster
-        p, q = np.zeros(problem.n), np.zeros(problem.n)
-        of_theta, of_w = np.zeros((len(Y), problem.d)), np.zeros((self.count, problem.k))
-        share_out(lambda part: dots_by_cluster(*rows, self._parts[part], X, Y, p, q), len(self._parts))
-        u_w = self.problem.forward(q) if len(Y) else q
-        weights = problem.backward(p - problem.reward if reward else p)
+        of_theta, of_w = np.zeros((0 if self.plain else self.count, problem.d)), np.zeros((self.count, problem.k))
+        u_w, weights = q if self.plain else problem.forward(q), problem.backward(p)
         if not problem.identity:
             weights += q
-        share_out(
-            lambda part: sums_by_cluster(*rows, self._parts[part], -u_w, weights, of_theta, of_w), len(self._parts)
-        )
-        dual = self.basis.dual
-        return of_theta @ self.basis.primal, of_w if dual is None else of_w @ dual
+        rows = (*self._rows, self.cluster)
+        share_out(lambda part: sums_by_cluster(*rows, parts[part], -u_w, weights, of_theta, of_w), len(parts))
+        above, below = of_theta if self.plain else of_theta[chosen], of_w[chosen]
+        return above @ self.basis.primal, below if self.basis.dual is None else below @ self.basis.dual
 
-    def solve(self, above: Array, below: Array) -> Array:
-        """S^-1 (above, below), (clusters, p + q), with what is diagonal in S as it is without the cluster."""
+    @property
+    def _rows(self) -> tuple[Any, ...]:
+        """The rows of the steps, as arguments of kernels."""
+        problem = self.problem
+        return problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount
+
+    def solve(self, above: Array, below: Array, chosen: Array) -> Array:
+        """S^-1 (above, below), (chosen, p + q), with what is diagonal in S as it is without the cluster."""
         if self.plain:
             return below
-        left = 1 - self.shares[:, None]
+        left = 1 - self.shares[chosen, None]
         return _solve_diagonal(
             self.problem.ridge * left, self.basis.sigma, left if self.problem.identity else 1.0, above, below
         )
@@ -327,27 +346,30 @@ def _basis(problem: Problem) -> _Basis:
 def _iterated(log: _Log) -> tuple[Array, Array]:
     """x without each cluster minus x, (clusters, p), by x <- S^-1 (S_g x + rho_g), and where that converged.
 
-    The error shrinks by the leverage of the cluster, the spectral radius of S^-1 S_g, in every iteration.
+    The error shrinks by the leverage of the cluster, the spectral radius of S^-1 S_g, in every iteration; clusters that
+    have converged are left out of the next.
     """
     problem, basis = log.problem, log.basis
     p, dual = basis.primal.shape[1], np.eye(problem.k) if basis.dual is None else basis.dual
-    Theta = np.broadcast_to(log.theta, (log.count, problem.d))
-    W = np.zeros((0, problem.k)) if log.plain else np.broadcast_to(log.w, (log.count, problem.k))
-    above, below = log.part(Theta, W, reward=True)
+    above, below = log.residuals()
     share = log.shares[:, None]
     if problem.ridge:
         above += share * log.shrunk + (1 - share) * log.moved(np.arange(log.count))
     if problem.identity and not log.plain:
         below += share * problem.n * (dual.T @ log.w)
-    x = first = log.solve(above, below)
+    left = np.arange(log.count)
+    first = log.solve(above, below, left)
+    x = first.copy()
     for _ in range(MAX_SHARED_ITERATIONS):
-        Y = np.zeros((0, problem.k)) if log.plain else x[:, p:] @ dual.T
-        following = first + log.solve(*log.part(x[:, :p] @ basis.primal.T, Y))
-        change = np.linalg.norm(following - x, axis=1)
-        x = following
-        converged = change <= ITERATION_TOL * np.linalg.norm(x, axis=1)
-        if converged.all():
+        own = x[left]
+        Y = np.zeros((0, problem.k)) if log.plain else own[:, p:] @ dual.T
+        x[left] = first[left] + log.solve(*log.part(own[:, :p] @ basis.primal.T, Y, left), left)
+        change = np.linalg.norm(x[left] - own, axis=1)
+        left = left[~(change <= ITERATION_TOL * np.linalg.norm(x[left], axis=1))]
+        if not len(left):
             break
+    converged = np.ones(log.count, bool)
+    converged[left] = False
     return x[:, :p], converged
 
 

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
-import scipy.sparse as sparse
 from scipy.special import stdtrit
 
 from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ERROR, clusters
@@ -328,9 +327,7 @@ class Sandwich:
 
     def _sums(self, rows: Rows, index: Array, weights: Array) -> Array:
         """The sum of weighted rows over each cluster, (columns, clusters)."""
-        shape = (self.clusters, rows.shape[0])
-        sums = sparse.csr_array((weights, (self.cluster, index)), shape=shape) @ rows.matrix
-        return np.asarray(sums.toarray() if sparse.issparse(sums) else sums, dtype=np.float64).T
+        return rows.group_sums(index, weights, self.cluster, self.clusters).T
 
     def _influences(self, g_theta: Array, g_w: Array) -> tuple[list[Array], list[Array]]:
         """g'm_t / n of every step, (n,), for each column of g_theta (d, columns) and g_w (k, columns), and its square.

@@ -60,6 +60,11 @@ class Uncertainty:
         return Bootstrap(self.sandwich, seed=self.seed)
 
     @property
+    def has_row_intervals(self) -> bool:
+        """Whether `row_intervals` has two clusters, and equations that are solved directly."""
+        return self.sandwich.clusters >= 2 and self.sandwich.method is not AdjointMethod.ITERATIVE
+
+    @property
     def changes(self) -> Array:
         """(clusters, d): the norm of the products with c is the standard error of c'theta, for fixed c."""
         sandwich, count = self.sandwich, self.sandwich.clusters
@@ -93,6 +98,21 @@ class Uncertainty:
         """The part of each cluster in the error, (clusters,); the norm of this vector is the standard error."""
         if self.kind == "cr1":
             return self.sandwich.contributions(influence)
+        return self._jackknife_parts(function)
+
+    def parts(self, functions: list[LinearFunction]) -> list[Array | None]:
+        """`contributions` of each number; None where they are unknown. The jackknife needs no influences of steps."""
+        sandwich = self.sandwich
+        if self.kind == "cr1" or sandwich.clusters < 2:
+            found = sandwich.influences(functions)
+            return [None if isinstance(one, ErrorEstimate) else sandwich.contributions(one) for one in found]
+        determined = sandwich.solver_errors([function.c for function in functions])
+        return [
+            None if error is None else self._jackknife_parts(function)
+            for function, error in zip(functions, determined, strict=True)
+        ]
+
+    def _jackknife_parts(self, function: LinearFunction) -> Array:
         count = self.sandwich.clusters
         return np.asarray(np.sqrt((count - 1) / count) * -self._without_each(function))
 
@@ -120,10 +140,17 @@ class Uncertainty:
             if function.first is not None:
                 kept = self.sandwich.cluster[function.first] != cluster
                 c = np.asarray(function.rows[kept].mean(axis=0)).ravel() if kept.any() else c
-            sizes = np.linalg.norm(directions, axis=0) * np.linalg.norm(c)
-            if (np.abs(c @ directions) > MIN_UNDETERMINED * sizes).any():
+            if _along(c[None], directions)[0]:
                 return True
         return False
+
+    def rests_on_one(self, rows: Array) -> Array:
+        """Whether the product of theta with each row, (m,), is undetermined without one of the clusters."""
+        found = np.zeros(len(rows), bool)
+        if self.kind != "cr1":
+            for directions in self.replicates.undetermined.values():
+                found |= _along(rows, directions)
+        return found
 
 
 def _replicates(sandwich: Sandwich) -> Replicates:
@@ -133,14 +160,23 @@ def _replicates(sandwich: Sandwich) -> Replicates:
 
 
 class Band(NamedTuple):
-    """Intervals (m, 2) of several numbers, and the smallest number of effective clusters of one of them."""
+    """Intervals (m, 2) and standard errors (m,) of several numbers, and the smallest number of effective clusters."""
 
     intervals: Array
+    standard_errors: Array
     effective_clusters: float
 
 
+def _along(rows: Array, directions: Array) -> Array:
+    """Whether rows, (m, d), have a component along one of these directions, (d, count)."""
+    sizes = np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(directions, axis=0)
+    return np.asarray((np.abs(rows @ directions) > MIN_UNDETERMINED * sizes).any(axis=1))
+
+
 def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneous: bool) -> Band:
-    """Intervals of the products of theta with rows (m, d); infinite where the data do not determine one.
+    """Intervals of the products of theta with rows (m, d); `has_row_intervals` must be true.
+
+    Infinite where the data do not determine one, or where one cluster alone does: its error cannot be estimated.
 
     simultaneous: all of them hold at once with this probability. The quantile of the largest t statistic, with random
     signs of the clusters, becomes a level, and this level a quantile of Student's t for each number.
@@ -163,9 +199,10 @@ def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneou
     tail = float(ndtr(-np.quantile(largest, level))) if simultaneous else (1 - level) / 2
     solver_error = np.abs(rows @ sandwich.to_minimiser)
     half = stdtrit(np.maximum(effective - 1, 1.0), 1 - tail) * standard_error + solver_error
-    half[~sandwich.determines(rows)] = np.inf
+    half[~sandwich.determines(rows) | errors.rests_on_one(rows)] = np.inf
+    standard_error[np.isinf(half)] = np.inf
     value = rows @ sandwich.theta
-    return Band(np.column_stack([value - half, value + half]), float(effective.min()))
+    return Band(np.column_stack([value - half, value + half]), standard_error, float(effective.min()))
 
 
 def _effective_number(expected: Array, draws: int) -> Array:

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.policy_value import value_rows
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.text import number
+from valuefit.evaluation.uncertainty import Band, row_intervals
 from valuefit.report import svg as charts
 from valuefit.report.histograms import (
+    Cells,
     Counts,
     Means,
     binned_means,
-    cell_means,
+    cells,
     histogram_counts,
     is_constant,
     most_explanatory,
+    quantile_bins,
 )
+from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 MAX_SAMPLE_NUMBERS = 20_000_000  # of observations (160 MB); figures of larger logs use a random sample of steps
 MAX_STATE_BARS = 50
 FEATURE_BLOCK = 1000  # observations whose features are computed at a time, to bound memory
 MAX_CURVE_POINTS = 300
+VALUE_BINS = 25  # of a curve of values, at most
 LOG_FLOOR = 1e-300  # in place of 0 on a logarithmic axis
 
 
@@ -67,14 +73,14 @@ def value_figures(evaluation: Evaluation) -> list[Figure]:
         "value-distribution", "Values at the logged steps", values, "value", "steps",
         "The distribution of the value before each step.",
     )  # fmt: skip
-    if width == 2 and len(order) == 2:
-        return [_value_map(seen, values, 0, 1, names), *distribution]
-    figures = [_value_map(seen, values, order[0], order[1], names)] if len(order) > 1 else []
-    for index, column in enumerate(order[:2]):
-        means = binned_means(
-            seen[:, column], values, max_bins=25, weights=np.ones(len(values)), cluster=np.zeros(len(values), int)
-        )
-        figures.append(_value_along(f"value-along-{index + 1}", names[column], means))
+    figures = []
+    if len(order) > 1:
+        axes = (0, 1) if width == 2 else (order[0], order[1])
+        figures += _value_maps(evaluation, steps, seen, values, axes)
+    if width != 2 or len(order) < 2:
+        for index, column in enumerate(order[:2]):
+            name, alone = f"value-along-{index + 1}", len(order) == 1
+            figures.append(_value_along(evaluation, steps, seen[:, column], values, name, names[column], alone=alone))
     return figures + distribution
 
 
@@ -85,6 +91,25 @@ def values_at(evaluation: Evaluation, steps: Array) -> Array:
         return np.asarray(problem.phi.dot(evaluation.result.theta)[problem.now[steps]])
     parts = [steps[first : first + FEATURE_BLOCK] for first in range(0, len(steps), FEATURE_BLOCK)]
     return np.concatenate([evaluation.value(log.observations[log.now[part]]) for part in parts])
+
+
+def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: int) -> Band | None:
+    """Intervals of the mean value before the steps of each group, -1 for none; None where there are no intervals."""
+    errors, problem, log = evaluation.errors, evaluation.problem, evaluation.log
+    if not errors.has_row_intervals:
+        return None
+    steps, group = steps[group >= 0], group[group >= 0]
+    share = 1 / np.bincount(group, minlength=groups)[group]
+    rows = np.zeros((groups, problem.d))
+    if evaluation.values == "state":
+        rows += problem.phi.group_sums(problem.now[steps], share, group, groups)
+    else:
+        for first in range(0, len(steps), FEATURE_BLOCK):
+            part = slice(first, first + FEATURE_BLOCK)
+            seen = log.observations[log.now[steps[part]]]
+            found = Rows(value_rows(evaluation.features, evaluation.values, evaluation.policy, problem.d, seen))
+            rows += found.group_sums(np.arange(len(seen)), share[part], group[part], groups)
+    return row_intervals(errors, rows, level=evaluation.policy_value.level, simultaneous=False)
 
 
 def observation_names(log: Transitions) -> list[str]:
@@ -110,21 +135,7 @@ def _state_figures(evaluation: Evaluation) -> list[Figure]:
     if len(seen) > MAX_STATE_BARS:
         shown = np.sort(seen[np.argsort(-visits[seen], kind="stable")[:MAX_STATE_BARS]])
         which = f"the {MAX_STATE_BARS} most visited of {count(len(seen), 'state')}"
-    labels = [str(state) for state in log.observations[shown].tolist()]
-    rows = tuple(
-        (label, number(values[state]), f"{visits[state]:,}") for label, state in zip(labels, shown, strict=True)
-    )
-    best, worst = shown[np.argmax(values[shown])], shown[np.argmin(values[shown])]
-    desc = (
-        f"Bars of {which}. The highest is state {log.observations[best]} with {number(values[best])}, the lowest "
-        f"state {log.observations[worst]} with {number(values[worst])}."
-    )
-    title, axis = "Value of each state", (log.names[0] if len(log.names) == 1 else "state")
-    svg = charts.bars(
-        "value-states", title, desc, labels, values[shown], x_label=axis, y_label="value",
-        tips=[f"state {label}: {value} ({visited} steps)" for label, value, visited in rows],
-    )  # fmt: skip
-    states = Figure("value-states", title, f"For {which}.", svg, ("state", "value", "visits"), rows)
+    states = _state_bars(evaluation, log.observations[shown], values[shown], visits[shown], which)
     if len(seen) <= 8:
         return [states]
     caption = "The distribution of values over the states; each state is counted once."
@@ -132,41 +143,101 @@ def _state_figures(evaluation: Evaluation) -> list[Figure]:
     return [states, *_histogram(name, title, values[seen], "value", "states", caption)]
 
 
-def _value_map(seen: Array, values: Array, x_column: int, y_column: int, names: list[str]) -> Figure:
-    max_bins = int(np.clip(np.sqrt(len(values) / 6), 6, 32))
-    x_edges, y_edges, mean, counted = cell_means(seen[:, x_column], seen[:, y_column], values, max_bins)
-    filled = mean[counted > 0]
-    x, y = np.unravel_index(np.argmax(np.where(counted > 0, mean, -np.inf)), mean.shape)
-    quantity = "Value" if seen.shape[1] == 2 else "Mean value"
-    title = f"{quantity} over {names[x_column]} and {names[y_column]}"
+def _state_bars(evaluation: Evaluation, states: Array, values: Array, visits: Array, which: str) -> Figure:
+    """The value of each state with its interval."""
+    names, level = evaluation.log.names, f"{100 * evaluation.policy_value.level:g}%"
+    columns = [[str(state) for state in states.tolist()], [*map(number, values)], [f"{each:,}" for each in visits]]
+    header, caption, intervals = ["state", "value", "visits"], f"For {which}.", None
+    tips = [f"state {label}: {value} ({visited} steps)" for label, value, visited in zip(*columns, strict=True)]
+    if evaluation.errors.has_row_intervals:
+        intervals = evaluation.value_interval(states, level=evaluation.policy_value.level)
+        header += [f"{level} interval from", "to"]
+        columns += [[*map(number, ends)] for ends in intervals.T]
+        caption += f" Error bars are the {level} intervals of single states."
+        if not np.isfinite(intervals).all():
+            caption += " Where there is none, the log, or all but one episode, does not determine the value."
+    best, worst = np.argmax(values), np.argmin(values)
     desc = (
-        f"Heat map. Values range from {number(filled.min())} to {number(filled.max())}; the highest is where "
-        f"{names[x_column]} is {x_edges[x]:.4g} to {x_edges[x + 1]:.4g} and {names[y_column]} is {y_edges[y]:.4g} to "
-        f"{y_edges[y + 1]:.4g}. {(counted > 0).sum()} of {counted.size} cells were visited."
+        f"Bars of {which}. The highest is state {states[best]} with {number(values[best])}, the lowest state "
+        f"{states[worst]} with {number(values[worst])}."
     )
+    title = "Value of each state"
+    svg = charts.bars(
+        "value-states", title, desc, columns[0], values, x_label=names[0] if len(names) == 1 else "state",
+        y_label="value", tips=tips, intervals=intervals,
+    )  # fmt: skip
+    return Figure("value-states", title, caption, svg, tuple(header), tuple(zip(*columns, strict=True)))
+
+
+def _value_maps(
+    evaluation: Evaluation, steps: Array, seen: Array, values: Array, axes: tuple[int, int]
+) -> list[Figure]:
+    """The mean value in each cell of two columns of the observations, and its standard error."""
+    names = observation_names(evaluation.log)
+    x_label, y_label = names[axes[0]], names[axes[1]]
+    grid = cells(seen[:, axes[0]], seen[:, axes[1]], int(np.clip(np.sqrt(len(values) / 6), 6, 32)))
+    quantity = "value" if seen.shape[1] == 2 else "mean value"
     caption = (
         "Each cell shows the mean value of the logged observations in it. Hatched cells have no logged observations; "
         "values there would be extrapolated."
     )
     if seen.shape[1] > 2:
         caption += f" Of the {seen.shape[1]} dimensions, these two explain most of the variance of the value."
+    title = f"{quantity.capitalize()} over {x_label} and {y_label}"
+    figures = [_heat_map("value-map", title, caption, "value", grid, grid.means(values), x_label, y_label)]
+    band = mean_intervals(evaluation, steps, grid.cell, grid.counts.size)
+    if band is not None:
+        error = band.standard_errors.reshape(grid.counts.shape)
+        known = replace(grid, counts=np.where(np.isfinite(error), grid.counts, 0))
+        if known.counts.any() and error[known.counts > 0].any():
+            title = f"Standard error of the {quantity} over {x_label} and {y_label}"
+            caption = "The sampling error of each cell of the map before: where it is large, the map says little."
+            if (known.counts < grid.counts).any():
+                caption += (
+                    " Of visited cells that are hatched here, the log, or all but one episode, does not determine"
+                )
+                caption += " the value."
+            figures.append(_heat_map("value-error-map", title, caption, "error", known, error, x_label, y_label))
+    return figures
+
+
+def _heat_map(
+    name: str, title: str, caption: str, unit: str, grid: Cells, shown: Array, x_label: str, y_label: str
+) -> Figure:
+    """A heat map of numbers in cells (x, y); cells without counts are hatched."""
+    visited = grid.counts > 0
+    x, y = np.unravel_index(np.argmax(np.where(visited, shown, -np.inf)), shown.shape)
+    desc = (
+        f"Heat map from {number(shown[visited].min())} to {number(shown[visited].max())}; the highest is where "
+        f"{x_label} is {grid.x_edges[x]:.4g} to {grid.x_edges[x + 1]:.4g} and {y_label} is {grid.y_edges[y]:.4g} to "
+        f"{grid.y_edges[y + 1]:.4g}. {visited.sum()} of {visited.size} cells are shown."
+    )
     svg = charts.heat(
-        "value-map", title, desc, x_edges, y_edges, mean, counted, x_label=names[x_column], y_label=names[y_column],
-        unit="value",
-    )  # fmt: skip
-    return Figure("value-map", title, caption, svg)
+        name, title, desc, grid.x_edges, grid.y_edges, shown, grid.counts, x_label=x_label, y_label=y_label, unit=unit
+    )
+    return Figure(name, title, caption, svg)
 
 
-def _value_along(name: str, column: str, means: Means) -> Figure:
+def _value_along(
+    evaluation: Evaluation, steps: Array, x: Array, values: Array, name: str, column: str, *, alone: bool
+) -> Figure:
+    """Mean values in bins of x; alone: x is the only number that varies, so that the band can be that of the error."""
+    bin_of, bins = quantile_bins(x, VALUE_BINS)
+    means = binned_means(
+        x, values, max_bins=VALUE_BINS, weights=np.ones(len(values)), cluster=np.zeros(len(values), int)
+    )
+    low, high, ends = means.low, means.high, ("10% quantile", "90% quantile")
+    caption = "The mean value in bins with equal numbers of steps; the band contains the middle 80% of each bin."
+    band = mean_intervals(evaluation, steps, bin_of, bins) if alone else None
+    if band is not None and np.isfinite(band.intervals).all():
+        level = f"{100 * evaluation.policy_value.level:g}%"
+        (low, high), ends = band.intervals.T, (f"{level} interval from", "to")
+        caption = f"The mean value in bins with equal numbers of steps; the band is the {level} interval of each bin."
     title = f"Value along {column}"
     desc = f"From {number(means.mean[0])} at {number(means.x[0])} to {number(means.mean[-1])} at "
     desc += f"{number(means.x[-1])}; between {number(means.mean.min())} and {number(means.mean.max())}."
-    svg = charts.line(
-        name, title, desc, means.x, means.mean, low=means.low, high=means.high, x_label=column, y_label="value"
-    )
-    caption = "The mean value in bins with equal numbers of steps; the band contains the middle 80% of each bin."
-    rows = _rows(means.x, means.mean, means.low, means.high)
-    return Figure(name, title, caption, svg, (column, "mean value", "10% quantile", "90% quantile"), rows)
+    svg = charts.line(name, title, desc, means.x, means.mean, low=low, high=high, x_label=column, y_label="value")
+    return Figure(name, title, caption, svg, (column, "mean value", *ends), _rows(means.x, means.mean, low, high))
 
 
 # ---- TD errors ---------------------------------------------------------------------------------------------------

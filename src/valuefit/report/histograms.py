@@ -116,9 +116,33 @@ def most_explanatory(columns: Array, values: Array, *, max_columns: int = 100) -
     return [int(varying[k]) for k in np.argsort(-explained, kind="stable")]
 
 
-def cell_means(x: Array, y: Array, values: Array, max_bins: int) -> tuple[Array, Array, Array, Array]:
-    """Edges of x and of y, and the mean value and count of every cell; values outside the edges are left out."""
-    edges = bin_edges(x, max_bins), bin_edges(y, max_bins)
-    counts = np.histogram2d(x, y, bins=edges)[0]
-    sums = np.histogram2d(x, y, bins=edges, weights=values)[0]
-    return *edges, sums / np.maximum(counts, 1), counts
+@dataclass(frozen=True)
+class Cells:
+    """A grid over x and y: the edges, the cell of each point (-1 outside the edges), and counts (x cells, y cells)."""
+
+    x_edges: Array
+    y_edges: Array
+    cell: Array
+    counts: Array
+
+    def means(self, values: Array) -> Array:
+        """The mean value in each cell, 0 in empty ones."""
+        inside = self.cell >= 0
+        sums = np.bincount(self.cell[inside], values[inside], self.counts.size).reshape(self.counts.shape)
+        return np.asarray(sums / np.maximum(self.counts, 1))
+
+
+def cells(x: Array, y: Array, max_bins: int) -> Cells:
+    """The grid with the bins of `bin_edges` in both directions."""
+    x_edges, y_edges = bin_edges(x, max_bins), bin_edges(y, max_bins)
+    column, row = _bin_numbers(x, x_edges), _bin_numbers(y, y_edges)
+    shape = len(x_edges) - 1, len(y_edges) - 1
+    cell = np.where((column < 0) | (row < 0), -1, column * shape[1] + row)
+    return Cells(x_edges, y_edges, cell, np.bincount(cell[cell >= 0], minlength=shape[0] * shape[1]).reshape(shape))
+
+
+def _bin_numbers(values: Array, edges: Array) -> Array:
+    """The bin of each value, -1 outside the edges; the last bin contains both of its edges."""
+    found = np.searchsorted(edges, values, side="right") - 1
+    found[values == edges[-1]] -= 1
+    return np.where(found < len(edges) - 1, found, -1)

@@ -203,21 +203,29 @@ def histogram(
 
 def bars(
     name: str, title: str, desc: str, labels: Sequence[str], heights: Array, *, x_label: str, y_label: str,
-    tips: Sequence[str],
+    tips: Sequence[str], intervals: Array | None = None,
 ) -> str:  # fmt: skip
-    """One bar per label, up or down from 0; only every n-th label is written if they would overlap."""
-    y_scale = vertical_scale(*widened(min(0.0, float(heights.min())), max(0.0, float(heights.max()))))
+    """One bar per label, up or down from 0; only every n-th label is written if they would overlap.
+
+    intervals: (labels, 2), drawn as error bars where they are finite.
+    """
+    error_bars = np.full((len(heights), 2), np.nan) if intervals is None else intervals
+    ends = np.concatenate([[0.0], heights, error_bars[np.isfinite(error_bars)]])
+    y_scale = vertical_scale(*widened(float(ends.min()), float(ends.max())))
     x_scale = Scale(0.0, float(len(labels)), LEFT, CHART_WIDTH - RIGHT)
     canvas = Canvas(name, title, desc)
     canvas.axes(x_scale, y_scale, x_label, y_label, ticks=False)
     width = (x_scale.stop - x_scale.start) / len(labels)
     spacing = max(1, math.ceil((max(map(len, labels)) * 7.5 + 6) / width))  # a character is about 7.5 wide
     for index, (label, height, tip) in enumerate(zip(labels, heights.tolist(), tips, strict=True)):
-        ends = sorted((y_scale(0.0), y_scale(height)))
+        top, bottom = sorted((y_scale(0.0), y_scale(height)))
         canvas.add(
-            "rect", "bar", tip=tip, x=round(x_scale(index) + 0.1 * width, 2), y=ends[0], width=round(0.8 * width, 2),
-            height=max(round(ends[1] - ends[0], 2), 1.0),
+            "rect", "bar", tip=tip, x=round(x_scale(index) + 0.1 * width, 2), y=top, width=round(0.8 * width, 2),
+            height=max(round(bottom - top, 2), 1.0),
         )  # fmt: skip
+        if np.isfinite(error_bars[index]).all():
+            middle, (low, high) = round(x_scale(index + 0.5), 2), map(y_scale, error_bars[index].tolist())
+            canvas.add("line", "error-bar", x1=middle, x2=middle, y1=low, y2=high)
         if index % spacing == 0:
             canvas.label(label, "tick mid", x=round(x_scale(index + 0.5), 2), y=y_scale.start + 17)
     canvas.add("line", "zero", x1=x_scale.start, x2=x_scale.stop, y1=y_scale(0.0), y2=y_scale(0.0))

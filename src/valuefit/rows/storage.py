@@ -27,6 +27,11 @@ def require_range(name: str, peak: float, limit: float = MAX_MAGNITUDE) -> None:
         raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of float64. Rescale them.")
 
 
+def dense(rows: Any) -> Array:
+    """Rows, dense or sparse, as an array of float64."""
+    return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
+
+
 class Rows:
     """Feature rows (m, d), dense or CSR, in float64 or float32; products are float64.
 
@@ -95,6 +100,10 @@ class Rows:
         """These rows, in float64."""
         chosen = self.matrix[index]
         return chosen.astype(np.float64, copy=False)
+
+    def group_sums(self, index: Array, weights: Array, group: Array, groups: int) -> Array:
+        """The sum of the rows `index` (m,) times `weights` (m,) in each group, (groups, d); `group` (m,) from 0."""
+        return dense(sparse.csr_array((weights, (group, index)), shape=(groups, self.shape[0])) @ self.matrix)
 
     def dot(self, x: Array) -> Array:
         """Phi x."""

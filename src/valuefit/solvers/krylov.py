@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -11,9 +12,10 @@ import numpy as np
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import seconds
 from valuefit.memory import memory_limit
+from valuefit.messages import shown
 from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
-from valuefit.problem.preconditioner import precondition
+from valuefit.problem.preconditioner import SaddlePreconditioner, precondition
 from valuefit.problem.problem import Problem
 from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work
 from valuefit.typing import Array
@@ -31,11 +33,13 @@ class Krylov(Solver):
 
     At ridge 0 the iterates minimise r' C~^-1 r with r = b - A theta, which is 2 F up to a known factor, over a
     growing subspace; with a ridge or dual features of their own, the same is done on the saddle point, preconditioned
-    by the sketched saddle point. An iteration costs a pass. The sketch is enlarged when progress stalls; if that does
-    not help, the solve ends, and `solve` goes on with 'lstd'. Prefer it for a thousand or more dense features, or
+    by the sketched saddle point. An iteration costs a pass. Where a larger sketch does not help either, the solve
+    ends, and `solve` goes on with 'lstd'. Prefer it for a thousand or more dense features, or
     very many sparse ones.
 
-    depth: directions kept to be orthogonal to; beyond, the oldest are dropped.
+    depth: directions kept to be orthogonal to; beyond, the oldest are dropped. preconditioner: a function of the
+    problem that returns a `SaddlePreconditioner`, used as it is; None for the best that fits into memory
+    (`precondition`), which is enlarged when progress stalls.
 
     Eisenstat, Elman and Schultz 1983; Rokhlin and Tygert 2008; Clarkson and Woodruff 2013.
     """
@@ -46,9 +50,14 @@ class Krylov(Solver):
     fallback: ClassVar[str | None] = "lstd"
 
     depth: int = 60
+    preconditioner: Callable[[Problem], SaddlePreconditioner] | None = None
 
     def __post_init__(self) -> None:
         check_count(self, "depth")
+        if self.preconditioner is not None and not callable(self.preconditioner):
+            raise ValueError(
+                f"preconditioner is {shown(self.preconditioner)}; it must be a function of a problem, or None."
+            )
 
     def cost(self, problem: Problem, gap: float) -> Estimate:
         n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
@@ -73,7 +82,7 @@ class Krylov(Solver):
         return Estimate(problem.cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
-        preconditioner = precondition(problem)
+        preconditioner = (self.preconditioner or precondition)(problem)
         equations, cost = equations_at(problem, preconditioner, theta)
         return _restart(equations, equations.join(theta, w), preconditioner.passes + cost)
 
@@ -85,7 +94,7 @@ class Krylov(Solver):
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         memory: Memory = state.memory
         if memory.stalled:
-            return _after_stall(problem, state)
+            return _after_stall(problem, state, enlarge=self.preconditioner is None)
         equations, basis = memory.equations, memory.basis
         seed, dual = memory.residual, memory.dual
         if basis and not memory.moved:
@@ -189,11 +198,11 @@ def _stalled(problem: Problem, memory: Memory) -> bool:
     return len(trail) > window and trail[-1] > 10 ** (-8 / windows) * trail[-1 - window]
 
 
-def _after_stall(problem: Problem, state: State) -> tuple[State, Info]:
+def _after_stall(problem: Problem, state: State, *, enlarge: bool) -> tuple[State, Info]:
     """A larger sketch, the end where the moments fit into memory and can be solved directly, or else a restart."""
     memory: Memory = state.memory
     equations, growth = memory.equations, SKETCH_GROWTH * memory.growth
-    if equations.trusted and MAX_SKETCH_EXCESS < equations.preconditioner.excess < np.inf:
+    if enlarge and equations.trusted and MAX_SKETCH_EXCESS < equations.preconditioner.excess < np.inf:
         size, cross = plan(problem, growth=growth)
         if affordable(problem, size=size, cross=cross, limit=_direct_passes(problem)):
             larger = precondition(problem, growth=growth)

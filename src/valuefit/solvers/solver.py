@@ -94,13 +94,15 @@ class Solver(ABC):
 
 
 def settings(solver: Solver) -> dict[str, Any]:
-    """The hyper-parameters as plain data, with "inf" for infinity, which JSON lacks."""
+    """The hyper-parameters as plain data, with "inf" for infinity, which JSON lacks, and functions by name."""
     values = {}
     for field in fields(solver):
         value = getattr(solver, field.name)
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, Solver):
             value = {"name": value.name, **settings(value)}
+        elif callable(value):
+            value = getattr(value, "__name__", type(value).__name__)
         values[field.name] = "inf" if value == math.inf else value
     return values
 

@@ -34,6 +34,11 @@ class Check:
     size: float | None = None
 
 
+def warn_if(bad: bool, name: str, statistic: float, warning: str, passed: str) -> Check:
+    """A check that warns in one case and passes otherwise, with a message for each."""
+    return Check(name, "warn" if bad else "pass", warning if bad else passed, statistic)
+
+
 def holm(p_values: Sequence[float]) -> Array:
     """Holm's adjusted p-values: rejecting those below a level keeps the chance of any false rejection below it."""
     order = np.argsort(p_values)

@@ -62,10 +62,10 @@ class Sums:
         return (1 + int((drawn >= observed).sum())) / (DRAWS + 1)
 
 
-def cluster_sums(rows: Array, cluster: Array, count: int) -> Array:
-    """The sum of these rows, (m, k), in each cluster, (count, k)."""
-    order = np.arange(len(cluster))
-    return np.asarray(sparse.csr_array((np.ones(len(cluster)), (cluster, order)), shape=(count, len(order))) @ rows)
+def cluster_sums(rows: Array, cluster: Array, count: int, weights: Array | None = None) -> Array:
+    """The sum of these rows, (m, k), times their weights, (m,), in each cluster, (count, k)."""
+    order, weights = np.arange(len(cluster)), np.ones(len(cluster)) if weights is None else weights
+    return np.asarray(sparse.csr_array((weights, (cluster, order)), shape=(count, len(order))) @ rows)
 
 
 class TDMoments:
@@ -108,26 +108,27 @@ class TDMoments:
 
     def sums(self, steps: Array, z: Array) -> Sums | None:
         """Of instruments (m, k) at these steps; None where they are features, or their sums cannot be corrected."""
-        weighted = self.problem.ratio[steps, None] * z
-        terms = weighted * self.td_errors[steps, None]
-        B, left_out = self._derivative(steps, weighted)
-        parts = self.by_cluster(steps, terms - 0.5 * weighted * left_out[:, None])
-        return self._corrected(terms, parts, B)
+        ratio, sandwich = self.problem.ratio[steps], self.sandwich
+        B, left_out = self._derivative(steps, z, ratio)
+        error = ratio * self.td_errors[steps]
+        parts = cluster_sums(z, sandwich.cluster[steps], sandwich.clusters, error - 0.5 * ratio * left_out)
+        return self._corrected(error @ z, np.sqrt(error**2 @ z**2), parts, B)
 
     def weighted_sum(self, weight: Array) -> Sums | None:
         """`sums` of one instrument with this value at every step, (n,), without copies of the rows."""
         problem, sandwich = self.problem, self.sandwich
         weighted = problem.ratio * weight
         terms = weighted * self.td_errors
+        total, size = np.array([terms.sum()]), np.array([np.linalg.norm(terms)])
         sums = np.bincount(sandwich.cluster, terms, sandwich.clusters)
         if self.without_each is None:
             rows = problem.phi.shape[0]
             balance = np.bincount(problem.now, weighted, rows)
             balance -= np.bincount(problem.next, weighted * problem.discount, rows)
-            return self._corrected(terms[:, None], sums[:, None], problem.phi.tdot(balance)[None])
+            return self._corrected(total, size, sums[:, None], problem.phi.tdot(balance)[None])
         by_cluster = self._row_sums(problem.now, weighted) - self._row_sums(problem.next, weighted * problem.discount)
         sums -= 0.5 * np.einsum("ij,ij->i", by_cluster, self.without_each)
-        return self._corrected(terms[:, None], sums[:, None], by_cluster.sum(axis=0)[None])
+        return self._corrected(total, size, sums[:, None], by_cluster.sum(axis=0)[None])
 
     def by_cluster(self, steps: Array, rows: Array) -> Array:
         """Sums over the clusters, (clusters, k), of rows (m, k) that belong to these steps."""
@@ -135,45 +136,46 @@ class TDMoments:
 
     def derivative(self, steps: Array, weighted: Array) -> Array:
         """sum weighted_t v_t' over these steps, (k, d)."""
-        return self._derivative(steps, weighted)[0]
+        return self._derivative(steps, weighted, np.ones(len(steps)))[0]
 
     def v_products(self, steps: Array, x: Array) -> Array:
         """v_t'x at these steps, (m,)."""
         problem, p = self.problem, self.problem.phi.dot(x)
         return np.asarray(p[problem.now[steps]] - problem.discount[steps] * p[problem.next[steps]])
 
-    def _corrected(self, terms: Array, parts: Array, B: Array) -> Sums | None:
-        """With the parts of the clusters in theta; terms are (m, k), parts (clusters, k), half of them left out."""
+    def _corrected(self, total: Array, size: Array, parts: Array, B: Array) -> Sums | None:
+        """With the parts of the clusters in theta; parts are (clusters, k), half of them left out.
+
+        total, size: the sum of the terms and their norm, (k,).
+        """
         change = self._products_with_changes(B)
         if change is not None and self.without_each is not None:
             change = 0.5 * (change - self.without_each @ B.T)
         if change is None:
             return None
         parts = parts - change
-        kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * np.linalg.norm(terms, axis=0)
-        return Sums(terms.sum(axis=0) * kept, parts * kept) if kept.any() else None
+        kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * size
+        return Sums(total * kept, parts * kept) if kept.any() else None
 
     def _row_sums(self, index: Array, weights: Array) -> Array:
         """The sum of weighted rows over each cluster, (clusters, d)."""
-        shape = (self.sandwich.clusters, self.problem.phi.shape[0])
-        sums = sparse.csr_array((weights, (self.sandwich.cluster, index)), shape=shape) @ self.problem.phi.matrix
-        return np.asarray(sums.toarray() if sparse.issparse(sums) else sums, dtype=np.float64)
+        return self.problem.phi.group_sums(index, weights, self.sandwich.cluster, self.sandwich.clusters)
 
-    def _derivative(self, steps: Array, weighted: Array) -> tuple[Array, Array]:
+    def _derivative(self, steps: Array, z: Array, ratio: Array) -> tuple[Array, Array]:
         """B, (k, d), and v_t'(theta without the cluster of t - theta), (m,), which is 0 in the first-order form."""
         problem, size = self.problem, max(1, TEMPORARY_BYTES // (8 * self.problem.d))
-        B, left_out = np.zeros((weighted.shape[1], problem.d)), np.zeros(len(steps))
+        B, left_out, weighted = np.zeros((z.shape[1], problem.d)), np.zeros(len(steps)), bool((ratio != 1).any())
         for start in range(0, len(steps), size):
             here = slice(start, start + size)
             chosen = steps[here]
             now, later = problem.phi.take(problem.now[chosen]), problem.phi.take(problem.next[chosen])
             discount = problem.discount[chosen]
             v = now - (sparse.diags_array(discount) @ later if problem.phi.sparse else discount[:, None] * later)
-            B += np.asarray((v.T @ weighted[here]).T)
             if self.without_each is not None:
                 x = self.without_each[self.sandwich.cluster[chosen]]
                 products = v.multiply(x).sum(axis=1) if problem.phi.sparse else np.einsum("ij,ij->i", v, x)
                 left_out[here] = np.asarray(products).ravel()
+            B += np.asarray((v.T @ (ratio[here, None] * z[here] if weighted else z[here])).T)
         return B, left_out
 
     def _products_with_changes(self, B: Array) -> Array | None:

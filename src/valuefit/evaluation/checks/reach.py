@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sparse
 from scipy.special import ndtr, stdtrit
 
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.sandwich import AdjointMethod
+from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
 NAME = "reachable range"
@@ -96,8 +96,3 @@ def sampled_rows(fit: Fit, count: int) -> Array:
     """The feature rows of this many steps of the log, evenly spaced."""
     steps = np.unique(np.linspace(0, fit.problem.n - 1, count).astype(np.int64))
     return dense(fit.problem.phi.take(fit.problem.now[steps]))
-
-
-def dense(rows: Any) -> Array:
-    """Rows as an array of float64."""
-    return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)

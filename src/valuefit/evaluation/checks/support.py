@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.checks.reach import dense, reachable, sampled_rows
+from valuefit.evaluation.checks.check import Check, warn_if
+from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod, LinearFunction
 from valuefit.evaluation.state_action import unseen_share
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
+from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
 FEW_EPISODES = 20  # effective ones, below which an interval is rough
@@ -135,13 +136,12 @@ def effective_sample(fit: Fit) -> Check | None:
         return None
     n = fit.problem.n
     size = effective_sample_size(fit.problem.forward(np.ones(n)))
-    if size < max(MIN_EFFECTIVE_SHARE * n, MIN_EFFECTIVE_STEPS):
-        text = (
-            f"The ratios reduce the log to an effective sample of {size:.0f} of {n} steps: the estimate depends on few "
-            'steps. Use a log whose policy is closer to the target policy, or values="state-action".'
-        )
-        return Check("effective sample", "warn", text, size)
-    return Check("effective sample", "pass", f"The effective sample is {size:.0f} of {n} steps.", size)
+    return warn_if(
+        size < max(MIN_EFFECTIVE_SHARE * n, MIN_EFFECTIVE_STEPS), "effective sample", size,
+        f"The ratios reduce the log to an effective sample of {size:.0f} of {n} steps: the estimate depends on few "
+        'steps. Use a log whose policy is closer to the target policy, or values="state-action".',
+        f"The effective sample is {size:.0f} of {n} steps.",
+    )  # fmt: skip
 
 
 def ratio_tail(fit: Fit) -> Check | None:
@@ -151,13 +151,12 @@ def ratio_tail(fit: Fit) -> Check | None:
         return None
     squares = np.sort(ratio / ratio.max()) ** 2
     share = float(squares[-max(1, n // 100) :].sum() / squares.sum())
-    if share > HEAVY_TAIL_SHARE:
-        text = (
-            f"The ratios have a heavy tail: the largest is {ratio.max():.3g}, and the largest 1% have most of the "
-            "weight, so the interval may be too short. Check behaviour_prob where ratios are largest."
-        )
-        return Check("ratio tail", "warn", text, share)
-    return Check("ratio tail", "pass", f"The largest 1% of the ratios have {share:.0%} of the weight.", share)
+    return warn_if(
+        share > HEAVY_TAIL_SHARE, "ratio tail", share,
+        f"The ratios have a heavy tail: the largest is {ratio.max():.3g}, and the largest 1% have most of the weight, "
+        "so the interval may be too short. Check behaviour_prob where ratios are largest.",
+        f"The largest 1% of the ratios have {share:.0%} of the weight.",
+    )  # fmt: skip
 
 
 def mean_ratio(fit: Fit) -> Check | None:
@@ -168,14 +167,13 @@ def mean_ratio(fit: Fit) -> Check | None:
     mean = float(ratio.mean())
     deviation = np.bincount(cluster, weights=ratio - mean)
     standard_error = float(np.linalg.norm(deviation)) / len(ratio)
-    if len(deviation) > 1 and abs(mean - 1) > max(MAX_MEAN_RATIO_ERROR, 5 * standard_error):
-        text = (
-            f"The mean of the ratios is {mean:.3g}, but with correct probabilities it is close to 1. Check that "
-            "behaviour_prob is the probability of the logged action under the policy that generated the log"
-            + (", and that this policy takes every action that the target policy takes." if mean < 1 else ".")
-        )
-        return Check("mean ratio", "warn", text, mean)
-    return Check("mean ratio", "pass", f"The mean of the ratios is {mean:.3g}.", mean)
+    missing = ", and that this policy takes every action that the target policy takes" if mean < 1 else ""
+    return warn_if(
+        len(deviation) > 1 and abs(mean - 1) > max(MAX_MEAN_RATIO_ERROR, 5 * standard_error), "mean ratio", mean,
+        f"The mean of the ratios is {mean:.3g}, but with correct probabilities it is close to 1. Check that "
+        f"behaviour_prob is the probability of the logged action under the policy that generated the log{missing}.",
+        f"The mean of the ratios is {mean:.3g}.",
+    )  # fmt: skip
 
 
 def episode_weights(fit: Fit) -> Check | None:
@@ -247,7 +245,8 @@ def unseen_actions(fit: Fit) -> Check | None:
     """For state-action values: whether the policy often leads to state-action pairs without data."""
     if fit.values != "state-action":
         return None
-    share = unseen_share(fit.log, fit.features, policy=fit.policy)
+    # without a feature that is zero in every logged step there is nothing to measure
+    share = unseen_share(fit.log, fit.features, policy=fit.policy) if len(fit.problem.dead) else 0.0
     text = (
         f"{share:.0%} of the policy's expected next features belong to states and actions that no logged step has, so "
         "their weights are 0. Use a log that contains those actions, or features that share more between states."
