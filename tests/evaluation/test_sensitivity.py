@@ -153,7 +153,7 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ValueError, match="discount below 1"):
         vf.evaluate(log, policy=mdp.policy, discount=1.0).sensitivity(2)
     evaluation = vf.evaluate(log, policy=mdp.policy, discount=0.9)
-    for odds in (0.5, [], [[1.0]], np.nan, np.inf):
+    for odds in (0.5, [], [[1.0]], np.nan, np.inf, 10**400, np.longdouble("1e4000"), "2", True, None):
         with pytest.raises(ValueError, match="odds"):
             evaluation.sensitivity(odds)
     with pytest.raises(ValueError, match="finite number or an evaluation"):

@@ -125,6 +125,8 @@ class Evaluation:
         They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value.
         """
         level = check_level(level)
+        if not isinstance(simultaneous, bool | np.bool_):
+            raise ValueError(f"simultaneous is {shown(simultaneous)}; it must be True or False.")
         rows = self._rows(self.log.number_states(observations), actions)
         rows = np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
         errors = self._uncertainty

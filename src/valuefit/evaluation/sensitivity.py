@@ -111,7 +111,9 @@ class ConfoundedModel:
 
 def sensitivity(model: ConfoundedModel, odds: float | Array) -> Sensitivity:
     """The bounds for each of these factors."""
-    factors = np.asarray(array_of("odds", odds), dtype=np.float64)
+    given = array_of("odds", odds)
+    with np.errstate(over="ignore"):  # long doubles can exceed float64
+        factors = given.astype(np.float64) if given.dtype.kind in "iuf" else np.array(np.nan)
     if factors.ndim > 1 or factors.size == 0 or not ((factors >= 1) & np.isfinite(factors)).all():
         raise ValueError(
             f"odds is {shown(odds)}; give a finite factor of at least 1, or a list of them: 1 means no confounding, 2 "

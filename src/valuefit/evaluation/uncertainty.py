@@ -13,11 +13,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
-from scipy.special import ndtr, stdtrit
+from scipy.special import ndtr
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.jackknife import Centre, Replicates, replicates
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import (
+    AdjointMethod,
+    ErrorEstimate,
+    Influence,
+    LinearFunction,
+    Sandwich,
+    t_quantile,
+)
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
@@ -160,9 +167,11 @@ def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneou
         if simultaneous:
             scaled = parts / np.where(size > 0, size, 1.0)[:, None]
             largest = np.maximum(largest, np.abs(scaled @ signs).max(axis=0))
-    tail = float(ndtr(-np.quantile(largest, level))) if simultaneous else (1 - level) / 2
+    tail = (1 - level) / 2
+    if simultaneous:  # the quantile of a few draws is too small at extreme levels
+        tail = min(float(ndtr(-np.quantile(largest, level))), tail)
     solver_error = np.abs(rows @ sandwich.to_minimiser)
-    half = stdtrit(np.maximum(effective - 1, 1.0), 1 - tail) * standard_error + solver_error
+    half = t_quantile(np.maximum(effective - 1, 1.0), tail) * standard_error + solver_error
     half[~sandwich.determines(rows)] = np.inf
     value = rows @ sandwich.theta
     return Band(np.column_stack([value - half, value + half]), float(effective.min()))
