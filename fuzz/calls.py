@@ -265,9 +265,9 @@ def datasets_case(rng: Rng, folder: Path) -> str | None:
     return None
 
 
-def compile_solvers() -> None:
+def compile_solvers(problem: vf.Problem | None = None) -> None:
     """Compile every solver's kernels before forking, and load them once instead of in each child."""
-    problem = vf.Problem(small_log(), discount=0.9)
+    problem = problem or vf.Problem(small_log(), discount=0.9)
     for name in vf.solvers.names():
         vf.solve(problem, name, max_passes=2)
     vf.datasets.random_mdp(4, 2, 3).log(5)

@@ -359,4 +359,11 @@ def _judge(result: vf.Result, reference: Reference, start: np.ndarray, tol: floa
     return result.status
 
 
-TARGETS = [Target("differential", differential_case, cases=2000, prepare=compile_solvers)]
+def prepare() -> None:
+    """Compile the kernels of each storage."""
+    case = random_case(np.random.default_rng(0))
+    for storage in ("dense", "float32", "csr"):
+        compile_solvers(replace(case, storage=storage, ridge=0.0, identity=False, Psi=None).problem())
+
+
+TARGETS = [Target("differential", differential_case, cases=2000, prepare=prepare)]

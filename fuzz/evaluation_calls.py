@@ -56,7 +56,8 @@ def evaluate_case(rng: Rng, folder: Path) -> str | None:
     source: Any = scalar(rng) if chance(rng, 0.05) else log
     done = ask(lambda: vf.evaluate(source, callback=stop_after(MAX_SOLVE_SECONDS), **options))
     _check_evaluation(done)
-    ask(done.value, odd_array(rng, log.observations[:2]))
+    values = ask(done.value, odd_array(rng, log.observations[:2]))
+    expect(np.isfinite(values).all(), "a value is not finite")
     return None
 
 
@@ -333,7 +334,8 @@ def estimator_case(rng: Rng, folder: Path) -> str | None:
     expect(values.shape == (len(log.observations),) and np.isfinite(values).all(), "predicted values are not finite")
     score = ask(lambda: estimator.score(**rows))
     expect(score <= 0 and math.isfinite(score), f"the score is {score}")
-    ask(estimator.predict, odd_array(rng, log.observations))
+    values = ask(estimator.predict, odd_array(rng, log.observations))
+    expect(np.isfinite(values).all(), "a predicted value is not finite")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import shutil
@@ -35,16 +36,16 @@ label = "one"
 [[panel]]
 label = "two"
 problem = { discount = 0.5 }
-passes = 30
+passes = 4
 [run]
 methods = ["pdbg", "svrg"]
-passes = 24
+passes = 3
 seeds = 1
 [grid.printed]
 step_theta = [0.1]
 step_w = [0.1]
 [quick.run]
-passes = 24
+passes = 2
 [quick.source]
 steps = 10
 """
@@ -86,15 +87,17 @@ def stored_runs() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def in_this_process() -> Iterator[None]:
-    """Run experiments without a pool of processes and without figures, which take a second each."""
+    """Run experiments without a pool, limits of threads and figures, which take milliseconds to a second each."""
     with (
         mock.patch.object(experiment, "ProcessPoolExecutor", Inline),
+        mock.patch.object(experiment, "limit_threads", return_value=contextlib.nullcontext()),
         mock.patch.object(reproduce, "draw", return_value=[]),
     ):
         yield
 
 
-def prepare_reproduce() -> None:
+def prepare() -> None:
+    importlib.import_module("matplotlib.pyplot")  # once, instead of in each child
     compile_solvers()
     stored_runs()
 
@@ -155,4 +158,4 @@ def _mutate_toml(rng: Rng, table: Any) -> None:
         table[key] = pick(rng, ODD_SETTINGS)
 
 
-TARGETS = [Target("reproduce", reproduce_case, prepare=prepare_reproduce)]
+TARGETS = [Target("reproduce", reproduce_case, prepare=prepare)]

@@ -21,6 +21,7 @@ from valuefit.features.transformer import FeatureTransformer, number_type
 from valuefit.messages import said
 from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import small_rows
 from valuefit.typing import Array
 
 
@@ -138,7 +139,7 @@ class PolicyEvaluator(BaseEstimator):
         return -held_out.objective(np.zeros(held_out.d))
 
     def _values(self, observations: Array) -> Array:
-        return np.asarray(self.features_.transform(observations) @ self.theta_).ravel()
+        return np.asarray(small_rows(self.features_.transform(observations)) @ self.theta_).ravel()
 
     def _log(
         self, X: Any, y: Any, next_X: Any, terminated: Any, truncated: Any, ratio: Any, episode: Any, *, reset: bool

@@ -55,6 +55,7 @@ from valuefit.features.registry import Fitted, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import small_rows
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
@@ -153,7 +154,8 @@ class Evaluation:
         return uncertainty(sandwich_of(self.problem, solution, log.episode, log.cluster), LinearFunction(mean), kind)
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
-        return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
+        rows = value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
+        return small_rows(rows)
 
     def sensitivity(self, odds: Any) -> Sensitivity:
         """Bounds on the policy value if a hidden variable influenced the logged actions; for numbered states.

@@ -129,8 +129,11 @@ class Influence(NamedTuple):
 
     @property
     def effective_clusters(self) -> float:
-        total = float(self.expected.sum())
-        return total * (total / float(self.expected @ self.expected)) if total > 0 else float(len(self.expected))
+        peak = float(self.expected.max())
+        if peak == 0:
+            return float(len(self.expected))
+        shares = self.expected / peak  # squares of the parts themselves could underflow
+        return float(shares.sum() ** 2 / (shares @ shares))
 
 
 class Sandwich:

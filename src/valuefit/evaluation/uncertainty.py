@@ -160,9 +160,12 @@ def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneou
     standard_error, effective, largest = np.empty(len(rows)), np.empty(len(rows)), np.zeros(MULTIPLIER_DRAWS)
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = slice(start, start + CHUNK_ROWS)
-        parts = rows[chunk] @ change.T
-        standard_error[chunk] = size = np.linalg.norm(parts, axis=1)
-        expected = ((rows[chunk] @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
+        peak = np.abs(rows[chunk]).max(axis=1)
+        unit = rows[chunk] / np.where(peak > 0, peak, 1.0)[:, None]  # squares of small features would underflow
+        parts = unit @ change.T
+        size = np.linalg.norm(parts, axis=1)
+        standard_error[chunk] = peak * size
+        expected = ((unit @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
         effective[chunk] = _effective_number(expected, draws)
         if simultaneous:
             scaled = parts / np.where(size > 0, size, 1.0)[:, None]
@@ -183,10 +186,11 @@ def _effective_number(expected: Array, draws: int) -> Array:
     Such a mean has a relative variance of 2 / draws, by which the sum of its squares is too large.
     """
     count = expected.shape[1]
-    total, squares = expected.sum(axis=1), (expected**2).sum(axis=1)
+    peak = expected.max(axis=1)
+    shares = expected / np.where(peak > 0, peak, 1.0)[:, None]
     with np.errstate(invalid="ignore"):
-        found = (1 + 2 / draws) * total**2 / squares
-    return np.where(total > 0, np.clip(found, 1.0, count), count)
+        found = (1 + 2 / draws) * shares.sum(axis=1) ** 2 / (shares**2).sum(axis=1)
+    return np.where(peak > 0, np.clip(found, 1.0, count), count)
 
 
 def _row_products(rows: Any, others: Array) -> Array:

@@ -27,6 +27,13 @@ def require_range(name: str, peak: float, limit: float = MAX_MAGNITUDE) -> None:
         raise ValueError(f"{name} reach {peak:.0e}: their products leave the range of float64. Rescale them.")
 
 
+def small_rows(rows: Any) -> Any:
+    """Feature rows of observations that are valued; raises ValueError if products with them could overflow."""
+    peak = float(abs(rows).max()) if min(rows.shape) else 0.0
+    require_range("Features of the observations", max(peak, 1.0))  # small ones do no harm
+    return rows
+
+
 class Rows:
     """Feature rows (m, d), dense or CSR, in float64 or float32; products are float64.
 
