@@ -139,7 +139,8 @@ def interval_case(rng: Rng, folder: Path) -> str | None:
     expect((found is None) == (value.standard_error is None), "an interval without a standard error, or the reverse")
     if found is None or value.effective_episodes is None:
         return None
-    freedom, tail = max(value.effective_episodes - 1, 1.0), (1 - level) / (2 if side == "both" else 1)
+    freedom, tail = max(value.effective_episodes - 1, 1.0), (1 - float(level)) / (2 if side == "both" else 1)
+    tail = min(tail, 1 - 2**-53)  # a level that rounds to 0
     half = stats.t.isf(tail, freedom) * value.standard_error + (value.solver_error or 0.0)
     wanted = (
         -math.inf if side == "upper" else value.estimate - half,

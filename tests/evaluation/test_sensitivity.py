@@ -1,5 +1,7 @@
 """Hidden confounding: bounds against brute force, a confounded MDP inside them, and a persistent confounder outside."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -87,6 +89,14 @@ def test_the_bound_is_the_fixed_point_of_the_recursion():
         value = following
     starts = state[np.flatnonzero(log.begins)]
     assert evaluated(log).sensitivity(odds).lower == pytest.approx(value[starts].mean(), rel=1e-8)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-10, 1e10])
+def test_bounds_do_not_depend_on_the_unit_of_rewards(unit):
+    log = confounded_log(2.0, episodes=40)
+    plain, scaled = (evaluated(replace(log, reward=one * log.reward)).sensitivity([1.5, 3.0]) for one in (1.0, unit))
+    np.testing.assert_allclose(scaled.lower, unit * plain.lower, rtol=1e-9)
+    np.testing.assert_allclose(scaled.upper, unit * plain.upper, rtol=1e-9)
 
 
 def test_a_persistent_confounder_is_outside_the_model():

@@ -83,7 +83,7 @@ class ConfoundedModel:
         for _ in range(MAX_ITERATIONS):
             weights = self._worst_weights(reward + self.step_discount * value[self.after], odds)
             previous, value = value, self._values(weights, reward, worst)
-            if np.abs(value - previous).max() <= VALUE_TOL * max(1.0, float(np.abs(value).max())):
+            if np.abs(value - previous).max() <= VALUE_TOL * np.abs(value).max():
                 break
         place = np.minimum(np.searchsorted(self.states, self.starts), len(self.states) - 1)
         return float(np.where(self.states[place] == self.starts, value[place], worst).mean())
