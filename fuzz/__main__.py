@@ -30,6 +30,7 @@ MODULES = (
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}
 FAULTS = "faults"  # not a target: its cases are processes that it kills itself
 KILLS, MAX_FAULT_SECONDS = 300, 120.0  # of a full run
+MAX_SECONDS = 1050.0  # of all targets in a full run, which together with the faults takes at most 20 minutes
 SHOWN_FAILURES = 5  # of one target and kind
 
 
@@ -70,7 +71,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="Run this case alone.")
     parser.add_argument("--cases", type=int, help="Cases per target, instead of 5,000 (fewer for some).")
-    parser.add_argument("--seconds", type=float, default=1000.0, help="Maximum time of all targets together.")
+    parser.add_argument("--seconds", type=float, default=MAX_SECONDS, help="Maximum time of all targets together.")
     parser.add_argument("--jobs", type=int, default=2, help="Number of processes.")
     parser.add_argument("--all", action="store_true", help="Print every failure.")
     return parser.parse_args(arguments)

@@ -366,4 +366,4 @@ def prepare() -> None:
         compile_solvers(replace(case, storage=storage, ridge=0.0, identity=False, Psi=None).problem())
 
 
-TARGETS = [Target("differential", differential_case, cases=2000, prepare=prepare)]
+TARGETS = [Target("differential", differential_case, cases=1500, prepare=prepare)]
