@@ -124,6 +124,13 @@ def test_wrong_options_are_refused(options, message):
         Kernel(**options).fit(normal(30, 2))
 
 
+def test_an_option_that_cannot_be_copied_is_refused():
+    with pytest.raises(
+        ValueError, match=r"The features cannot be copied to be fitted \(.*generator.*Give plain values"
+    ):
+        make(Kernel(landmarks=(one for one in [1.0])), normal(12, 2))
+
+
 def test_observations_that_are_all_equal_give_a_constant():
     rows = Kernel(5).fit(np.ones((10, 2))).transform(np.ones((3, 2)))
     assert np.array_equal(rows, np.ones((3, 1)))

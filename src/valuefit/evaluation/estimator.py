@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -107,10 +109,8 @@ class PolicyEvaluator(BaseEstimator):
         if isinstance(X, Transitions):
             used, index = np.unique(X.now, return_inverse=True)
             return self._values(X.observations[used])[index]
-        try:
+        with _as_numbers("X"):
             X = validate_data(self, X, dtype=number_type(X), reset=False)
-        except OverflowError as error:
-            raise ValueError(f"X cannot be read as numbers ({said(error)}). Give rows of numbers.") from error
         return self._values(X)
 
     def score(
@@ -158,7 +158,8 @@ class PolicyEvaluator(BaseEstimator):
                 "PolicyEvaluator requires y to be passed, but the target y is None: give the rewards, or a Transitions "
                 "that holds them."
             )
-        X, y = validate_data(self, X, y, dtype=number_type(X), y_numeric=True, reset=reset)
+        with _as_numbers("X or y"):
+            X, y = validate_data(self, X, y, dtype=number_type(X), y_numeric=True, reset=reset)
         n = len(X)
         terminated, truncated = flags("terminated", terminated, n), flags("truncated", truncated, n)
         if episode is None:
@@ -184,3 +185,12 @@ class PolicyEvaluator(BaseEstimator):
             next_observation=next_X,
             ratio=ratio[kept],
         )
+
+
+@contextmanager
+def _as_numbers(name: str) -> Iterator[None]:
+    """Refuse integers beyond the range of float, which scikit-learn does not catch."""
+    try:
+        yield
+    except OverflowError as error:
+        raise ValueError(f"{name} cannot be read as numbers ({said(error)}). Give rows of numbers.") from error

@@ -64,6 +64,8 @@ def test_overlap_takes_actions_of_any_number_and_ratios_that_are_all_0():
         for one in (number, number * 10**15)
     )
     assert small.statistic == large.statistic > 0
+    huge = vf.Transitions.from_arrays(rows, reward, action=number * 1e300, **columns)
+    assert "overlap" not in checks_of(huge, features="identity")
     nothing = vf.Transitions.from_arrays(rows, reward, action=number, terminated=ends, ratio=np.zeros(60))
     assert "overlap" not in checks_of(nothing, features="identity")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from valuefit.data.validation import MAX_EXACT_FLOAT
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.reach import dense, reachable, sampled_rows
 from valuefit.evaluation.fit import Fit
@@ -209,6 +210,8 @@ def overlap(fit: Fit) -> Check | None:
     """Whether the log has enough steps of each action that the policy often takes."""
     action = fit.log.action
     if action is None or action.dtype.kind not in "biuf" or is_continuous(action):
+        return None
+    if np.abs(action.astype(np.float64)).max() > MAX_EXACT_FLOAT:  # no numbers of actions
         return None
     number = action.reshape(len(action)).astype(np.int64)
     shares = _target_shares(fit, number)
