@@ -24,12 +24,12 @@ from fuzz.stored import POLICY, small_log
 from valuefit.evaluation.policy import find_policy
 
 OPTIONS = (
-    "discount", "trace", "ridge", "values", "solver", "tol", "max_passes", "seed", "starts", "columns", "features",
-    "policy", "interval", "level", "cluster", "checks",
+    "discount", "trace", "ridge", "penalty", "values", "solver", "tol", "max_passes", "seed", "starts", "columns",
+    "features", "policy", "interval", "level", "cluster", "checks",
 )  # fmt: skip
 OTHER_POLICY = POLICY[::-1]
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 1e-9, 1 - 1e-9, 1 - 2**-53)
-COMPARABLE = 8  # of the first `evaluations`: they have the same clusters and starts, and standard errors
+COMPARABLE = 9  # of the first `evaluations`: they have the same clusters and starts, and standard errors
 ODDS = (1.0, 1.1, 2.0, 10.0, 1e6)
 
 
@@ -106,8 +106,9 @@ def evaluations() -> list[vf.Evaluation]:
     log = small_log()
     settings: list[dict[str, Any]] = [
         {}, {"interval": "cr1"}, {"interval": "bootstrap"}, {"features": "kernel:landmarks=4"},
-        {"features": "fourier:order=1"}, {"trace": 1.0}, {"ridge": 0.1}, {"solver": "pdbg", "max_passes": 3},
-        {"features": "tiles"}, {"cluster": log.episode // 2}, {"starts": np.ones((2, 2))},
+        {"features": "fourier:order=1"}, {"trace": 1.0}, {"ridge": 0.1}, {"penalty": 0.1},
+        {"solver": "pdbg", "max_passes": 3}, {"features": "tiles"}, {"cluster": log.episode // 2},
+        {"starts": np.ones((2, 2))},
     ]  # fmt: skip
     made = [vf.evaluate(log, **{"discount": 0.9, "features": "identity", **one}) for one in settings]
     made += [vf.evaluate(log[part], discount=0.9, features="identity") for part in (slice(0, 4), slice(0, 1))]
@@ -323,9 +324,9 @@ def estimator_case(rng: Rng, folder: Path) -> str | None:
     rows |= {name: array for name, array in more.items() if chance(rng, 0.5)}
     settings: dict[str, Any] = {"discount": 0.9}
     if chance(rng, 0.5):
-        settings[pick(rng, ["features", "discount", "trace", "ridge", "solver", "tol", "max_passes", "seed"])] = scalar(
-            rng
-        )
+        settings[
+            pick(rng, ["features", "discount", "trace", "ridge", "penalty", "solver", "tol", "max_passes", "seed"])
+        ] = scalar(rng)
     if chance(rng, 0.5):
         rows = mutate_arguments(rng, rows)
     estimator = ask(lambda: vf.PolicyEvaluator(**settings))
