@@ -1,16 +1,15 @@
 """Sphinx settings; `make docs` builds the pages into docs/_build/html."""
 
+import importlib
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]  # use these sources, not an installed valuefit
 
-import valuefit  # noqa: E402  (needs the path above)
-
 project = "valuefit"
 author = copyright = "The valuefit developers"
-version = release = valuefit.__version__
+version = release = importlib.import_module("valuefit").__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 exclude_patterns = ["_build"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -11,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pandas
-import scipy.sparse as sparse
 
 import valuefit as vf
-from fuzz.logs import check_evaluate
 from fuzz.mutators import Rng, chance, number, odd_array, pick, scalar
 from fuzz.outcome import RIGHT, ask, expect
 from fuzz.reference import Invalid, Log, Step, Unknown, check_solution, compare_log, read_log
 from fuzz.runner import Target
-from fuzz.stored import POLICY, small_log
+from fuzz.stored import small_log
 from fuzz.tables import base_table
 
 SLOW_SOLVERS = {"gtd2", "tdc", "flstd-sa", "catalyst"}
@@ -241,153 +238,6 @@ def solve_case(rng: Rng, folder: Path) -> str | None:
     return RIGHT if result.status == "converged" else None
 
 
-# ---- evaluate, the estimator ---------------------------------------------------------------------------------
-
-
-def evaluate_case(rng: Rng, folder: Path) -> str | None:
-    """`evaluate` of data of any magnitude against exact LSTD, or with odd options."""
-    if chance(rng, 0.4):
-        return check_evaluate(rng, *random_log(rng))
-    labels = chance(rng, 0.5)
-    log = small_log(labels=labels)
-    options: dict[str, Any] = {"discount": 0.9, "features": "one-hot" if labels else "identity"}
-    odd = {
-        "discount",
-        "trace",
-        "ridge",
-        "values",
-        "solver",
-        "tol",
-        "max_passes",
-        "seed",
-        "starts",
-        "columns",
-        "features",
-        "policy",
-    }
-    options[pick(rng, sorted(odd))] = scalar(rng)
-    if chance(rng, 0.2):
-        options["features"] = feature_spec(rng)
-    if labels and chance(rng, 0.3):
-        options |= {"policy": POLICY, "values": pick(rng, ["state", "state-action"])}
-    source: Any = scalar(rng) if chance(rng, 0.05) else log
-    done = ask(lambda: vf.evaluate(source, callback=stop_after(MAX_SOLVE_SECONDS), **options))
-    estimate, error = done.policy_value.estimate, done.policy_value.standard_error
-    expect(math.isfinite(estimate), f"the policy value is {estimate}")
-    expect(error is None or (math.isfinite(error) and error >= 0), f"the standard error is {error}")
-    ask(repr, done)
-    ask(done.summary)
-    ask(done.value, odd_array(rng, log.observations[:2]))
-    return None
-
-
-def estimator_case(rng: Rng, folder: Path) -> str | None:
-    log = small_log()
-    rows = {"X": log.observations[log.now], "y": log.reward}
-    more = {
-        "terminated": log.terminated,
-        "next_X": log.observations[log.now],
-        "ratio": log.ratio,
-        "episode": log.episode,
-    }
-    rows |= {name: array for name, array in more.items() if chance(rng, 0.5)}
-    settings: dict[str, Any] = {"discount": 0.9}
-    if chance(rng, 0.5):
-        settings[pick(rng, ["features", "discount", "trace", "ridge", "solver", "tol", "max_passes", "seed"])] = scalar(
-            rng
-        )
-    if not chance(rng, 0.3):
-        rows = mutate_arguments(rng, rows)
-    estimator = ask(lambda: vf.PolicyEvaluator(**settings))
-    ask(lambda: estimator.fit(**rows))
-    expect(np.isfinite(estimator.theta_).all(), "theta is not finite")
-    values = ask(estimator.predict, log.observations)
-    expect(values.shape == (len(log.observations),) and np.isfinite(values).all(), "predicted values are not finite")
-    score = ask(lambda: estimator.score(**rows))
-    expect(score <= 0 and math.isfinite(score), f"the score is {score}")
-    ask(estimator.predict, odd_array(rng, log.observations))
-    return None
-
-
-# ---- features --------------------------------------------------------------------------------------------------
-
-OPTIONS = {
-    "tiles": ("tilings", "bins", "displacement", "hashed", "wrap", "low", "high"),
-    "fourier": ("order", "max_features", "low", "high"),
-    "rbf": ("centres", "bandwidth", "seed", "low", "high"),
-    "polynomial": ("degree", "max_features", "low", "high"),
-    "one-hot": ("categories", "unknown"),
-    "identity": (),
-    "auto": ("order",),
-    "nonsense": ("x",),
-}
-OPTION_TEXTS = [
-    "5", "0", "-1", "1e9", "1000000000", "1000000000", "1000000000", "10" * 20, "9" * 400, "0.5", "nan", "None",
-    "True", "[4,8]", "[1]", "[]",
-    "'a'", "-" * 5000 + "1", "(" * 500,
-    "[" * 200 + "]" * 200, "1e400", "inf", "[1e300,2]", "abc", "", "__import__('os')", "1j", "{}", "2**99", "\x00",
-    "\x1b[31m", "7" * 5000,
-]  # fmt: skip
-
-
-def feature_spec(rng: Rng) -> str:
-    """Text such as "tiles:bins=4", with odd options."""
-    name = pick(rng, list(OPTIONS))
-    chosen = rng.permutation(OPTIONS[name])[: int(rng.integers(0, 3))]
-    parts = [f"{option}={pick(rng, OPTION_TEXTS)}" for option in chosen]
-    return f"{name}:{','.join(parts)}" if parts else name
-
-
-def features_case(rng: Rng, folder: Path) -> str | None:
-    """`features.make` by text or by object on odd observations; rows are finite, repeatable and stored exactly."""
-    labels = chance(rng, 0.3)
-    observations: Any = (
-        rng.integers(0, 4, 12) if labels else np.round(rng.normal(size=(12, int(rng.integers(1, 4)))), 2)
-    )
-    if chance(rng, 0.4):
-        observations = odd_array(rng, observations)
-    if labels and chance(rng, 0.2):
-        observations = 2**60 + 3 * rng.integers(0, 4, 12)
-    spec: Any = feature_spec(rng)
-    if chance(rng, 0.3):
-        kinds = {
-            name: getattr(vf.features, {"rbf": "RBF", "one-hot": "OneHot"}.get(name, name.title()))
-            for name in list(OPTIONS)[:6]
-        }
-        name = pick(rng, list(kinds))
-        settings = {option: scalar(rng) for option in OPTIONS[name] if chance(rng, 0.3)}
-        spec = ask(lambda: kinds[name](**settings))
-    fitted, sentence = ask(vf.features.make, spec, observations)
-    expect(sentence.isprintable() and len(sentence) < 1000, "its description is not a printable sentence")
-    made = ask(fitted.transform, observations)
-    expect(
-        made.ndim == 2 and made.shape[1] == fitted.columns, f"rows of shape {made.shape}, not {fitted.columns} features"
-    )
-    rows = _dense(made)
-    expect(np.isfinite(rows).all(), "a feature is not finite")
-    if fitted.spec is not None:
-        again = ask(vf.features.from_spec, fitted.spec)
-        expect(np.array_equal(_dense(ask(again.transform, observations)), rows), "the stored features give other rows")
-    if (
-        isinstance(observations, np.ndarray)
-        and observations.ndim == 1
-        and observations.dtype.kind in "iu"
-        and "one-hot" in str(spec)
-    ):
-        expect(len(np.unique(rows, axis=0)) == len(np.unique(observations)), "different states have equal rows")
-        return RIGHT
-    ask(fitted.transform, odd_array(rng, np.asarray(observations)))
-    return None
-
-
-def _dense(rows: Any) -> Any:
-    """The columns of feature rows that are not 0, as a dense array."""
-    if not sparse.issparse(rows):
-        return np.asarray(rows)
-    columns = sparse.csc_array(rows)
-    return columns[:, np.unique(columns.nonzero()[1])].toarray()
-
-
 # ---- datasets --------------------------------------------------------------------------------------------------
 
 
@@ -415,9 +265,9 @@ def datasets_case(rng: Rng, folder: Path) -> str | None:
     return None
 
 
-def compile_solvers() -> None:
+def compile_solvers(problem: vf.Problem | None = None) -> None:
     """Compile every solver's kernels before forking, and load them once instead of in each child."""
-    problem = vf.Problem(small_log(), discount=0.9)
+    problem = problem or vf.Problem(small_log(), discount=0.9)
     for name in vf.solvers.names():
         vf.solve(problem, name, max_passes=2)
     vf.datasets.random_mdp(4, 2, 3).log(5)
@@ -428,8 +278,5 @@ TARGETS = [
     Target("problem", problem_case),
     Target("from_rows", rows_case),
     Target("solve", solve_case, prepare=compile_solvers),
-    Target("evaluate", evaluate_case, prepare=compile_solvers),
-    Target("estimator", estimator_case, prepare=compile_solvers),
-    Target("features", features_case),
     Target("datasets", datasets_case, prepare=compile_solvers),
 ]

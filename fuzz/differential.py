@@ -1,25 +1,26 @@
 """Random small problems through every solver and `evaluate`, compared with a plain NumPy reference.
 
-    python -m fuzz.differential --cases 2000 --seed 0 --seconds 600
-
-A failure is a "converged" that is false, an exception other than a ValueError of one line, a NumPy warning, or an
+A failure is a "converged" that is false, an exception other than a ValueError of one sentence, a warning, or an
 answer that is not finite. The reference shares no code with valuefit: it never forms C, which would square its
 condition number, and decides ranks on columns of equal length.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-import warnings
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sparse
 
 import valuefit as vf
+from fuzz.calls import compile_solvers
+from fuzz.outcome import RIGHT, Failure, Refusal, ask
+from fuzz.runner import Target
+
+FAILED = "FAILED"
 
 EPSILON = np.finfo(float).eps
 # Singular values of unit columns between these parts of the largest are neither clearly zero nor clearly not: all
@@ -287,48 +288,32 @@ def _half_square(x: np.ndarray) -> float:
 # ---- the comparison ------------------------------------------------------------------------------------------
 
 
-def run(cases: int, seed: int, seconds: float = np.inf) -> tuple[Counter[str], list[str]]:
-    """Try this many random problems, for at most so many seconds: counts by "solver: outcome", and the failures."""
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    began = time.monotonic()
-    for number in range(cases):
-        if time.monotonic() - began > seconds:
-            break
-        counts["problems"] += 1
-        for name, outcome, failed in outcomes(seed, number):
-            counts[f"{name}: {outcome}"] += 1
-            if failed:
-                failures.append(f"seed {seed}, case {number}, {name}: {failed}")
-    return counts, failures
+def differential_case(rng: np.random.Generator, folder: Path) -> str | None:
+    """One random problem through every solver and `evaluate`."""
+    found = outcomes(rng)
+    failures = [f"{name}: {outcome}" for name, outcome in found.items() if outcome.startswith(FAILED)]
+    if failures:
+        raise Failure("wrong", "; ".join(failures))
+    return RIGHT if "converged" in found.values() else None
 
 
-def outcomes(seed: int, number: int) -> list[tuple[str, str, str]]:
-    """(solver, outcome, how it failed or "") of one case through every solver and `evaluate`."""
-    rng = np.random.default_rng([seed, number])
+def outcomes(rng: np.random.Generator) -> dict[str, str]:
+    """How each solver and `evaluate` ended on one random problem; a wrong end begins with FAILED."""
     case = random_case(rng)
     start = rng.standard_normal(case.Phi.shape[1]) if rng.random() < 0.1 else np.zeros(case.Phi.shape[1])
     reference = Reference(case)
-    found = []
-    for name in [*vf.solvers.names(), "evaluate"]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            try:
-                if name == "evaluate":
-                    outcome = _evaluate(case, reference)
-                else:
-                    outcome = _solve(case, reference, name, start)
-            except (ValueError, MemoryError) as error:
-                text = str(error)
-                outcome = f"refused ({text[:40]})"
-                if not text.isprintable() or not text.endswith("."):
-                    outcome = f"FAILED: not one sentence: {text!r}"
-            except Exception as error:
-                outcome = f"FAILED: {type(error).__name__}: {error}"
-        found.append(
-            (name, "failed" if outcome.startswith("FAILED") else outcome, outcome * outcome.startswith("FAILED"))
-        )
-    return found
+    calls = {name: partial(_solve, case, reference, name, start) for name in vf.solvers.names()}
+    return {name: _ended(call) for name, call in {**calls, "evaluate": partial(_evaluate, case, reference)}.items()}
+
+
+def _ended(call: Callable[[], str]) -> str:
+    try:
+        return str(ask(call))
+    except Refusal as refusal:
+        text = str(refusal)
+        return f"refused ({text[:40]})" if text.endswith(".") else f"{FAILED}: not one sentence: {text!r}"
+    except Failure as failure:
+        return f"{FAILED}: {failure.kind}: {failure}"
 
 
 def _solve(case: Case, reference: Reference, name: str, start: np.ndarray) -> str:
@@ -351,41 +336,34 @@ def _evaluate(case: Case, reference: Reference) -> str:
     first = np.unique(case.episode, return_index=True)[1]
     c = case.Phi[case.now[first]].mean(axis=0)
     if not np.isfinite(value):
-        return f"FAILED: the policy value is {value}"
+        return f"{FAILED}: the policy value is {value}"
     if outcome == "converged" and (error := reference.value_error(value, c, found.result.theta, case.tol)) > 0:
-        return f"FAILED: the policy value is {value}, off by {error}"
+        return f"{FAILED}: the policy value is {value}, off by {error}"
     return outcome
 
 
 def _judge(result: vf.Result, reference: Reference, start: np.ndarray, tol: float) -> str:
     theta = result.theta
     if not (np.isfinite(theta).all() and np.isfinite(result.w).all()):
-        return "FAILED: weights that are not finite"
+        return f"{FAILED}: weights that are not finite"
     if not result.message.isprintable():
-        return f"FAILED: not one line: {result.message!r}"
+        return f"{FAILED}: not one line: {result.message!r}"
     if result.status != "converged":
         return result.status
     gaps = reference.gaps(theta, start) or [(0.0, 0.0)]
     if all(gap > max(SLACK * tol, floor) for gap, floor in gaps):
         gap, floor = min(gaps)
-        return f"FAILED: converged at tol {tol:.0e}, true gap {gap:.1e}, rounding {floor:.1e}, stated {result.gap:.1e}"
+        return (
+            f"{FAILED}: converged at tol {tol:.0e}, true gap {gap:.1e}, rounding {floor:.1e}, stated {result.gap:.1e}"
+        )
     return result.status
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=np.inf)
-    given = parser.parse_args()
-    counts, failures = run(given.cases, given.seed, given.seconds)
-    for name, count in sorted(counts.items()):
-        print(f"{count:7d}  {name}")
-    for failure in failures:
-        print(failure)
-    print(f"{len(failures)} failures")
-    return 1 if failures else 0
+def prepare() -> None:
+    """Compile the kernels of each storage."""
+    case = random_case(np.random.default_rng(0))
+    for storage in ("dense", "float32", "csr"):
+        compile_solvers(replace(case, storage=storage, ridge=0.0, identity=False, Psi=None).problem())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+TARGETS = [Target("differential", differential_case, cases=1500, prepare=prepare)]

@@ -1,11 +1,11 @@
 """Faults while files are written: kill -9 at random moments, a full disk, a read-only folder, many writers of one path.
 
-`python -m fuzz.faults --kills 500 --seed 1`. After every fault the path must hold the old contents or the new ones.
+`python -m fuzz --only faults --cases 500 --seed 1`. After every fault the path must hold the old contents or the new
+ones.
 """
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
 import random
@@ -18,7 +18,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -147,12 +147,12 @@ class Faults:
         if pid:
             return pid
         os.setsid()
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         status = 1
         try:
-            work()
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+                work()
             status = 0
-        except BaseException:
+        except BaseException:  # whatever it raises, also on exit, is kept for `error`
             (self.folder / "error").write_text(traceback.format_exc())
         finally:
             os._exit(status)
@@ -187,7 +187,7 @@ class Faults:
         self.counts["kills between the two renames of a folder"] += not path.exists()
         try:
             found: Any = writer.read(path)
-        except Exception as error:
+        except Exception as error:  # whatever a half-written file raises is the failure
             found = repr(error)
         allowed = (last % 2, (last + 1) % 2) if writer.name.startswith(("report", "converted")) else (last, last + 1)
         self.expect(
@@ -275,7 +275,7 @@ class Faults:
             def guarded(number: int) -> None:
                 try:
                     write(number)
-                except BaseException as error:
+                except BaseException as error:  # a thread would lose it
                     raised.append(error)
 
             threads = [threading.Thread(target=guarded, args=(number,)) for number in range(8)]
@@ -287,8 +287,10 @@ class Faults:
                 raise raised[0]
 
         children = [self.child(write_in_threads), self.child(lambda: write(8)), self.child(lambda: write(9))]
-        while time.monotonic() < end:
+        while True:  # at least once, however busy the machine
             self.expect("reads during writes", f"{writer.name}: {self.error()}", self.works(lambda: writer.read(path)))
+            if time.monotonic() >= end:
+                break
         statuses = [os.waitpid(pid, 0)[1] for pid in children]
         left = [entry.name for entry in path.parent.iterdir() if entry != path]
         self.expect(
@@ -305,7 +307,7 @@ class Faults:
         """Whether the action raises nothing; what it raises is kept for `error`."""
         try:
             action()
-        except Exception:
+        except Exception:  # any one is a failure, which `expect` counts
             (self.folder / "error").write_text(traceback.format_exc())
             return False
         return True
@@ -354,21 +356,3 @@ def run(kills: int, seed: int, seconds: float) -> tuple[Counter[str], list[str]]
             else:
                 faults.kill_writer(faults.rng.choice(faults.writers))
     return faults.counts, faults.failures
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m fuzz.faults", description=__doc__)
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    options = parser.parse_args()
-    counts, failures = run(options.kills, options.seed, options.seconds)
-    for kind, number in sorted(counts.items()):
-        print(f"{number:8d} {kind}")
-    for failure in failures:
-        print(failure)
-    return int(bool(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

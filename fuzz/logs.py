@@ -159,12 +159,14 @@ def table_case(rng: Rng, folder: Path) -> str | None:
                  {"obs": 3}, {"episode": "step"}, {3: 4}, {"obs": "obs_"}, {"obs": [None]},
                  {"reward": ["reward"]}]  # fmt: skip
         options["columns"] = pick(rng, wrong)
-    if kind == 0:  # NumPy has neither missing entries in lists nor decimals
-        complete = "None" not in repr(columns) and "Decimal" not in repr(columns)
+    decimal = "Decimal" in repr(columns)  # which NumPy does not have, nor missing entries in lists
+    if kind == 0:
+        complete = not decimal and "None" not in repr(columns)
         return _check_source(rng, columns, (lambda: columns) if complete else None, options)
     if kind == 1:
         arrays = {name: _array(rng, values) for name, values in columns.items()}
-        return _check_source(rng, arrays, lambda: {name: values.tolist() for name, values in arrays.items()}, options)
+        plain = {name: values.tolist() for name, values in arrays.items()}
+        return _check_source(rng, arrays, None if decimal else lambda: plain, options)
     if kind == 2:
         table = arrow_table(rng, columns)
         return _check_source(rng, table, None if table is None else lambda: plain_arrow(table), options)

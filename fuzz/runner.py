@@ -155,17 +155,17 @@ def _run_in_child(target: Target, seed: int, cases: range, progress: Progress, f
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        trace = open(folder / "trace", "w")  # noqa: SIM115 (closed by the end of the process)
-        faulthandler.enable(trace)
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        faulthandler.register(signal.SIGPROF, trace, chain=True)
-        outcome.progress = progress
-        _limit_memory()
-        for case in cases:
-            progress.set(case, PREPARING)
-            signal.setitimer(signal.ITIMER_PROF, MAX_CASE_CPU_SECONDS)
-            line = json.dumps([case, *run_case(target, seed, case, folder)])
-            os.write(writing, line.encode() + b"\n")
+        with open(folder / "trace", "w") as trace:
+            faulthandler.enable(trace)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            faulthandler.register(signal.SIGPROF, trace, chain=True)
+            outcome.progress = progress
+            _limit_memory()
+            for case in cases:
+                progress.set(case, PREPARING)
+                signal.setitimer(signal.ITIMER_PROF, MAX_CASE_CPU_SECONDS)
+                line = json.dumps([case, *run_case(target, seed, case, folder)])
+                os.write(writing, line.encode() + b"\n")
         status = 0
     finally:
         os._exit(status)
@@ -180,7 +180,7 @@ def run_case(target: Target, seed: int, case: int, folder: Path) -> tuple[str, s
         return REFUSED, str(refusal)
     except Failure as failure:
         return failure.kind, str(failure)
-    except Exception as error:
+    except Exception as error:  # a fault of the harness itself is reported with its case
         last = traceback.extract_tb(error.__traceback__)[-1]
         return "harness", f"{type(error).__name__}: {str(error)[:200]} ({Path(last.filename).name}:{last.lineno})"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -35,10 +36,9 @@ from valuefit.cli.commands import read_starts
 from valuefit.evaluation.policy import find_policy
 
 
-def small_log(seed: int = 0, *, labels: bool = False) -> vf.Transitions:
-    """Twenty steps in five episodes: two-dimensional observations, or four states and three actions."""
+def small_log(seed: int = 0, *, labels: bool = False, n: int = 20) -> vf.Transitions:
+    """n steps in episodes of four: two-dimensional observations, or four states and three actions."""
     rng = np.random.default_rng(seed)
-    n = 20
     return vf.Transitions.from_arrays(
         rng.integers(0, 4, n) if labels else np.round(rng.normal(size=(n, 2)), 3),
         np.round(rng.normal(size=n), 3),
@@ -52,10 +52,8 @@ POLICY = np.array([[0.2, 0.3, 0.5], [0.6, 0.2, 0.2], [0.1, 0.1, 0.8], [0.3, 0.4,
 
 
 def _saved(thing: Any) -> bytes:
-    path = Path("saved.npz")
-    path.unlink(missing_ok=True)
-    thing.save(path)
-    return path.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        return Path(thing.save(Path(folder, "saved.npz"))).read_bytes()
 
 
 @cache
@@ -69,7 +67,7 @@ def results() -> list[bytes]:
 def evaluations() -> list[bytes]:
     """Evaluation files with each kind of features and with a policy."""
     options: list[dict[str, Any]] = [
-        {"features": name} for name in ("tiles", "fourier", "rbf", "polynomial", "identity")
+        {"features": name} for name in ("kernel:landmarks=4", "tiles", "fourier", "rbf", "polynomial", "identity")
     ]
     made = [_saved(vf.evaluate(small_log(), discount=0.9, **one)) for one in options]
     table = {"policy": POLICY, "discount": 0.9, "features": "one-hot"}
@@ -173,6 +171,7 @@ def evaluation_case(rng: Rng, folder: Path) -> str | None:
     ask(repr, evaluation)
     ask(evaluation.summary)
     ask(lambda: json.dumps(evaluation.to_dict(), allow_nan=False))
+    ask(evaluation.policy_value.interval_at, 0.9)
     log = evaluation.log
     starts = log.observations[log.now[np.unique(log.episode, return_index=True)[1]]]
     mean = float(np.mean(ask(evaluation.value, starts)))
@@ -214,7 +213,7 @@ def _plain_numbers(path: Path) -> Any:
         lines = path.read_text().splitlines()
         rows = [[float(word) for word in line.split("," if path.suffix == ".csv" else None)] for line in lines if line]
         return np.array(rows)
-    except Exception:
+    except Exception:  # of NumPy, on a damaged file
         return None
 
 

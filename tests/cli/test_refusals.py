@@ -192,6 +192,12 @@ def test_wrong_usage_gives_exit_code_2(words, message, folder, monkeypatch):
     assert message in done.stderr
 
 
+def test_choices_are_listed_on_one_line():
+    done = run("completion")
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1] == "Error: Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

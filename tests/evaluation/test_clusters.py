@@ -151,6 +151,9 @@ def test_wrong_clusters_are_refused():
         (np.full(len(log), 3), "All episodes belong to one cluster, which gives no standard error"),
         (np.full(len(log), np.nan), "cluster"),
         (np.array([None, *frame["patient"][1:]], object), "cluster is missing at step 0"),
+        (np.array(["", *frame["patient"][1:]], object), "cluster is missing at step 0"),
+        (np.ma.masked_array(with_patients().cluster, steps == 2), "cluster is missing at step 2"),
+        ([*steps[:-1], [1, 2]], "cluster cannot be read as an array"),
     ):
         with pytest.raises(ValueError, match=message):
             evaluated(log, cluster=cluster)

@@ -83,6 +83,15 @@ def test_the_interval_excludes_0_where_the_p_value_is_below_the_rest_of_the_leve
             assert (pair.interval[0] > 0 or pair.interval[1] < 0) == (pair.p_value < 1 - level)
 
 
+def test_intervals_are_finite_at_extreme_levels(three):
+    widths = []
+    for level in (1e-9, 0.5, 1 - 1e-12, 1 - 2**-53):
+        for pair in (vf.compare(three[0], three[1], level=level), vf.compare(three[0], three[0], level=level)):
+            assert np.isfinite(pair.interval).all()
+        widths.append(np.ptp(vf.compare(three[:2], level=level).pairs[0].interval))
+    assert widths == sorted(widths)
+
+
 def test_an_evaluation_does_not_differ_from_itself(three):
     found = vf.compare(three[0], three[0])
     assert (found.estimate, found.standard_error, found.p_value) == (0.0, 0.0, 1.0)

@@ -270,3 +270,14 @@ def test_wrong_input_is_refused(log):
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(**arguments)
+
+
+def test_integers_beyond_the_range_of_float_are_refused():
+    rng = np.random.default_rng(0)
+    X, y, ends = rng.normal(size=(20, 2)), rng.normal(size=20), np.arange(20) % 4 == 3
+    huge = X.astype(object)
+    huge[3, 1] = 10**400
+    fitted = vf.PolicyEvaluator("identity").fit(X, y, terminated=ends)
+    for call in (fitted.predict, lambda rows: vf.PolicyEvaluator("identity").fit(rows, y, terminated=ends)):
+        with pytest.raises(ValueError, match=r"X.* cannot be read as numbers \(int too large"):
+            call(huge)

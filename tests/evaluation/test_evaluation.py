@@ -321,6 +321,18 @@ def test_wrong_settings_are_refused(settings, message):
         vf.evaluate(wide_log(), **settings)
 
 
+@pytest.mark.parametrize("observation", [1e100, 1.7e308])
+def test_observations_whose_values_could_overflow_are_refused(observation):
+    rng = np.random.default_rng(0)
+    X, y, ends = rng.normal(size=(20, 2)), rng.normal(size=20), np.arange(20) % 4 == 3
+    evaluation = vf.evaluate({"obs": X, "reward": y, "terminated": ends}, features="identity", discount=0.9)
+    estimator = vf.PolicyEvaluator("identity", discount=0.9).fit(X, y, terminated=ends)
+    for function in (evaluation.value, evaluation.value_interval, estimator.predict):
+        with pytest.raises(ValueError, match=r"Features of the observations reach .* Rescale them"):
+            function(np.full((2, 2), observation))
+        assert np.isfinite(function(np.full((2, 2), 1e-100))).all()
+
+
 def test_values_of_actions_need_state_action_values():
     with pytest.raises(ValueError, match="These are state values, which take no actions"):
         vf.evaluate(wide_log()).value(np.zeros((1, 2)), [0])

@@ -21,6 +21,16 @@ def test_intervals_are_those_of_students_t_and_the_solver_error():
     assert VALUE.interval_at(0.95) == VALUE.interval
 
 
+@pytest.mark.parametrize("side", ["both", "lower", "upper"])
+@pytest.mark.parametrize("level", [1e-320, 1e-9, 1 - 1e-12, 1 - 2**-53])
+def test_intervals_at_extreme_levels_are_those_of_students_t(level, side):
+    for value in (VALUE, replace(VALUE, effective_episodes=2.0), replace(VALUE, standard_error=0.0)):
+        tail = min((1 - level) / (2 if side == "both" else 1), 1 - 2**-53)
+        half = stats.t.isf(tail, value.effective_episodes - 1) * value.standard_error + 0.1
+        expected = -np.inf if side == "upper" else 2 - half, np.inf if side == "lower" else 2 + half
+        assert value.interval_at(level, side) == pytest.approx(expected, rel=1e-9)
+
+
 def test_an_unknown_standard_error_has_no_interval():
     assert replace(VALUE, standard_error=None, interval=None).interval_at(0.9, "lower") is None
 
@@ -40,8 +50,9 @@ def test_a_level_is_a_probability(level):
 
 
 def test_a_side_is_one_of_three():
-    with pytest.raises(ValueError, match=r'side is \'two\'; it must be "both", "lower" or "upper"'):
-        VALUE.interval_at(0.9, "two")
+    for side, text in (("two", "'two'"), (np.zeros((2, 2)), "array.*"), (["both"], r"\['both'\]")):
+        with pytest.raises(ValueError, match=rf'side is {text}; it must be "both", "lower" or "upper"'):
+            VALUE.interval_at(0.9, side)
 
 
 def test_the_level_of_an_evaluation_is_that_of_all_its_intervals(tmp_path):

@@ -14,8 +14,15 @@ from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import saddle_iterations
 from valuefit.evaluation import sandwich as module
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
+
+
+@pytest.mark.parametrize("unit", [1e-320, 1e-200, 1.0, 1e200])
+def test_effective_clusters_do_not_depend_on_the_unit(unit):
+    expected = np.array([3.0, 1.0, 1.0, 0.0]) * unit
+    assert Influence(np.zeros(4), expected, 0.0).effective_clusters == pytest.approx(25 / 11, rel=1e-3)
+    assert Influence(np.zeros(4), np.zeros(4), 0.0).effective_clusters == 4
 
 
 def weighted_theta(log, weights, *, second=False):

@@ -1,5 +1,7 @@
 """Hidden confounding: bounds against brute force, a confounded MDP inside them, and a persistent confounder outside."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,14 @@ def test_the_bound_is_the_fixed_point_of_the_recursion():
     assert evaluated(log).sensitivity(odds).lower == pytest.approx(value[starts].mean(), rel=1e-8)
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-10, 1e10])
+def test_bounds_do_not_depend_on_the_unit_of_rewards(unit):
+    log = confounded_log(2.0, episodes=40)
+    plain, scaled = (evaluated(replace(log, reward=one * log.reward)).sensitivity([1.5, 3.0]) for one in (1.0, unit))
+    np.testing.assert_allclose(scaled.lower, unit * plain.lower, rtol=1e-9)
+    np.testing.assert_allclose(scaled.upper, unit * plain.upper, rtol=1e-9)
+
+
 def test_a_persistent_confounder_is_outside_the_model():
     """A coin tossed once an episode decides the final reward, and action 1, which is needed to get there.
 
@@ -153,7 +163,7 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ValueError, match="discount below 1"):
         vf.evaluate(log, policy=mdp.policy, discount=1.0).sensitivity(2)
     evaluation = vf.evaluate(log, policy=mdp.policy, discount=0.9)
-    for odds in (0.5, [], [[1.0]], np.nan, np.inf):
+    for odds in (0.5, [], [[1.0]], np.nan, np.inf, 10**400, np.longdouble("1e4000"), "2", True, None):
         with pytest.raises(ValueError, match="odds"):
             evaluation.sensitivity(odds)
     with pytest.raises(ValueError, match="finite number or an evaluation"):

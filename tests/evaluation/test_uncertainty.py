@@ -210,6 +210,19 @@ def test_few_episodes_warn_of_simultaneous_intervals():
         evaluation.value_interval(np.arange(5), simultaneous=True)
     with pytest.raises(ValueError, match="level is 95; it must be between 0 and 1"):
         evaluation.value_interval(np.arange(5), level=95)
+    with pytest.raises(ValueError, match=r"simultaneous is array.*; it must be True or False"):
+        evaluation.value_interval(np.arange(5), simultaneous=np.ones(2))
+
+
+@pytest.mark.parametrize("level", [1e-9, 0.3, 1 - 1e-9, 1 - 2**-53])
+@pytest.mark.filterwarnings("ignore:The episodes count as only")
+def test_simultaneous_intervals_are_never_shorter_than_single_ones(level):
+    mdp = SmallMDP()
+    evaluation = vf.evaluate(mdp.log(30, seed=0), features=mdp.rows, discount=mdp.discount)
+    for states in (np.arange(1), np.arange(5)):
+        single, together = (evaluation.value_interval(states, level=level, simultaneous=one) for one in (False, True))
+        assert np.isfinite(together).all()
+        assert (np.ptp(together, axis=1) >= np.ptp(single, axis=1)).all()
 
 
 @pytest.mark.parametrize("kind", ["cr3", "cr1"])

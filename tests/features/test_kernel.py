@@ -105,6 +105,9 @@ def test_storage_keeps_periods_and_categories():
     ("options", "message"),
     [
         ({"kernel": "cubic"}, "kernel is 'cubic'; it must be one of 'matern'"),
+        ({"kernel": np.zeros((2, 2))}, "kernel is array.*; it must be one of 'matern'"),
+        ({"periodic": np.zeros((2, 2))}, "periodic is array.*; it must be a dictionary"),
+        ({"periodic": {"\u00b2": 1.0}}, "periodic names dimension '\u00b2'"),
         ({"landmarks": 0}, "landmarks is 0; it must be a whole number"),
         ({"landmarks": [[1.0, 2.0, 3.0]]}, r"landmarks has shape \(1, 3\)"),
         ({"landmarks": [["a", "b"]]}, "landmarks is .*; give a number, or rows of numbers"),
@@ -122,6 +125,13 @@ def test_storage_keeps_periods_and_categories():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Kernel(**options).fit(normal(30, 2))
+
+
+def test_an_option_that_cannot_be_copied_is_refused():
+    with pytest.raises(
+        ValueError, match=r"The features cannot be copied to be fitted \(.*generator.*Give plain values"
+    ):
+        make(Kernel(landmarks=(one for one in [1.0])), normal(12, 2))
 
 
 def test_observations_that_are_all_equal_give_a_constant():

@@ -219,6 +219,8 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
         (RBF([[1.0], [1.0, 2.0]]), "give a number, or rows of numbers"),
         ("tiles:tilings=2.5", "tilings is 2.5"),
         (OneHot(categories=np.array(None)), "it must be a list for each column"),
+        (OneHot(unknown=np.zeros((2, 2))), r"unknown is array.*; it must be"),
+        (Tiles(displacement=np.zeros((2, 2))), r"displacement is array.*; it must be"),
         (OneHot(unknown="x" * 5000), r"unknown is 'x{50,60}\.\.\.; it must be"),
         (Tiles(wrap=np.array(0.9)), "give a list of dimensions"),
         (RBF(bandwidth=1e-60), "bandwidth is 1e-60; it must be a number from 1e-15 to 1e[+]15, or None"),

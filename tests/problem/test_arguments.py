@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 
 import valuefit as vf
 from valuefit.problem.arguments import MAX_RATIO
@@ -75,3 +76,20 @@ def test_the_warnings_about_ratios_stay_at_large_ratios():
     text = " ".join(vf.evaluate(log, features="identity", discount=0.9).warnings)
     assert "effective sample of 1 of 300 steps" in text
     assert "heavy tail" in text
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.5])
+@pytest.mark.parametrize("sparse_duals", [True, False])
+def test_dual_rows_may_be_stored_in_another_way_than_the_features(sparse_duals, trace):
+    rng = np.random.default_rng(0)
+    Phi, Psi = rng.standard_normal((30, 2)), rng.standard_normal((30, 3))
+    now, after, reward = np.arange(29), np.arange(1, 30), rng.standard_normal(29)
+    options = {"reward": reward, "discount": 0.9, "trace": trace, "now": now, "next": after}
+    expected = vf.Problem.from_rows(Phi, dual_rows=Psi, **options)
+    stored = (Phi, sparse.csr_array(Psi)) if sparse_duals else (sparse.csr_array(Phi), Psi)
+    problem = vf.Problem.from_rows(stored[0], dual_rows=stored[1], **options)
+    for found, wanted in zip(problem.moments(), expected.moments(), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-12)
+    for solver in ("lstd", "krylov"):
+        found, wanted = (vf.solve(one, solver, max_passes=20).theta for one in (problem, expected))
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)

@@ -8,7 +8,7 @@ from helpers.problems import ROOT
 
 
 def test_files_survive_kills_full_disks_read_only_folders_and_many_writers():
-    command = [sys.executable, "-m", "fuzz.faults", "--kills", "16", "--seed", "0", "--seconds", "8"]
+    command = [sys.executable, "-m", "fuzz", "--only", "faults", "--cases", "16", "--seconds", "8"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {kind: int(number) for number, kind in re.findall(r"^ *(\d+) (.*)$", done.stdout, re.M)}

@@ -9,11 +9,13 @@ import warnings
 import numpy as np
 import pytest
 
+import valuefit as vf
 from helpers.problems import ROOT
 
 sys.path.insert(0, str(ROOT))
 
 from fuzz import outcome, runner
+from fuzz.confounding import lowest_value
 from fuzz.reference import Invalid, Log, Step, Unknown, exact_lstd, read_log
 
 
@@ -101,6 +103,24 @@ def test_exact_lstd_solves_the_equations_of_the_naive_moments():
     theta = np.linalg.solve(A, b)
     assert exact.gap(theta) < 1e-25
     assert exact.gap(np.zeros(d)) == 1
+
+
+def test_the_reference_for_confounding_weighs_steps_within_the_odds():
+    """Half of the steps take action 1, so with odds of 3 their weights lie between 1/3 and 1."""
+    log = vf.Transitions.from_arrays(np.zeros(4, int), [5.0, 5.0, 0.0, 1.0], terminated=[1] * 4, action=[0, 0, 1, 1])
+    policy = np.array([[0.0, 1.0]])
+    assert lowest_value(log, policy, 0.9, 3.0, 1) == pytest.approx(1 / 3)
+    assert -lowest_value(log, policy, 0.9, 3.0, -1) == pytest.approx(2 / 3)
+    unseen = np.array([[0.0, 0.0, 1.0]])
+    assert -lowest_value(log, unseen, 0.9, 3.0, -1) == pytest.approx(50.0)  # 5 at every step
+
+
+def test_only_documented_warnings_may_be_given():
+    documented = "The episodes count as only 5 equal ones: the simultaneous intervals may be too short."
+    assert outcome.ask(lambda: warnings.warn(documented, stacklevel=1)) is None
+    for text, kind in ((documented, RuntimeWarning), ("Something else.", UserWarning)):
+        with pytest.raises(outcome.Failure, match=text[:10]):
+            outcome.ask(lambda text=text, kind=kind: warnings.warn(text, kind, stacklevel=1))
 
 
 def test_a_few_cases_of_every_target_pass():

@@ -51,9 +51,11 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            if error.message.isprintable():
+            text = error.format_message()
+            if text.isprintable():
                 raise
-            raise click.UsageError(said(error), error.ctx) from None  # it quotes an argument
+            # it quotes an argument, or lists choices on lines of their own
+            raise click.UsageError(said(click.UsageError(text)), error.ctx) from None
         except BrokenPipeError:  # click handles a closed pipe
             raise
         except (ValueError, OSError, ImportError, MemoryError) as error:

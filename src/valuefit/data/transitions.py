@@ -218,7 +218,7 @@ class Transitions:
 
 def cluster_numbers(cluster: Any, episode: Array) -> Array:
     """Ids of groups of episodes, one for each step, as numbers (n,); raises ValueError if they divide an episode."""
-    ids = np.asarray(cluster)
+    ids = array_of("cluster", cluster)
     if is_text(ids):
         texts = as_text(ids, "cluster")
         if None in texts:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr
 
 from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.policy_value import check_level, starts_of
-from valuefit.evaluation.sandwich import ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import ErrorEstimate, Influence, LinearFunction, Sandwich, t_quantile
 from valuefit.evaluation.storage import as_plain, is_value_of
 from valuefit.evaluation.uncertainty import Kind, Uncertainty, suitable_clusters
 from valuefit.typing import Array
@@ -309,7 +309,7 @@ class _Tails(NamedTuple):
 
 def _comparison(names: tuple[str, str], difference: _Difference, tails: _Tails, method: str) -> Comparison:
     estimate, standard_error = difference.estimate, difference.standard_error
-    quantile = float(stdtrit(difference.degrees_of_freedom, 1 - tails.tail))
+    quantile = float(t_quantile(difference.degrees_of_freedom, tails.tail))
     half_width = quantile * standard_error + difference.tolerance
     return Comparison(
         names, estimate, standard_error, (estimate - half_width, estimate + half_width), tails.level,

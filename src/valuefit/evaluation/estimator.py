@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from valuefit.features.transformer import FeatureTransformer, number_type
 from valuefit.messages import said
 from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
+from valuefit.rows.storage import small_rows
 from valuefit.typing import Array
 
 
@@ -107,10 +110,8 @@ class PolicyEvaluator(BaseEstimator):
         if isinstance(X, Transitions):
             used, index = np.unique(X.now, return_inverse=True)
             return self._values(X.observations[used])[index]
-        try:
+        with _as_numbers("X"):
             X = validate_data(self, X, dtype=number_type(X), reset=False)
-        except OverflowError as error:
-            raise ValueError(f"X cannot be read as numbers ({said(error)}). Give rows of numbers.") from error
         return self._values(X)
 
     def score(
@@ -135,7 +136,7 @@ class PolicyEvaluator(BaseEstimator):
         return -criterion.score(td_errors).value
 
     def _values(self, observations: Array) -> Array:
-        return np.asarray(self.features_.transform(observations) @ self.theta_).ravel()
+        return np.asarray(small_rows(self.features_.transform(observations)) @ self.theta_).ravel()
 
     def _log(
         self, X: Any, y: Any, next_X: Any, terminated: Any, truncated: Any, ratio: Any, episode: Any, *, reset: bool
@@ -154,7 +155,8 @@ class PolicyEvaluator(BaseEstimator):
                 "PolicyEvaluator requires y to be passed, but the target y is None: give the rewards, or a Transitions "
                 "that holds them."
             )
-        X, y = validate_data(self, X, y, dtype=number_type(X), y_numeric=True, reset=reset)
+        with _as_numbers("X or y"):
+            X, y = validate_data(self, X, y, dtype=number_type(X), y_numeric=True, reset=reset)
         n = len(X)
         terminated, truncated = flags("terminated", terminated, n), flags("truncated", truncated, n)
         if episode is None:
@@ -180,3 +182,12 @@ class PolicyEvaluator(BaseEstimator):
             next_observation=next_X,
             ratio=ratio[kept],
         )
+
+
+@contextmanager
+def _as_numbers(name: str) -> Iterator[None]:
+    """Refuse integers beyond the range of float, which scikit-learn does not catch."""
+    try:
+        yield
+    except OverflowError as error:
+        raise ValueError(f"{name} cannot be read as numbers ({said(error)}). Give rows of numbers.") from error

@@ -54,7 +54,7 @@ from valuefit.features.registry import Fitted, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
-from valuefit.rows.storage import dense
+from valuefit.rows.storage import dense, small_rows
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
@@ -126,6 +126,8 @@ class Evaluation:
         or where one episode alone does.
         """
         level = check_level(level)
+        if not isinstance(simultaneous, bool | np.bool_):
+            raise ValueError(f"simultaneous is {shown(simultaneous)}; it must be True or False.")
         rows = dense(self._rows(self.log.number_states(observations), actions))
         if not self.errors.has_row_intervals:
             raise ValueError(
@@ -150,7 +152,8 @@ class Evaluation:
         return uncertainty(sandwich_of(self.problem, solution, log.episode, log.cluster), LinearFunction(mean), kind)
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
-        return value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
+        rows = value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
+        return small_rows(rows)
 
     def sensitivity(self, odds: Any) -> Sensitivity:
         """Bounds on the policy value if a hidden variable influenced the logged actions; for numbered states.

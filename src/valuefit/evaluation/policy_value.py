@@ -55,7 +55,7 @@ class PolicyValue:
         side: "both"; "lower" for a lower confidence bound, (bound, inf); "upper" for an upper one, (-inf, bound).
         """
         level = check_level(level)
-        if side not in SIDES:
+        if not isinstance(side, str) or side not in SIDES:
             raise ValueError(f'side is {shown(side)}; it must be "both", "lower" or "upper".')
         if self.standard_error is None or (level == self.level and side == "both"):
             return self.interval
@@ -65,9 +65,9 @@ class PolicyValue:
                 "levels. Evaluate again."
             )
         error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
-        interval = error.interval(self.estimate, level if side == "both" else 2 * level - 1)
-        assert interval is not None
-        return (interval[0] if side != "upper" else -np.inf), (interval[1] if side != "lower" else np.inf)
+        half_width = error.half_width((1 - level) / 2 if side == "both" else 1 - level)
+        low, high = self.estimate - half_width, self.estimate + half_width
+        return (low if side != "upper" else -np.inf), (high if side != "lower" else np.inf)
 
     def __repr__(self) -> str:
         if self.standard_error is None or self.interval is None:

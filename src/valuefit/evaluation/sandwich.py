@@ -80,9 +80,14 @@ class ErrorEstimate:
         """estimate -+ (t * standard_error + solver_error), two-sided at this level."""
         if self.standard_error is None:
             return None
-        quantile = float(stdtrit(self.degrees_of_freedom, 0.5 + level / 2))
-        half_width = quantile * self.standard_error + (self.solver_error or 0.0)
+        half_width = self.half_width((1 - level) / 2)
         return estimate - half_width, estimate + half_width
+
+    def half_width(self, tail: float) -> float:
+        """From the estimate to the end of an interval that leaves this probability beyond it."""
+        assert self.standard_error is not None
+        quantile = float(t_quantile(self.degrees_of_freedom, tail))
+        return quantile * self.standard_error + (self.solver_error or 0.0)
 
     @property
     def solver_tolerance(self) -> float | None:
@@ -95,6 +100,11 @@ class ErrorEstimate:
         if not self.solver_error or self.solver_tolerance is None:
             return 0.0
         return self.solver_error / self.solver_tolerance if self.solver_tolerance else np.inf
+
+
+def t_quantile(degrees_of_freedom: float | Array, tail: float) -> Any:
+    """The number that Student's t exceeds with this probability; from 1 - tail it would be infinite for small ones."""
+    return -stdtrit(degrees_of_freedom, min(tail, 1 - 2.0**-53))
 
 
 class LinearFunction(NamedTuple):
@@ -118,8 +128,11 @@ class Influence(NamedTuple):
 
     @property
     def effective_clusters(self) -> float:
-        total = float(self.expected.sum())
-        return total * (total / float(self.expected @ self.expected)) if total > 0 else float(len(self.expected))
+        peak = float(self.expected.max())
+        if peak == 0:
+            return float(len(self.expected))
+        shares = self.expected / peak  # squares of the parts themselves could underflow
+        return float(shares.sum() ** 2 / (shares @ shares))
 
 
 class Sandwich:

@@ -83,7 +83,7 @@ class ConfoundedModel:
         for _ in range(MAX_ITERATIONS):
             weights = self._worst_weights(reward + self.step_discount * value[self.after], odds)
             previous, value = value, self._values(weights, reward, worst)
-            if np.abs(value - previous).max() <= VALUE_TOL * max(1.0, float(np.abs(value).max())):
+            if np.abs(value - previous).max() <= VALUE_TOL * np.abs(value).max():
                 break
         place = np.minimum(np.searchsorted(self.states, self.starts), len(self.states) - 1)
         return float(np.where(self.states[place] == self.starts, value[place], worst).mean())
@@ -111,7 +111,9 @@ class ConfoundedModel:
 
 def sensitivity(model: ConfoundedModel, odds: float | Array) -> Sensitivity:
     """The bounds for each of these factors."""
-    factors = np.asarray(array_of("odds", odds), dtype=np.float64)
+    given = array_of("odds", odds)
+    with np.errstate(over="ignore"):  # long doubles can exceed float64
+        factors = given.astype(np.float64) if given.dtype.kind in "iuf" else np.array(np.nan)
     if factors.ndim > 1 or factors.size == 0 or not ((factors >= 1) & np.isfinite(factors)).all():
         raise ValueError(
             f"odds is {shown(odds)}; give a finite factor of at least 1, or a list of them: 1 means no confounding, 2 "

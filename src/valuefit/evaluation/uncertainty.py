@@ -13,11 +13,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
-from scipy.special import ndtr, stdtrit
+from scipy.special import ndtr
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.jackknife import Centre, Replicates, replicates
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import (
+    AdjointMethod,
+    ErrorEstimate,
+    Influence,
+    LinearFunction,
+    Sandwich,
+    t_quantile,
+)
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
@@ -189,16 +196,21 @@ def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneou
     standard_error, effective, largest = np.empty(len(rows)), np.empty(len(rows)), np.zeros(MULTIPLIER_DRAWS)
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = slice(start, start + CHUNK_ROWS)
-        parts = rows[chunk] @ change.T
-        standard_error[chunk] = size = np.linalg.norm(parts, axis=1)
-        expected = ((rows[chunk] @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
+        peak = np.abs(rows[chunk]).max(axis=1)
+        unit = rows[chunk] / np.where(peak > 0, peak, 1.0)[:, None]  # squares of small features would underflow
+        parts = unit @ change.T
+        size = np.linalg.norm(parts, axis=1)
+        standard_error[chunk] = peak * size
+        expected = ((unit @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
         effective[chunk] = _effective_number(expected, draws)
         if simultaneous:
             scaled = parts / np.where(size > 0, size, 1.0)[:, None]
             largest = np.maximum(largest, np.abs(scaled @ signs).max(axis=0))
-    tail = float(ndtr(-np.quantile(largest, level))) if simultaneous else (1 - level) / 2
+    tail = (1 - level) / 2
+    if simultaneous:  # the quantile of a few draws is too small at extreme levels
+        tail = min(float(ndtr(-np.quantile(largest, level))), tail)
     solver_error = np.abs(rows @ sandwich.to_minimiser)
-    half = stdtrit(np.maximum(effective - 1, 1.0), 1 - tail) * standard_error + solver_error
+    half = t_quantile(np.maximum(effective - 1, 1.0), tail) * standard_error + solver_error
     half[~sandwich.determines(rows) | errors.rests_on_one(rows)] = np.inf
     standard_error[np.isinf(half)] = np.inf
     value = rows @ sandwich.theta
@@ -211,10 +223,11 @@ def _effective_number(expected: Array, draws: int) -> Array:
     Such a mean has a relative variance of 2 / draws, by which the sum of its squares is too large.
     """
     count = expected.shape[1]
-    total, squares = expected.sum(axis=1), (expected**2).sum(axis=1)
+    peak = expected.max(axis=1)
+    shares = expected / np.where(peak > 0, peak, 1.0)[:, None]
     with np.errstate(invalid="ignore"):
-        found = (1 + 2 / draws) * total**2 / squares
-    return np.where(total > 0, np.clip(found, 1.0, count), count)
+        found = (1 + 2 / draws) * shares.sum(axis=1) ** 2 / (shares**2).sum(axis=1)
+    return np.where(peak > 0, np.clip(found, 1.0, count), count)
 
 
 def _row_products(rows: Any, others: Array) -> Array:

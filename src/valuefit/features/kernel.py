@@ -74,7 +74,7 @@ class Kernel(FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the units of the columns, draw the landmarks and choose the length scale."""
         X = self._check_input(X, fitting=True)
-        if self.kernel not in KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             raise ValueError(f"kernel is {shown(self.kernel)}; it must be one of {', '.join(map(repr, KERNELS))}.")
         rng = np.random.default_rng(count_option("seed", self.seed, 0))
         self.periods_ = periods_of(self.periodic, X.shape[1])
@@ -253,13 +253,13 @@ def unit_range(X: Array) -> tuple[Array, Array]:
 
 def periods_of(value: Any, dimensions: int) -> dict[int, float]:
     """The option `periodic`, with dimensions as numbers (JSON makes them text)."""
-    if not value:
+    if value is None:
         return {}
     requirement = "it must be a dictionary from a dimension, counted from 0, to its period"
     if not isinstance(value, dict):
         raise ValueError(f"periodic is {shown(value)}; {requirement}.")
     return {
-        min(dimensions_of([int(k) if isinstance(k, str) and k.isdigit() else k], dimensions, "periodic")):
+        min(dimensions_of([int(k) if isinstance(k, str) and k.isdecimal() else k], dimensions, "periodic")):
         number("periodic", period, requirement, lambda x: 0 < x < np.inf)
         for k, period in value.items()
     }  # fmt: skip

@@ -32,7 +32,7 @@ class OneHot(FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the values of each column."""
         X = self._check_input(as_columns(X), fitting=True, dtype=None)
-        if self.unknown not in ("error", "zero"):
+        if not isinstance(self.unknown, str) or self.unknown not in ("error", "zero"):
             raise ValueError(f'unknown is {shown(self.unknown)}; it must be "error" or "zero".')
         if self.categories is None:
             self.categories_ = [np.unique(whole(column)) for column in X.T]

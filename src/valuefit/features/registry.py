@@ -356,4 +356,7 @@ def unfitted_copy(transformer: Any) -> Any:
         parameters = transformer.get_params(deep=False)
         return type(transformer)(**{name: unfitted_copy(value) for name, value in parameters.items()})
     base = sys.modules.get("sklearn.base")
-    return copy.deepcopy(transformer) if base is None else base.clone(transformer, safe=False)
+    try:
+        return copy.deepcopy(transformer) if base is None else base.clone(transformer, safe=False)
+    except TypeError as error:  # an option that is a generator, a lock or the like
+        raise ValueError(f"The features cannot be copied to be fitted ({said(error)}). Give plain values.") from error

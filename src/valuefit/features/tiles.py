@@ -156,7 +156,7 @@ class Tiles(FeatureTransformer):
             raise ValueError(
                 f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions."
             )
-        if self.displacement not in ("asymmetric", "uniform"):
+        if not isinstance(self.displacement, str) or self.displacement not in ("asymmetric", "uniform"):
             raise ValueError(f'displacement is {shown(self.displacement)}; it must be "asymmetric" or "uniform".')
         if self.hashed is not None:
             count_option("hashed", self.hashed, 1)

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.validation import array_of, number, numbers
+from valuefit.memory import require_memory
 from valuefit.rows.storage import MAX_MAGNITUDE, Rows
 from valuefit.typing import Array
 
@@ -50,6 +51,16 @@ def refuse_infinite_sums(endless: bool, remedy: str) -> None:
 def rows_of(matrix: Any, name: str) -> Rows:
     """Feature rows that a user or a transformer gave."""
     return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
+
+
+def stored_like(psi: Rows, phi: Rows) -> Rows:
+    """The dual rows, dense or sparse as the rows of the features are: the products of a problem take one kind."""
+    if psi.sparse == phi.sparse:
+        return psi
+    if phi.sparse:
+        return Rows(sparse.csr_array(psi.matrix), "dual_rows")
+    require_memory(psi.shape[0] * psi.shape[1], "The dual features as dense rows", "Give sparse features.")
+    return Rows(psi.matrix.toarray(), "dual_rows")
 
 
 def trace_rows(matrix: Any) -> Rows:

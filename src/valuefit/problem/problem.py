@@ -25,6 +25,7 @@ from valuefit.problem.arguments import (
     refuse_infinite_sums,
     ridge_of,
     rows_of,
+    stored_like,
     trace_rows,
 )
 from valuefit.problem.cost import Cost
@@ -177,7 +178,7 @@ class Problem:
         is_now_row[now] = True
         dead = ~phi.used_columns(is_now_row)
         phi = phi.without(dead)
-        self.phi, self.psi = phi, phi if psi is None else psi
+        self.phi, self.psi = phi, phi if psi is None else stored_like(psi, phi)
         self.dead: Array = np.flatnonzero(dead)
         self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
         self.now = np.ascontiguousarray(now, np.int64)

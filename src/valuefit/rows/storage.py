@@ -32,6 +32,13 @@ def dense(rows: Any) -> Array:
     return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
 
 
+def small_rows(rows: Any) -> Any:
+    """Feature rows of observations that are valued; raises ValueError if products with them could overflow."""
+    peak = float(abs(rows).max()) if min(rows.shape) else 0.0
+    require_range("Features of the observations", max(peak, 1.0))  # small ones do no harm
+    return rows
+
+
 class Rows:
     """Feature rows (m, d), dense or CSR, in float64 or float32; products are float64.
 

@@ -54,6 +54,22 @@ def test_overlap_counts_the_effective_steps_of_the_rarest_action():
     assert found.statistic == pytest.approx(np.bincount(log.action).min())
 
 
+def test_overlap_takes_actions_of_any_number_and_ratios_that_are_all_0():
+    rng = np.random.default_rng(0)
+    number, ends = rng.integers(0, 3, 60), np.arange(60) % 4 == 3
+    columns = {"terminated": ends, "ratio": rng.uniform(0.5, 1.5, 60)}
+    rows, reward = rng.normal(size=(60, 2)), rng.normal(size=60)
+    small, large = (
+        checks_of(vf.Transitions.from_arrays(rows, reward, action=one, **columns), features="identity")["overlap"]
+        for one in (number, number * 10**15)
+    )
+    assert small.statistic == large.statistic > 0
+    huge = vf.Transitions.from_arrays(rows, reward, action=number * 1e300, **columns)
+    assert "overlap" not in checks_of(huge, features="identity")
+    nothing = vf.Transitions.from_arrays(rows, reward, action=number, terminated=ends, ratio=np.zeros(60))
+    assert "overlap" not in checks_of(nothing, features="identity")
+
+
 def two_columns(second, starts):
     """A log whose second column of observations is `second` times noise."""
     rng = np.random.default_rng(0)

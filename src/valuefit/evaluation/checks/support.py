@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from valuefit.data.validation import MAX_EXACT_FLOAT
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.fit import Fit
@@ -208,16 +209,18 @@ def overlap(fit: Fit) -> Check | None:
     action = fit.log.action
     if action is None or action.dtype.kind not in "biuf" or is_continuous(action):
         return None
-    shares = _target_shares(fit)
-    if shares is None:
+    if np.abs(action.astype(np.float64)).max() > MAX_EXACT_FLOAT:  # no numbers of actions
         return None
     number = action.reshape(len(action)).astype(np.int64)
+    shares = _target_shares(fit, number)
     ratio = fit.problem.ratio
     worst, fewest = -1, np.inf
-    for one in np.flatnonzero(shares > MAX_UNSEEN_SHARE):
-        size = effective_sample_size(ratio[number == one]) if (number == one).any() else 0.0
-        if size < fewest:
-            worst, fewest = int(one), size
+    for one, share in shares.items():
+        if share > MAX_UNSEEN_SHARE:
+            size = effective_sample_size(ratio[number == one]) if (number == one).any() else 0.0
+            worst, fewest = (one, size) if size < fewest else (worst, fewest)
+    if worst < 0:
+        return None
     if fewest < MIN_ACTION_STEPS:
         text = (
             f"The policy takes action {worst} with probability {shares[worst]:.2g}, but the log has only an effective "
@@ -228,17 +231,18 @@ def overlap(fit: Fit) -> Check | None:
     return Check("overlap", "pass", text, fewest)
 
 
-def _target_shares(fit: Fit) -> Array | None:
-    """The share of each action under the policy, over the logged states; None where it is unknown."""
-    action = np.asarray(fit.log.action).reshape(len(fit.log)).astype(np.int64)
+def _target_shares(fit: Fit, action: Array) -> dict[int, float]:
+    """The share of each action under the policy, over the logged states; empty where it is unknown."""
     if fit.values == "state":
-        if not _has_ratios(fit) or action.min() < 0:
-            return None
-        total = np.bincount(action, weights=fit.problem.ratio)
-        return np.asarray(total / total.sum())
+        if not _has_ratios(fit) or action.min() < 0 or not fit.problem.ratio.any():
+            return {}
+        ids, index = np.unique(action, return_inverse=True)
+        total = np.bincount(index, weights=fit.problem.ratio)
+        return dict(zip(ids.tolist(), (total / total.sum()).tolist(), strict=True))
     steps = np.unique(np.linspace(0, len(fit.log) - 1, SAMPLED_STEPS).astype(np.int64))
     actions = fit.problem.d // fit.features.columns
-    return np.asarray(action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], actions).mean(axis=0))
+    shares = action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], actions).mean(axis=0)
+    return dict(enumerate(shares.tolist()))
 
 
 def unseen_actions(fit: Fit) -> Check | None:
