@@ -269,7 +269,7 @@ def _features_text(evaluation: Evaluation) -> tuple[str, str]:
     # an option that was fitted, such as 1,000 landmarks, is printed as it was given: their number
     options = {name: repr(getattr(evaluation.features.transformer, name)) if name in long else text
                for name, text in fitted.items()}  # fmt: skip
-    short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS}
+    short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS and text != "None"}
     comment = "other options are fitted to the log" if long else ""
     arguments = ", ".join(f"{name}={text}" for name, text in short.items())
     return f"vf.features.{BUILT_IN[spec['name']][1]}({arguments})", comment
