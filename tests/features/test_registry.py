@@ -219,6 +219,8 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
         (RBF([[1.0], [1.0, 2.0]]), "give a number, or rows of numbers"),
         ("tiles:tilings=2.5", "tilings is 2.5"),
         (OneHot(categories=np.array(None)), "it must be a list for each column"),
+        (Tiles(bins=2**63), "bins is 9223372036854775808; give one positive number"),
+        (Tiles(bins=[3, 10**12]), "bins is .*; give one positive number, or one for each of 2 dimensions, at most"),
         (OneHot(unknown=np.zeros((2, 2))), r"unknown is array.*; it must be"),
         (Tiles(displacement=np.zeros((2, 2))), r"displacement is array.*; it must be"),
         (OneHot(unknown="x" * 5000), r"unknown is 'x{50,60}\.\.\.; it must be"),
