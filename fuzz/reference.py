@@ -98,6 +98,8 @@ def read_log(columns: Columns) -> Log:
         raise Unknown  # no integer, though the states are integers
     if "next_obs" in fields and _nesting(columns, fields["next_obs"]) not in (None, _nesting(columns, fields["obs"])):
         raise Unknown
+    if "next_obs" in fields and fields["obs"][0][-1].isdigit() and len(fields["next_obs"]) != len(fields["obs"]):
+        raise Unknown
     order = _order(scalars, n)
     scalars = {field: [values[i] for i in order] for field, values in scalars.items()}
     vectors = {field: [values[i] for i in order] for field, values in vectors.items()}
