@@ -335,7 +335,7 @@ def estimator_case(rng: Rng, folder: Path) -> str | None:
     values = ask(estimator.predict, log.observations)
     expect(values.shape == (len(log.observations),) and np.isfinite(values).all(), "predicted values are not finite")
     score = ask(lambda: estimator.score(**rows))
-    expect(score <= 0 and math.isfinite(score), f"the score is {score}")
+    expect(math.isfinite(score), f"the score is {score}")  # above 0 where products of episodes estimate the error
     values = ask(estimator.predict, odd_array(rng, log.observations))
     expect(np.isfinite(values).all(), "a predicted value is not finite")
     return None

@@ -166,7 +166,8 @@ def table_case(rng: Rng, folder: Path) -> str | None:
     if kind == 1:
         arrays = {name: _array(rng, values) for name, values in columns.items()}
         plain = {name: values.tolist() for name, values in arrays.items()}
-        return _check_source(rng, arrays, None if decimal else lambda: plain, options)
+        lists = any(values.dtype == object and values.ndim > 1 for values in arrays.values())
+        return _check_source(rng, arrays, None if decimal or lists else lambda: plain, options)
     if kind == 2:
         table = arrow_table(rng, columns)
         return _check_source(rng, table, None if table is None else lambda: plain_arrow(table), options)

@@ -81,8 +81,10 @@ def read_log(columns: Columns) -> Log:
     n = len(columns[fields["reward"][0]])
     if n == 0 or any(len(columns[name]) != n for names in fields.values() for name in names):
         raise Unknown
-    for values in columns.values():
+    for name, values in columns.items():
         known = [value for value in values if value is not None]
+        if name[-1:].isdigit() and any(isinstance(value, list | tuple) for value in known):
+            raise Unknown  # lists in numbered columns
         if any(len({isinstance(value, kind) for value in known}) > 1 for kind in (list | tuple, bool)):
             raise Unknown  # numbers next to lists or flags
     scalars = {
@@ -95,6 +97,8 @@ def read_log(columns: Columns) -> Log:
     ):
         raise Unknown  # no integer, though the states are integers
     if "next_obs" in fields and _nesting(columns, fields["next_obs"]) not in (None, _nesting(columns, fields["obs"])):
+        raise Unknown
+    if "next_obs" in fields and fields["obs"][0][-1].isdigit() and len(fields["next_obs"]) != len(fields["obs"]):
         raise Unknown
     order = _order(scalars, n)
     scalars = {field: [values[i] for i in order] for field, values in scalars.items()}
@@ -162,7 +166,7 @@ def _find(field: str, columns: Columns) -> tuple[str, ...]:
 
 
 def _scalar(value: Any) -> Any:
-    if isinstance(value, list | tuple) and len(value) == 1:
+    if isinstance(value, list | tuple) and len(value) == 1 and not isinstance(value[0], str):
         value = value[0]
     if isinstance(value, Decimal):
         return float(value)

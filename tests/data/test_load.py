@@ -331,6 +331,7 @@ def test_sources_that_are_not_logs_are_refused(tmp_path):
         ),
         ("https://example.org/log.csv", "is not on this machine. Download it first"),
         (7, "cannot read a log of type int. Give a path"),
+        (None, "cannot read a log that is None. Give a path"),
         (np.ones((3, 3)), "cannot read a log of type ndarray"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,6 +1,7 @@
 """Arrays in .npy format: valid ones as NumPy reads them, damaged headers refused in one sentence."""
 
 import io
+import warnings
 import zipfile
 
 import numpy as np
@@ -113,3 +114,13 @@ def test_a_damaged_archive_is_refused(tmp_path):
         array_names(path)
     with pytest.raises(FileNotFoundError, match="No such file or directory"):
         array_names(tmp_path / "none.npz")
+
+
+def test_headers_of_python_2_are_read_without_a_warning(tmp_path):
+    content = npy(HEADER.replace("(3,)", "(3L,)"), np.arange(3.0).tobytes())
+    npz(tmp_path / "log.npz", x=content)
+    (tmp_path / "x.npy").write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_arrays(tmp_path / "log.npz", limit=1 << 20)["x"].tolist() == [0.0, 1.0, 2.0]
+        assert map_array(tmp_path / "x.npy").tolist() == [0.0, 1.0, 2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -37,10 +38,17 @@ class Header(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
+def _header_of(stream: Any) -> tuple[Any, ...]:
+    """Shape, order and dtype, as NumPy reads them; without its warning about headers that Python 2 wrote."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return tuple(HEADER_READERS[npy.read_magic(stream)](stream))
+
+
 def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> Header:
     """The header of an .npy stream; raises ValueError for Python objects and dtypes not among `kinds`."""
     with translated(f"{where} is not an array of numbers in .npy format", "Write it again."):
-        header = Header(*HEADER_READERS[npy.read_magic(stream)](stream))
+        header = Header(*_header_of(stream))
         if not _is_shape(header.shape):
             raise ValueError(f"its shape is {header.shape}")
     dtype = header.dtype
@@ -120,7 +128,7 @@ def _read_entry(archive: zipfile.ZipFile, name: str, path: Path, header: Header)
     """The array of an archive entry, read in pieces into its memory."""
     content = np.empty(header.bytes, np.uint8)
     with _damaged(path), archive.open(f"{name}.npy") as stream:
-        HEADER_READERS[npy.read_magic(stream)](stream)
+        _header_of(stream)
         filled = 0
         while filled < len(content):
             piece = stream.read(min(BYTES_PER_READ, len(content) - filled))

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
-from scipy.special import stdtrit
 
 from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ERROR, clusters
 from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
+from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -100,11 +100,6 @@ class ErrorEstimate:
         if not self.solver_error or self.solver_tolerance is None:
             return 0.0
         return self.solver_error / self.solver_tolerance if self.solver_tolerance else np.inf
-
-
-def t_quantile(degrees_of_freedom: float | Array, tail: float) -> Any:
-    """The number that Student's t exceeds with this probability; from 1 - tail it would be infinite for small ones."""
-    return -stdtrit(degrees_of_freedom, min(tail, 1 - 2.0**-53))
 
 
 class LinearFunction(NamedTuple):

@@ -17,14 +17,8 @@ from scipy.special import ndtr
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.jackknife import Centre, Replicates, replicates
-from valuefit.evaluation.sandwich import (
-    AdjointMethod,
-    ErrorEstimate,
-    Influence,
-    LinearFunction,
-    Sandwich,
-    t_quantile,
-)
+from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 

@@ -120,7 +120,7 @@ def make(features: Any, data: Any, *, actions: int = 1) -> tuple[Fitted, str]:
         fitted = from_callable(features, observations)
     else:
         raise ValueError(
-            f"features is {type(features).__name__}; give a name ({', '.join(names())}), a scikit-learn transformer "
+            f"features is {shown(features)}; give a name ({', '.join(names())}), a scikit-learn transformer "
             "or a callable."
         )
     return fitted, fitted.sentence

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.features.scaling import count_option, data_range, is_list, range_text, refuse_large
+from valuefit.features.scaling import MAX_WHOLE_NUMBER, count_option, data_range, is_list, range_text, refuse_large
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
 from valuefit.typing import Array
@@ -152,9 +152,11 @@ class Tiles(FeatureTransformer):
     def _check_settings(self, d: int, bins: Any) -> None:
         count_option("tilings", self.tilings, 1)
         bins = np.asarray(bins)
-        if bins.ndim > 1 or (bins.ndim == 1 and len(bins) != d) or bins.dtype.kind not in "iu" or (bins < 1).any():
+        valid = bins.ndim == 0 or bins.shape == (d,)
+        if not valid or bins.dtype.kind not in "iu" or (bins < 1).any() or (bins > MAX_WHOLE_NUMBER).any():
             raise ValueError(
-                f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions."
+                f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions, at most "
+                f"{MAX_WHOLE_NUMBER:,}."
             )
         if not isinstance(self.displacement, str) or self.displacement not in ("asymmetric", "uniform"):
             raise ValueError(f'displacement is {shown(self.displacement)}; it must be "asymmetric" or "uniform".')

@@ -53,8 +53,17 @@ def rows_of(matrix: Any, name: str) -> Rows:
     return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
 
 
-def stored_like(psi: Rows, phi: Rows) -> Rows:
+def dual_rows_of(psi: Rows, phi: Rows) -> Rows:
     """The dual rows, dense or sparse as the rows of the features are: the products of a problem take one kind."""
+    if psi.shape[0] != phi.shape[0]:
+        raise ValueError(
+            f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
+            "Both need one row per observation."
+        )
+    if psi.shape[1] < phi.shape[1]:
+        raise ValueError(
+            f"There are {psi.shape[1]} dual features for {phi.shape[1]} features; at least as many are needed."
+        )
     if psi.sparse == phi.sparse:
         return psi
     if phi.sparse:

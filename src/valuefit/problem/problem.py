@@ -21,11 +21,11 @@ from valuefit.problem.arguments import (
     check_ratio_products,
     check_ratios,
     discounts,
+    dual_rows_of,
     fraction,
     refuse_infinite_sums,
     ridge_of,
     rows_of,
-    stored_like,
     trace_rows,
 )
 from valuefit.problem.cost import Cost
@@ -165,20 +165,12 @@ class Problem:
         ridge = ridge_of(ridge)
         if not isinstance(metric, str) or metric not in ("C", "identity"):
             raise ValueError(f'metric is {shown(metric)}; it must be "C" (MSPBE) or "identity" (NEU).')
-        if psi is not None and psi.shape[0] != phi.shape[0]:
-            raise ValueError(
-                f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
-                "Both need one row per observation."
-            )
-        if psi is not None and psi.shape[1] < phi.shape[1]:
-            raise ValueError(
-                f"There are {psi.shape[1]} dual features for {phi.shape[1]} features; at least as many are needed."
-            )
+        psi = None if psi is None else dual_rows_of(psi, phi)
         is_now_row = np.zeros(phi.shape[0], bool)
         is_now_row[now] = True
         dead = ~phi.used_columns(is_now_row)
         phi = phi.without(dead)
-        self.phi, self.psi = phi, phi if psi is None else stored_like(psi, phi)
+        self.phi, self.psi = phi, phi if psi is None else psi
         self.dead: Array = np.flatnonzero(dead)
         self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
         self.now = np.ascontiguousarray(now, np.int64)

@@ -86,6 +86,19 @@ def test_resets_are_told_from_a_stream_that_was_cut(numbered):
     assert checks_of(cut(reset=False, numbered=numbered), **features)["resets"].outcome == "pass"
 
 
+def test_episodes_of_one_step_have_no_change_to_compare_with():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 2))
+    log = vf.Transitions.from_arrays(
+        x,
+        rng.normal(size=30),
+        episode=np.arange(30),
+        truncated=np.ones(30, bool),
+        next_observation=np.roll(x, -1, axis=0),
+    )
+    assert checks_of(log)["resets"].outcome == "pass"
+
+
 def test_other_observations_after_the_last_step_are_no_resets():
     found = checks_of(log_of(np.full(30, 10), terminated=False))["resets"]
     assert (found.outcome, found.statistic) == ("pass", 0.0)

@@ -21,8 +21,9 @@ def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Tabl
     try:
         table = pyarrow.table(source)
     except TypeError as error:
+        given = "a log that is None" if source is None else f"a log of type {kind}"
         raise ValueError(
-            f"valuefit cannot read a log of type {kind}. Give a path, 'minari:<id>', a dict of arrays, or a table "
+            f"valuefit cannot read {given}. Give a path, 'minari:<id>', a dict of arrays, or a table "
             "(pandas, polars, Arrow)."
         ) from error
     except pyarrow.ArrowException as error:

@@ -97,6 +97,8 @@ def _jumps(fit: Fit, ends: Array) -> bool:
     observations = log.observations.reshape(len(log.observations), -1).astype(np.float64)
     change = [observations[log.next[steps]] - observations[log.now[steps]] for steps in (ends, inside)]
     scale = observations.std(axis=0)
+    if not len(inside) or not scale.any():
+        return False
     at_ends, within = (np.mean(np.square(part[:, scale > 0] / scale[scale > 0])) for part in change)
     return bool(at_ends > MIN_RESET_JUMP**2 * within)
 
