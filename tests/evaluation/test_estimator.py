@@ -4,6 +4,7 @@ import pickle
 import sys
 import warnings
 from dataclasses import replace
+from fractions import Fraction
 from unittest import SkipTest
 
 import numpy as np
@@ -281,3 +282,14 @@ def test_integers_beyond_the_range_of_float_are_refused():
     for call in (fitted.predict, lambda rows: vf.PolicyEvaluator("identity").fit(rows, y, terminated=ends)):
         with pytest.raises(ValueError, match=r"X.* cannot be read as numbers \(int too large"):
             call(huge)
+
+
+def test_a_discount_may_be_any_real_number():
+    rng = np.random.default_rng(0)
+    X, y, ends = rng.normal(size=(20, 2)), rng.normal(size=20), np.arange(20) % 4 == 3
+    options = {"terminated": ends, "ratio": rng.uniform(0.5, 1.5, 20)}
+    scores = [
+        vf.PolicyEvaluator("identity", discount=one).fit(X, y, **options).score(X, y, **options)
+        for one in (0.5, Fraction(1, 2), np.float32(0.5), np.array(0.5))
+    ]
+    assert len(set(scores)) == 1

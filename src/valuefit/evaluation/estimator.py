@@ -127,12 +127,13 @@ class PolicyEvaluator(BaseEstimator):
     ) -> float:
         """Minus the error on this log: higher is better. With ratios it needs at least two episodes."""
         check_is_fitted(self)
+        discount = float(self.discount)  # which may be a Fraction
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=False)
         used = np.union1d(log.now, log.next[log.next >= 0])
         value = self._values(log.observations[used])
-        after = np.where(log.terminated, 0.0, self.discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
+        after = np.where(log.terminated, 0.0, discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
         td_errors = log.reward + after - value[np.searchsorted(used, log.now)]
-        criterion = criterion_of(log, discount=self.discount, values="state", returns=on_policy(log, "state"))
+        criterion = criterion_of(log, discount=discount, values="state", returns=on_policy(log, "state"))
         return -criterion.score(td_errors).value
 
     def _values(self, observations: Array) -> Array:
