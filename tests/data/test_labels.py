@@ -164,7 +164,7 @@ def test_uuids_are_ids():
         ({"episode": ["a" * 201] * 6}, r"'episode' of the dict is no id at row 0: ids have at most 200 characters"),
         ({"episode": np.array([b"\xff"] * 6)}, r"'episode' of the dict is not UTF-8 text at row 0"),
         ({"next_obs": [1.0] * 6}, r"Column 'next_obs' of the dict is an object of type float at row 0"),
-        ({"step": [0, 0, 0, 1, 0, 1]}, r"Episode b7 has two rows with step 0"),
+        ({"step": [0, 0, 0, 1, 0, 1]}, r"Episode 'b7' has two rows with step 0"),
     ],
 )
 def test_text_that_is_not_an_id_is_refused(changes, message):

@@ -127,6 +127,13 @@ def test_wrong_options_are_refused(options, message):
         Kernel(**options).fit(normal(30, 2))
 
 
+@pytest.mark.parametrize("period", [1e-300, 1e-9, 1e300])
+def test_periods_of_any_size_give_finite_rows(period):
+    X = 1e9 * normal(30, 2)
+    rows = Kernel(10, length_scale=1.0, periodic={0: period}).fit(X).transform(X)
+    assert np.isfinite(rows).all()
+
+
 def test_an_option_that_cannot_be_copied_is_refused():
     with pytest.raises(
         ValueError, match=r"The features cannot be copied to be fitted \(.*generator.*Give plain values"

@@ -14,6 +14,7 @@ from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
+from valuefit.messages import shown
 from valuefit.typing import Array
 
 MIN_ENDS = 10  # marked by done, before equal lengths of episodes look like a time limit
@@ -231,7 +232,7 @@ def _check_step_numbers(step: Array, code: Array, episode: Array, notes: list[st
     if (inside & (step[1:] == step[:-1])).any():
         row = int(np.flatnonzero(inside & (step[1:] == step[:-1]))[0])
         raise ValueError(
-            f"Episode {episode[row]} has two rows with step {step[row]}. Remove one, or give different episodes "
+            f"Episode {shown(episode[row])} has two rows with step {step[row]}. Remove one, or give different episodes "
             "different numbers."
         )
     if step.dtype.kind == "f":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import zlib
@@ -73,8 +74,21 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
             )
         return source
     if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)) and not is_pattern(source):
+        _refuse_long_name(source)
         return read_folder(Path(source), lambda: _load(source, columns, limit))
+    for one in source if isinstance(source, list | tuple) else ():
+        if isinstance(one, str | os.PathLike):
+            _refuse_long_name(one)
     return _load(source, columns, limit)
+
+
+def _refuse_long_name(path: str | os.PathLike[str]) -> None:
+    """The system would refuse it too, but quote all of it."""
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as error:  # other errors are reported where the file is opened
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            raise ValueError(f"There is no file {shown(os.fspath(path))}: this name is too long for a file.") from None
 
 
 def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:

@@ -184,7 +184,8 @@ class Kernel(FeatureTransformer):
         parts = []
         for k in range(X.shape[1]):
             if k in self.periods_:
-                angle = 2 * np.pi / self.periods_[k] * X[:, k]
+                period = self.periods_[k]
+                angle = 2 * np.pi * (np.remainder(X[:, k], period) / period)  # without it small periods overflow
                 part = 0.5 * np.column_stack([np.cos(angle), np.sin(angle)])
             elif k in self.categories_:
                 part = np.sqrt(0.5) * (X[:, k, None] == self.codes_[k])
