@@ -192,6 +192,12 @@ def test_wrong_usage_gives_exit_code_2(words, message, folder, monkeypatch):
     assert message in done.stderr
 
 
+def test_long_arguments_are_quoted_in_part():
+    done = run("solvers", "x" * 300, "y" * 300)
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()[-1]) < 300
+
+
 def test_choices_are_listed_on_one_line():
     done = run("completion")
     assert done.exit_code == 2

@@ -116,6 +116,7 @@ def shorten(name):
         (lambda a, f: a.update(log_now=a["log_now"] + 1000), "point outside its observations"),
         (lambda a, f: a.update(log_now=a["log_now"] - 1), "point outside its observations"),
         (lambda a, f: a.update(log_next=a["log_next"].astype(float)), "the column next of its log has dtype float64"),
+        (lambda a, f: a.update(log_ratio=a["log_ratio"].astype(bool)), "the column ratio of its log has dtype bool"),
         (lambda a, f: a.update(log_ratio=a["log_ratio"] * np.nan), "the column ratio of its log is not finite"),
         (lambda a, f: a.update(log_action=np.array(3)), "the column action of its log"),
         (lambda a, f: a.pop("log_episode"), "is not a valuefit evaluation"),

@@ -17,6 +17,7 @@ from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", "kernel", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
+MAX_USAGE_CHARACTERS = 400  # of a message that quotes arguments
 SEED = click.IntRange(0, MAX_SEED)
 SHELLS = ("bash", "zsh", "fish")
 VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --columns takes several
@@ -52,7 +53,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:
             text = error.format_message()
-            if text.isprintable():
+            if text.isprintable() and len(text) <= MAX_USAGE_CHARACTERS:
                 raise
             # it quotes an argument, or lists choices on lines of their own
             raise click.UsageError(said(click.UsageError(text)), error.ctx) from None

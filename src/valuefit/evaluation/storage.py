@@ -42,6 +42,7 @@ OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob", "cluster")
 NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode"}  # names of the ids in these columns, if text
 DTYPE_KINDS = {
     "now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b", "cluster": "i",
+    "reward": "f", "ratio": "f", "behaviour_prob": "f",
 }  # fmt: skip
 
 

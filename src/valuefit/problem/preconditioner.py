@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sparse
@@ -65,6 +65,7 @@ class Preconditioner(Protocol):
         """H~^-1 g."""
 
 
+@runtime_checkable
 class SaddlePreconditioner(Preconditioner, Protocol):
     """One that also solves the sketched equations. A method need not be linear, for flexible iterations.
 

@@ -12,7 +12,7 @@ import numpy as np
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import seconds
 from valuefit.memory import memory_limit
-from valuefit.messages import shown
+from valuefit.messages import said, shown
 from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import SaddlePreconditioner, precondition
@@ -82,9 +82,20 @@ class Krylov(Solver):
         return Estimate(problem.cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
-        preconditioner = (self.preconditioner or precondition)(problem)
+        preconditioner = precondition(problem) if self.preconditioner is None else self._given(problem)
         equations, cost = equations_at(problem, preconditioner, theta)
         return _restart(equations, equations.join(theta, w), preconditioner.passes + cost)
+
+    def _given(self, problem: Problem) -> SaddlePreconditioner:
+        """What the user's function returns."""
+        assert self.preconditioner is not None
+        try:
+            made = self.preconditioner(problem)
+        except TypeError as error:
+            raise ValueError(f"preconditioner could not be called with a problem ({said(error)}).") from error
+        if not isinstance(made, SaddlePreconditioner):
+            raise ValueError(f"preconditioner returned {shown(made)}; it must return a SaddlePreconditioner.")
+        return made
 
     def verify(self, problem: Problem, state: State) -> tuple[State, Info]:
         """A restart, because rounding makes the residual of the recurrence smaller than the true one."""
