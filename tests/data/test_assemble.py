@@ -196,7 +196,7 @@ def test_done_at_one_step_number_warns_of_a_time_limit(numbered, tmp_path):
         "these steps in a column truncated, and give the observation after them as next_obs.",
     )
     assert vf.load(vf.save(log, tmp_path / "log")).warnings == log.warnings
-    evaluation = vf.evaluate(log, discount=0.9)
+    evaluation = vf.evaluate(log, discount=0.9, features="polynomial")
     assert evaluation.warnings[0] == log.warnings[0]
     assert log.warnings[0] not in evaluation.notes
 
