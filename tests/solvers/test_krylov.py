@@ -425,5 +425,5 @@ def test_naive_minimiser_agrees():
 @pytest.mark.parametrize("given", [int, len, lambda problem: problem, lambda problem: None])
 def test_functions_that_make_no_preconditioner_are_refused(given):
     problem = problem_of(naive.random_log(np.random.default_rng(0), n=40, d=4))
-    with pytest.raises(ValueError, match="preconditioner (could not be called with|returned) .*"):
+    with pytest.raises(ValueError, match=r"preconditioner (could not be called with|returned) .*"):
         vf.solve(problem, Krylov(preconditioner=given))
