@@ -92,3 +92,11 @@ def test_where_it_does_not_fit_into_memory_cr1_is_used(monkeypatch):
     assert fits_memory(sandwich)
     monkeypatch.setattr("valuefit.evaluation.bootstrap.memory_limit", lambda: 1000)
     assert Uncertainty(sandwich, "bootstrap").kind == "cr1"
+
+
+def test_a_seed_may_be_a_whole_number_of_any_type():
+    options = {"features": "identity", "interval": "bootstrap", "discount": 0.9}
+    errors = {
+        vf.evaluate(wide_log(), seed=seed, **options).policy_value.standard_error for seed in (0, -0.0, np.int8(0))
+    }
+    assert len(errors) == 1

@@ -56,6 +56,7 @@ class Commands(click.Group):
             if text.isprintable() and len(text) <= MAX_USAGE_CHARACTERS:
                 raise
             # it quotes an argument, or lists choices on lines of their own
+            text = re.sub(r"\S{60,}", lambda word: f"{word[0][:57]}...", text)
             raise click.UsageError(said(click.UsageError(text)), error.ctx) from None
         except BrokenPipeError:  # click handles a closed pipe
             raise

@@ -281,12 +281,12 @@ class Evaluation:
         fitted = storage.stored_features(spec, features, log, path)
         penalty, discount = settings["penalty"], settings["discount"]
         if penalty:
-            fitted = penalised_features(fitted, log, penalty=penalty, discount=discount, kept=facts["kept"])
+            fitted = storage.stored_whitening(fitted, facts, log, penalty, discount, path)
         target = storage.stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
         problem = make_problem(
             log, fitted, target, settings["values"], discount, settings["trace"], penalty or settings["ridge"]
         )
-        if result.theta.shape != (problem.d,):
+        if any(one.shape != (problem.d,) for one in (result.theta, stored.centre) if one is not None):
             raise ValueError(
                 f"{path} holds {result.theta.size} weights, but there are {problem.d} features. Give the features (and "
                 "the policy) of that evaluation."
@@ -393,7 +393,7 @@ def evaluate(
         callback=callback,
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
-    errors = uncertainty(sandwich, start_rows, kind=interval, seed=seed)
+    errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
     value, error = value_at_starts(log, errors, start_rows, values, level)
     notes.append(_starts_note(value, starts, errors))
     fit = Fit(

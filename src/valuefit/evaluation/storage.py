@@ -17,10 +17,11 @@ from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
+from valuefit.evaluation.penalty import penalised_features
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
 from valuefit.features.registry import Fitted, from_spec, make
-from valuefit.messages import said
+from valuefit.messages import said, shown
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1
@@ -96,7 +97,10 @@ def read(path: Path) -> Stored:
         result = result_of(dict(facts.pop("result")), arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
-    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"), arrays.get("centre"))
+    centre = arrays.get("centre")
+    if centre is not None and (centre.dtype.kind != "f" or not np.isfinite(centre).all()):
+        raise not_an_evaluation(path, ValueError("its weights before the correction are not finite numbers"))
+    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"), centre)
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
@@ -184,6 +188,20 @@ def stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, p
     try:
         return from_spec(spec)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise not_an_evaluation(path, error) from error
+
+
+def stored_whitening(
+    fitted: Fitted, facts: dict[str, Any], log: Transitions, penalty: float, discount: float, path: Path
+) -> Fitted:
+    """The features of an evaluation with a penalty, whitened with the columns that were kept."""
+    try:
+        kept = facts["kept"]
+        if not isinstance(kept, list) or any(type(one) is not int or not 0 <= one < fitted.columns for one in kept):
+            raise ValueError(f"it kept the columns {shown(kept)} of {fitted.columns}")
+        with np.errstate(all="ignore"):  # other columns can be constant; the fingerprint then differs
+            return penalised_features(fitted, log, penalty=penalty, discount=discount, kept=kept)
+    except (LookupError, ValueError) as error:
         raise not_an_evaluation(path, error) from error
 
 
