@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg as linalg
-import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
 from valuefit.features.registry import Fitted
 from valuefit.linalg.moments import pieces
 from valuefit.memory import fits
+from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
 CONSTANT = 1e-10  # standard deviation over root mean square, below which a column is constant but for rounding
@@ -46,7 +46,7 @@ class Whitening:
     def __call__(self, observations: Array) -> Array:
         rows = np.empty((len(observations), 1 + len(self.kept)))
         rows[:, 0] = self.constant
-        rows[:, 1:] = (_dense(self.features.transform(observations)[:, self.kept]) - self.mean[self.kept]) @ self.factor
+        rows[:, 1:] = (dense(self.features.transform(observations)[:, self.kept]) - self.mean[self.kept]) @ self.factor
         return rows
 
     def outside(self, observations: Array) -> Array:
@@ -54,7 +54,7 @@ class Whitening:
 
         Columns that were left out then have another value than the kept ones imply.
         """
-        rows = _dense(self.features.transform(observations))
+        rows = dense(self.features.transform(observations))
         implied = self.mean + self(observations)[:, 1:] @ self.loadings
         return np.asarray(np.linalg.norm(rows - implied, axis=1) > OUTSIDE * np.linalg.norm(rows, axis=1))
 
@@ -95,10 +95,6 @@ def _moments(rows: Any, visits: Array) -> tuple[Array, Array]:
     mean = np.asarray(rows.T @ visits, dtype=np.float64).ravel() / n
     covariance = np.zeros((d, d))
     for index in pieces(np.arange(len(visits)), 2 * d):
-        centred = (_dense(rows[index]) - mean) * np.sqrt(visits[index])[:, None]
+        centred = (dense(rows[index]) - mean) * np.sqrt(visits[index])[:, None]
         covariance += centred.T @ centred
     return mean, covariance / n
-
-
-def _dense(rows: Any) -> Array:
-    return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64)
