@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import valuefit as vf
 from valuefit import atomic
 
 # Write files of one letter each until a file "stop" appears.
@@ -198,3 +199,11 @@ def test_a_target_that_appears_meanwhile_is_kept(tmp_path):
         write()
     assert path.read_text() == "theirs"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has characters that no file name can have"):
+        atomic.check_target(tmp_path / "\ud800.npz", force=False)
+    for source in ("\ud800", ["\ud800.csv", "log.csv"]):
+        with pytest.raises(ValueError, match="no file name has these characters"):
+            vf.load(source)

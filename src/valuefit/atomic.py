@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from valuefit.messages import said
+from valuefit.messages import said, shown
 
 T = TypeVar("T")
 MAX_READS = 100  # of a folder that is replaced while it is read
@@ -31,6 +31,12 @@ def check_target(path: Path, *, force: bool, folder: bool = False) -> None:
 
     force: whether an existing path may be replaced. folder: whether it will be a folder, not a file.
     """
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{shown(str(path))} has characters that no file name can have. Choose another name."
+        ) from None
     if path.name in ("", ".."):
         raise ValueError(f"{str(path)!r} is no name to write to. Choose a name in that folder.")
     if not path.parent.is_dir():
@@ -134,7 +140,8 @@ def _unused_name(path: Path, ending: str) -> Path:
 
 def _prefix(path: Path) -> str:
     """How the temporary names of `path` begin."""
-    return f".{path.name[:SHOWN_NAME_CHARACTERS]}-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]}-"
+    digest = hashlib.sha256(os.fsencode(path.name)).hexdigest()
+    return f".{path.name[:SHOWN_NAME_CHARACTERS]}-{digest[:12]}-"
 
 
 def _rename_locked(temporary: Path, path: Path, *, force: bool, folder: bool) -> None:

@@ -101,6 +101,7 @@ def test_errors_about_missing_columns_list_the_existing_ones():
     )
     refused(r"the dict has no column 'y', which columns gives for obs", columns={"obs": ["obs", "y"]})
     refused(r"has no column 'q', which columns gives for obs", columns={"obs": "q"})
+    refused(r"^.{0,40}has no column 'x{40,60}\.\.\.", columns={"cluster": "x" * 3000})
     refused(r"columns must give one column for reward; it gives \['a'\]", columns={"reward": ["a"]})
     refused(r"columns must give a column, a prefix or a list of columns for obs; it gives 3", columns={"obs": 3})
     refused(r"columns maps 'obs' twice", columns={"obs": "obs", "observation": "obs"})

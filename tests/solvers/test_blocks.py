@@ -283,3 +283,9 @@ def test_the_kernel_in_plain_python_equals_the_twin(name: str, monkeypatch: pyte
 @pytest.mark.parametrize(("name", "fault"), [(name, fault) for name in FAULTS for fault in FAULTS[name]])
 def test_an_injected_fault_is_detected(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not largest_difference(name, monkeypatch, kernel_with(name, *FAULTS[name][fault])) <= 1e-6
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_more_updates_than_can_be_drawn_are_refused(name):
+    with pytest.raises(ValueError, match=r"inner is \d+; it must be at most 2,147,483,647"):
+        BOTH[name](inner=2**60)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from valuefit.messages import shown
+
 # field -> column names that are recognised without a mapping (among them those of D4RL, Minari, d3rlpy and RLlib)
 ALIASES: dict[str, tuple[str, ...]] = {
     "obs": ("obs", "observation", "observations"),
@@ -119,7 +121,9 @@ def _mapped_columns(field: str, value: Any, names: Sequence[str], where: str) ->
 
 
 def _missing(field: str, name: Any, names: Sequence[str], where: str) -> ValueError:
-    return ValueError(f"{where} has no column {name!r}, which columns gives for {field}. It has {quote_names(names)}.")
+    return ValueError(
+        f"{where} has no column {shown(name)}, which columns gives for {field}. It has {quote_names(names)}."
+    )
 
 
 def _find_by_alias(field: str, names: Sequence[str], where: str) -> str | tuple[str, ...] | None:

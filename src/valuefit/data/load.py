@@ -74,18 +74,20 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
             )
         return source
     if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)) and not is_pattern(source):
-        _refuse_long_name(source)
+        _refuse_impossible_name(source)
         return read_folder(Path(source), lambda: _load(source, columns, limit))
     for one in source if isinstance(source, list | tuple) else ():
         if isinstance(one, str | os.PathLike):
-            _refuse_long_name(one)
+            _refuse_impossible_name(one)
     return _load(source, columns, limit)
 
 
-def _refuse_long_name(path: str | os.PathLike[str]) -> None:
-    """The system would refuse it too, but quote all of it."""
+def _refuse_impossible_name(path: str | os.PathLike[str]) -> None:
+    """The system would refuse it too, but quote all of it, or not say what is wrong."""
     try:
         os.stat(path)
+    except UnicodeEncodeError:
+        raise ValueError(f"There is no file {shown(os.fspath(path))}: no file name has these characters.") from None
     except (OSError, ValueError) as error:  # other errors are reported where the file is opened
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             raise ValueError(f"There is no file {shown(os.fspath(path))}: this name is too long for a file.") from None

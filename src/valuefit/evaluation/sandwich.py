@@ -453,7 +453,8 @@ class Sandwich:
             AdjointMethod.ITERATIVE: self._solve_iterative,
         }[self.method]
         g_theta, g_w = solve(c)
-        residual = np.linalg.norm(problem.ridge * g_theta + problem.At_dot(g_w) - c) / np.linalg.norm(c)
+        size = float(np.linalg.norm(c)) or 1.0  # it underflows for tiny rows
+        residual = np.linalg.norm(problem.ridge * g_theta + problem.At_dot(g_w) - c) / size
         if self.method is AdjointMethod.ITERATIVE and g_theta.any():
             image = problem.C_dot(g_w)
             residual = max(residual, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))

@@ -81,6 +81,8 @@ def prepare(key: str) -> Prepared:
         penalty *= math.sqrt(L) if ridge.get("of") == "sqrt(L)" else L
         problem = Problem(log, features, **settings, ridge=penalty)
     theory = Theory(problem)
+    if not theory.L_rho:
+        raise ValueError("A is zero on this log, so the paper's step sizes do not exist. Use more steps.")
     # the units of the paper's grid, section 8
     unit_theta, unit_w = 1 / (theory.L_rho * theory.kappa_C), 1 / theory.lambda_max_C
     return Prepared(problem, Exact(problem).theta, start, unit_theta, unit_w)

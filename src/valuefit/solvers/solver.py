@@ -17,6 +17,7 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
+MAX_COUNT = 2**31 - 1  # of updates or rows in one setting
 ROUNDING_GAP = 1e-14  # a finished method with a gap below this is exact but for rounding
 
 
@@ -222,10 +223,13 @@ def check_decay(solver: Solver) -> None:
 
 
 def check_count(solver: Solver, name: str, meaning: str = "") -> None:
-    """Store a count as an int; raise ValueError if it is not a whole number of at least 1."""
+    """Store a count as an int; raise ValueError if it is not a whole number of at least 1 with 31 bits."""
     if not _is_default_none(solver, name):
         requirement = f"it must be at least 1{meaning}, and a whole number"
-        object.__setattr__(solver, name, whole_number(name, getattr(solver, name), requirement, low=1))
+        count = whole_number(name, getattr(solver, name), requirement, low=1)
+        if count > MAX_COUNT:
+            raise ValueError(f"{name} is {shown(count)}; it must be at most {MAX_COUNT:,}.")
+        object.__setattr__(solver, name, count)
 
 
 def check_choice(solver: Solver, name: str, first: Any, second: Any) -> None:
