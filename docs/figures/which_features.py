@@ -23,7 +23,7 @@ def main() -> None:
     """Run the first block of the page for its log, evaluate, and draw."""
     page = (HERE.parent / "which-features.md").read_text()
     names: dict[str, Any] = {}
-    exec(re.search(r"```python\n(.*?)```", page, re.S)[1], names)  # type: ignore[index]
+    exec(re.findall(r"```python\n(.*?)```", page, re.S)[0], names)
     figure, axes = plt.subplots(figsize=(7.2, 3.4))
     for place, features in enumerate(FEATURES):
         found = vf.evaluate(names["log"], policy=names["target"], features=features)

@@ -165,7 +165,7 @@ def load_policy(name: str) -> Policy:
         assert policy.function is not None
         try:
             return policy.function(*arguments)
-        except Exception as error:
+        except Exception as error:  # the user's own code may raise anything
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise ValueError(
                 f"The policy {name} failed with {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."

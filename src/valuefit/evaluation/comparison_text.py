@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from textwrap import fill
 from typing import Any
 
-from valuefit.evaluation.text import LINE_CHARACTERS, number
+from valuefit.evaluation.text import LINE_CHARACTERS, number, paragraph, table_row
 
 NAME_CHARACTERS = 24  # a longer name has its own line
 CELL_CHARACTERS = 11
@@ -26,13 +25,13 @@ def comparison_summary(facts: dict[str, Any]) -> str:
     for entry in facts["values"]:
         if entry["verdict"]["reasons"]:
             lines += ["", f"Warnings of {entry['name']}:"]
-            lines += [_paragraph(text, f"[{index}] ") for index, text in enumerate(entry["verdict"]["reasons"], 1)]
+            lines += [paragraph(text, f"[{index}] ") for index, text in enumerate(entry["verdict"]["reasons"], 1)]
     return "\n".join(lines)
 
 
 def _explanation(pairs: int) -> str:
     together = " Their intervals and p-values hold for all pairs at once." if pairs > 1 else ""
-    return _paragraph(
+    return paragraph(
         "The errors of the differences are paired by episode, so what the values share cancels."
         f"{together} The intervals cover the fixed points: what these estimators would give with infinite data."
     )
@@ -44,13 +43,4 @@ def _numbers(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _row(name: str, *cells: str) -> str:
-    own_line = f"{name}\n" if len(name) > NAME_CHARACTERS else ""
-    return (
-        own_line
-        + f"{'' if own_line else name:<{NAME_CHARACTERS}}"
-        + "".join(f"{cell:>{CELL_CHARACTERS}}" for cell in cells)
-    )
-
-
-def _paragraph(text: str, prefix: str = "") -> str:
-    return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    return table_row(name, cells, name_width=NAME_CHARACTERS, cell_width=CELL_CHARACTERS)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from textwrap import fill
 from typing import Any
 
-from valuefit.evaluation.text import LINE_CHARACTERS, number
+from valuefit.evaluation.text import LINE_CHARACTERS, number, paragraph, table_row
 
 NAME_CHARACTERS = 32  # a longer candidate has its own line
 CELL_CHARACTERS = 12
@@ -17,7 +16,7 @@ def selection_summary(facts: dict[str, Any]) -> str:
     low, high = value["interval"] or (None, None)
     lines = ["Selection of features".center(LINE_CHARACTERS).rstrip(), double_rule]
     lines.append(f"Verdict: {facts['verdict']['level']}.")
-    lines += [_paragraph(reason, f"[{index}] ") for index, reason in enumerate(facts["verdict"]["reasons"], 1)]
+    lines += [paragraph(reason, f"[{index}] ") for index, reason in enumerate(facts["verdict"]["reasons"], 1)]
     lines += [
         double_rule,
         _row("", "estimate", "std. error", f"[{100 * value['level']:g}%", "interval]"),
@@ -30,7 +29,7 @@ def selection_summary(facts: dict[str, Any]) -> str:
             mark = "> " if row["chosen"] else "  "
             cells = number(row["criterion"]), number(row["standard_error"]), str(row["weights"])
             lines.append(_row(mark + row["settings"], *cells, row["verdict"] or ""))
-    lines += [double_rule, _paragraph(explanation(facts))]
+    lines += [double_rule, paragraph(explanation(facts))]
     return "\n".join(lines)
 
 
@@ -51,13 +50,4 @@ def _title(facts: dict[str, Any], half: int) -> str:
 
 
 def _row(name: str, *cells: str) -> str:
-    own_line = f"{name}\n" if len(name) > NAME_CHARACTERS else ""
-    return (
-        own_line
-        + f"{'' if own_line else name:<{NAME_CHARACTERS}}"
-        + "".join(f"{cell:>{CELL_CHARACTERS}}" for cell in cells)
-    )
-
-
-def _paragraph(text: str, prefix: str = "") -> str:
-    return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    return table_row(name, cells, name_width=NAME_CHARACTERS, cell_width=CELL_CHARACTERS)

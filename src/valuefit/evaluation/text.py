@@ -29,8 +29,8 @@ def summary(facts: dict[str, Any]) -> str:
     ]
     half = LINE_CHARACTERS // 2 - 2
     double_rule, rule = "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS
-    lines = ["Policy evaluation".center(LINE_CHARACTERS).rstrip(), double_rule, _paragraph(verdict_sentence(facts))]
-    lines += [_paragraph(reason, f"[{index}] ") for index, reason in enumerate(facts["verdict"]["reasons"], 1)]
+    lines = ["Policy evaluation".center(LINE_CHARACTERS).rstrip(), double_rule, paragraph(verdict_sentence(facts))]
+    lines += [paragraph(reason, f"[{index}] ") for index, reason in enumerate(facts["verdict"]["reasons"], 1)]
     lines.append(double_rule)
     for (name, text), (right_name, right_text) in zip(left, right, strict=True):
         cells = f"{text:>{half - len(name) - 1}}", f"{right_text:>{half - len(right_name) - 1}}"
@@ -44,14 +44,14 @@ def summary(facts: dict[str, Any]) -> str:
     if len(rows) > 1:
         lines += [rule, *(_row(f"weight of {name}", *_numbers(entry)) for name, entry in rows[1:])]
     lines.append(double_rule)
-    lines.append(_paragraph(
+    lines.append(paragraph(
         "The interval covers the fixed point: what this estimator, with these features, trace and ridge, would give "
         "with infinite data drawn like this log. The distance from there to the policy's true value is not covered."
     ))  # fmt: skip
-    lines += ["", "Checks:", *(_paragraph(names, f"{outcome}: ") for outcome, names in checks_by_outcome(facts))]
+    lines += ["", "Checks:", *(paragraph(names, f"{outcome}: ") for outcome, names in checks_by_outcome(facts))]
     if facts["notes"]:
         lines += ["", "Notes:"]
-        lines += [_paragraph(sentence, f"[{index}] ") for index, sentence in enumerate(facts["notes"], 1)]
+        lines += [paragraph(sentence, f"[{index}] ") for index, sentence in enumerate(facts["notes"], 1)]
     return "\n".join(lines)
 
 
@@ -97,5 +97,12 @@ def _row(name: str, *cells: str) -> str:
     return f"{name:<28}" + "".join(f"{cell:>13}" for cell in cells)
 
 
-def _paragraph(text: str, prefix: str = "") -> str:
+def paragraph(text: str, prefix: str = "") -> str:
+    """The text in lines of a page; the first begins with the prefix."""
     return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+
+
+def table_row(name: str, cells: tuple[str, ...], *, name_width: int, cell_width: int) -> str:
+    """A name and cells in columns; a name that is too long has a line of its own."""
+    own_line = f"{name}\n" if len(name) > name_width else ""
+    return own_line + f"{'' if own_line else name:<{name_width}}" + "".join(f"{cell:>{cell_width}}" for cell in cells)
