@@ -18,6 +18,7 @@ from fuzz import (
     faults,
     feature_calls,
     logs,
+    selection_calls,
     stored,
     text_files,
 )
@@ -25,7 +26,8 @@ from fuzz.outcome import ALLOWED, FAILURES
 from fuzz.runner import Report, Target, run
 
 MODULES = (
-    text_files, logs, array_files, stored, calls, feature_calls, evaluation_calls, commands, experiments, differential,
+    text_files, logs, array_files, stored, calls, feature_calls, evaluation_calls, selection_calls, commands,
+    experiments, differential,
 )  # fmt: skip
 TARGETS: dict[str, Target] = {target.name: target for module in MODULES for target in module.TARGETS}
 FAULTS = "faults"  # not a target: its cases are processes that it kills itself

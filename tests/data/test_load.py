@@ -331,6 +331,7 @@ def test_sources_that_are_not_logs_are_refused(tmp_path):
         ),
         ("https://example.org/log.csv", "is not on this machine. Download it first"),
         ("x" * 5000, r"There is no file 'x{50,60}\.\.\.: this name is too long for a file"),
+        ("[" * 5000, r"There is no file '\[{50,60}\.\.\.: this name is too long for a file"),
         (["x" * 5000 + ".csv"], r"There is no file 'x{50,60}\.\.\.: this name is too long for a file"),
         (7, "cannot read a log of type int. Give a path"),
         (None, "cannot read a log that is None. Give a path"),

@@ -16,13 +16,13 @@ def test_a_grid_gives_all_combinations_and_missing_settings_their_defaults():
 
 
 def test_candidates_with_the_same_features_are_together_in_the_order_of_traces_and_ridges():
-    tiles = Tiles()
+    tiles, unhashable = Tiles(), ([0],)
     given = candidates_of([
         {"features": "kernel", "ridge": 0.1}, {"features": tiles}, {"features": "kernel", "trace": 0.5},
         {"features": "kernel"}, {"features": Tiles()}, {"features": tiles, "ridge": 0.2},
-        {"features": "kernel", "penalty": 0.01},
+        {"features": "kernel", "penalty": 0.01}, {"features": unhashable},
     ])  # fmt: skip
-    assert by_features(given) == [[3, 0, 2], [1, 5], [4], [6]]
+    assert by_features(given) == [[3, 0, 2], [1, 5], [4], [6], [7]]
 
 
 def test_words():
@@ -45,6 +45,9 @@ def test_words():
         ({"features": "kernel"}, "The grid has 'kernel' for 'features'; give a list of values"),
         ({"ridge": []}, "give a list of values for each setting"),
         (["kernel"], "A candidate is 'kernel'; give a dict of settings"),
+        ([{"trace": 2}], "trace is 2; it must lie between 0 and 1"),
+        ([{"ridge": [0.1]}], r"ridge is \[0.1\]; it must be a finite number"),
+        ({"penalty": [1j]}, "penalty is 1j; it must be 0, or a number"),
         ([{"solver": "lstd"}], "A candidate sets 'solver'; candidates differ in features, trace, ridge"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -204,6 +205,19 @@ def test_a_reliable_evaluation_has_no_warnings():
 def test_warning_of_few_episodes():
     assert "The 10 episodes count as only" in warned(wide_log(episodes=10))
     assert "The 4 episodes count as only 4.0 equally important ones" in warned(wide_log(episodes=4))
+
+
+@pytest.mark.parametrize("features", ["one-hot", "identity", "auto"])
+def test_a_log_without_A_has_the_value_0_of_smallest_norm_and_no_standard_error(features):
+    """One step of Baird's star, with an action that the target never takes."""
+    log = vf.datasets.baird_log(1)
+    assert not vf.Problem(log, discount=0.9).moments()[0].any()
+    with warnings.catch_warnings(), np.errstate(divide="raise", invalid="raise"):
+        warnings.simplefilter("error")
+        done = vf.evaluate(log, features=features, discount=0.9)
+    assert done.policy_value.estimate == 0
+    assert done.policy_value.standard_error is None
+    assert done.verdict.level != "sound"
 
 
 def test_warning_of_a_single_episode():

@@ -102,6 +102,17 @@ def test_the_solver_error_of_a_second_solution_includes_that_of_the_first(varian
     assert sandwich.solver_errors([c])[0] == pytest.approx(abs(c @ difference), rel=1e-6)
 
 
+def test_a_function_whose_norm_underflows_has_its_error_without_a_warning():
+    log = small_log()
+    problem, c = problem_of(log), np.eye(log.Phi.shape[1])[0]
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
+    expected = sandwich.error(LinearFunction(c)).standard_error
+    assert np.linalg.norm(1e-170 * c) == 0
+    with np.errstate(divide="raise", invalid="raise"):
+        found = sandwich.error(LinearFunction(1e-170 * c))
+    assert found.standard_error == pytest.approx(1e-170 * expected)
+
+
 # ---- instrumental variables ---------------------------------------------------------------------------------
 
 

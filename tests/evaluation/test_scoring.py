@@ -145,5 +145,5 @@ def test_a_damaged_file_is_refused(tmp_path, content):
 
 def test_a_candidate_that_cannot_be_fitted_is_named():
     given = candidates_of([{"features": "one-hot"}, {"features": "kernel:landmarks=0"}])
-    with pytest.raises(ValueError, match="The candidate kernel:landmarks=0 cannot be fitted: landmarks"):
+    with pytest.raises(ValueError, match="The candidate 'kernel:landmarks=0' cannot be fitted: landmarks"):
         score_all([sample_of()], given, jobs=1, store=Store(None), report=nothing)

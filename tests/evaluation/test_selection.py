@@ -1,6 +1,7 @@
 """`select`: the choice, the two halves, the filter by checks, the verdict, text, refusals."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -186,9 +187,17 @@ def test_progress_resuming_and_threads_do_not_change_the_result(found, tmp_path,
         ({"level": 95}, "level is 95; it must be between 0 and 1"),
         ({"seed": -1}, "seed is -1; it must be a whole number"),
         ({"values": "state-action"}, "State-action values need a target policy"),
+        ({"cross_fit": np.zeros(2)}, r"cross_fit is array.*; it must be True or False"),
+        ({"progress": "yes"}, "progress is 'yes'; it must be True or False"),
+        ({"callback": 3}, "callback is 3; it must be a function of a SelectionProgress"),
         ({"policy": POLICY[:, 0]}, "has 5 probabilities but the log has"),
     ],
 )
 def test_wrong_arguments_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         vf.select(LOG, CANDIDATES[:1], **changed)
+
+
+def test_state_action_values_of_a_log_without_actions_are_refused():
+    with pytest.raises(ValueError, match="The log has no actions"):
+        vf.select(replace(LOG, action=None), CANDIDATES[:1], policy=POLICY, values="state-action")

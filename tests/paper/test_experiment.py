@@ -265,6 +265,13 @@ def test_panels_may_have_their_own_passes():
         assert is_quick or ill_conditioned.passes > baird.passes
 
 
+def test_a_log_without_A_is_refused():
+    """One step of Baird's star, from a state whose action the target never takes, has ratio 0."""
+    settings = {"discount": 0.99}
+    with pytest.raises(ValueError, match="A is zero on this log, so the paper's step sizes do not exist"):
+        experiments.prepare(json.dumps([{"kind": "baird", "steps": 1}, settings, {}]))
+
+
 def test_an_unknown_source_is_rejected():
     with pytest.raises(ValueError, match="no source 'chess'"):
         experiments.prepare(json.dumps([{"kind": "chess", "steps": 3}, {}, {}]))

@@ -73,9 +73,10 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
         return source
-    if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)) and not is_pattern(source):
+    if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)):
         _refuse_impossible_name(source)
-        return read_folder(Path(source), lambda: _load(source, columns, limit))
+        if not is_pattern(source):
+            return read_folder(Path(source), lambda: _load(source, columns, limit))
     for one in source if isinstance(source, list | tuple) else ():
         if isinstance(one, str | os.PathLike):
             _refuse_impossible_name(one)

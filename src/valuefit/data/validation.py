@@ -38,6 +38,13 @@ def whole_number(name: str, value: Any, requirement: str, *, low: int) -> int:
     return int(value)
 
 
+def boolean(name: str, value: Any) -> bool:
+    """An argument that is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {shown(value)}; it must be True or False.")
+    return bool(value)
+
+
 def array_of(name: str, values: Any, *, needed: Array | None = None, place: str = "at step") -> Array:
     """`values` as a plain array; raises ValueError if one is missing: masked, None, pandas.NA or NaN among objects.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from valuefit.evaluation.penalty import penalty_of
 from valuefit.features.registry import Fitted
 from valuefit.messages import shown
+from valuefit.problem.arguments import fraction, ridge_of
 
 Settings = dict[str, Any]
 FEATURES = "auto"  # of a candidate that names none
@@ -37,14 +39,16 @@ def candidates_of(given: Any) -> list[Settings]:
 
 
 def _complete(settings: Any) -> Settings:
-    """With a value for each setting."""
+    """With a value for each setting; numbers are validated."""
     if not isinstance(settings, Mapping):
         raise ValueError(f"A candidate is {shown(settings)}; give a dict of settings, as in {{'features': 'kernel'}}.")
     allowed = ["features", *NUMBERS]
     for name in settings:
         if name not in allowed:
             raise ValueError(f"A candidate sets {shown(name)}; candidates differ in {', '.join(allowed)} only.")
-    return {"features": FEATURES, **NUMBERS, **settings}
+    given = {"features": FEATURES, **NUMBERS, **settings}
+    trace, ridge = fraction("trace", given["trace"]), ridge_of(given["ridge"])
+    return {**given, "trace": trace, "ridge": ridge, "penalty": penalty_of(given["penalty"], ridge)}
 
 
 def described(settings: Settings) -> str:
@@ -65,7 +69,7 @@ def by_features(candidates: list[Settings]) -> list[list[int]]:
     groups: dict[Any, list[int]] = {}
     for place, settings in enumerate(candidates):
         features = settings["features"]
-        name = features if isinstance(features, Hashable) else id(features)
+        name = features if isinstance(features, str) else id(features)
         groups.setdefault((name, settings["penalty"]), []).append(place)
 
     def order(place: int) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from valuefit.data.load import load
 from valuefit.data.transitions import Transitions, cluster_numbers
-from valuefit.data.validation import number
+from valuefit.data.validation import boolean, number
 from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
@@ -126,8 +126,7 @@ class Evaluation:
         or where one episode alone does.
         """
         level = check_level(level)
-        if not isinstance(simultaneous, bool | np.bool_):
-            raise ValueError(f"simultaneous is {shown(simultaneous)}; it must be True or False.")
+        simultaneous = boolean("simultaneous", simultaneous)
         rows = dense(self._rows(self.log.number_states(observations), actions))
         if not self.errors.has_row_intervals:
             raise ValueError(

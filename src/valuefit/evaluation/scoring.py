@@ -30,6 +30,7 @@ from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_co
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.state_action import action_count
 from valuefit.features.registry import make
+from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.threads import limit_threads
 from valuefit.typing import Array
@@ -274,4 +275,4 @@ def _naming(settings: Settings) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"The candidate {described(settings)} cannot be fitted: {error}") from error
+        raise ValueError(f"The candidate {shown(described(settings))} cannot be fitted: {error}") from error

@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from valuefit.data.transitions import SEED_REQUIREMENT, Transitions
-from valuefit.data.validation import whole_number
+from valuefit.data.validation import boolean, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate, load_log
-from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.importance import action_numbers, with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level
 from valuefit.evaluation.sandwich import ErrorEstimate
@@ -145,10 +145,15 @@ def select(
     for name, value, allowed in (("values", values, VALUES), ("rule", rule, RULES)):
         if not isinstance(value, str) or value not in allowed:
             raise ValueError(f"{name} is {shown(value)}; it must be one of {', '.join(map(repr, allowed))}.")
+    cross_fit, progress = boolean("cross_fit", cross_fit), boolean("progress", progress)
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback is {shown(callback)}; it must be a function of a SelectionProgress.")
     folds = whole_number("folds", folds, "it must be a whole number, 2 or more", low=2)
     jobs = whole_number("jobs", jobs, "it must be a whole number, 1 or more", low=1)
     seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
     log = load_log(log, columns, cluster)
+    if values == "state-action":
+        action_numbers(log)  # refuses a log without them
     target = None if policy is None else find_policy(policy, allow_code=True)
     halves = _halves(log, target, values, folds=folds, seed=seed, cross_fit=cross_fit)
     samples = [
@@ -172,7 +177,7 @@ def select(
         verdict=_verdict(evaluations, choices, cross_fit),
         table=_table(given, scores, choices),
         criterion=samples[0].criteria[0].description,
-        cross_fitted=bool(cross_fit),
+        cross_fitted=cross_fit,
     )
 
 
