@@ -50,7 +50,7 @@ def test_the_reference_agrees_with_plain_loops(settings):
 
 
 def test_a_false_converged_is_found(monkeypatch, tmp_path):
-    monkeypatch.setattr("valuefit.problem.problem.C_CUTOFF", 0.3)  # takes directions with data for zero
+    monkeypatch.setattr("valuefit.problem.saddle_point.C_CUTOFF", 0.3)  # takes directions with data for zero
     found = [outcomes(np.random.default_rng([0, number]))["lstd"] for number in range(12)]
     wrong = [number for number, outcome in enumerate(found) if outcome.startswith(f"{FAILED}: converged at tol")]
     assert wrong

@@ -163,8 +163,8 @@ def test_solvers_recover_from_steps_that_are_far_too_long(name: str, factor: flo
 def test_solvers_recover_from_a_preconditioner_a_hundred_times_too_large(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bad(problem: vf.Problem, count: int) -> StochasticPreconditioner:
-        good = sketched_preconditioner(problem, count)
+    def bad(problem: vf.Problem, count: int, *, drawn: bool) -> StochasticPreconditioner:
+        good = sketched_preconditioner(problem, count, drawn=drawn)
         return replace(good, theta=100 * good.theta, w=100 * good.w)
 
     monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", bad)
@@ -178,9 +178,9 @@ def test_solvers_recover_from_a_preconditioner_a_hundred_times_too_large(
 def test_a_sketch_that_is_too_small_grows_and_its_cost_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counts_used: list[int] = []
 
-    def recorded(problem: vf.Problem, count: int) -> StochasticPreconditioner:
+    def recorded(problem: vf.Problem, count: int, *, drawn: bool) -> StochasticPreconditioner:
         counts_used.append(count)
-        return sketched_preconditioner(problem, count)
+        return sketched_preconditioner(problem, count, drawn=drawn)
 
     monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", recorded)
     monkeypatch.setattr(adaptive_steps, "first_sketch_size", lambda problem: 6)
@@ -229,7 +229,7 @@ def test_a_sketch_that_converges_fast_enough_is_kept() -> None:
 )
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*arguments: object) -> None:
+    def never(*arguments: object, **settings: object) -> None:
         raise AssertionError("a preconditioner was computed")
 
     monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", never)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from valuefit.problem.problem import TRAITS
+from valuefit.problem.saddle_point import TRAITS
 from valuefit.solvers import registry
 
 

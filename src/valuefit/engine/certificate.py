@@ -11,7 +11,7 @@ from valuefit.memory import memory_limit
 from valuefit.problem.equations import CANCELLATION
 from valuefit.problem.exact import Exact
 from valuefit.problem.preconditioner import Preconditioner, precondition
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 PROBE_STEPS = 8  # conjugate-gradient steps on a random vector that estimate the accuracy of a diagonal preconditioner
@@ -32,7 +32,7 @@ class Certificate:
     ridge 0) needs the moments, if `allowance` permits.
     """
 
-    def __init__(self, problem: Problem, start: Array) -> None:
+    def __init__(self, problem: SaddlePoint, start: Array) -> None:
         self.problem, self.start = problem, start
         self.passes = 0.0
         self._allowance = 0.0

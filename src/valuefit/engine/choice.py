@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from valuefit.memory import memory_limit
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers import registry, supports
 
 
-def rank(problem: Problem, gap: float, memory: int | None = None) -> tuple[list[str], str]:
+def rank(problem: SaddlePoint, gap: float, memory: int | None = None) -> tuple[list[str], str]:
     """Solvers that fit into `memory` bytes (by default `memory_limit()`), fastest first, and the reason in a sentence.
 
     It depends only on the shape of the problem, the requested gap and the memory. Where no solver fits, the one that

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import FixedPoint, Solver, State, Steps
 from valuefit.typing import Gradient
 
@@ -22,7 +22,7 @@ class DivergenceGuard:
     one unit. Values below a thousandth of the first are noise around the minimum and count as equal.
     """
 
-    def __init__(self, problem: Problem, solver: Solver, start: State) -> None:
+    def __init__(self, problem: SaddlePoint, solver: Solver, start: State) -> None:
         self.problem, self.solver = problem, solver
         self.best, self.retries = start, 0
         self._steps = start.steps

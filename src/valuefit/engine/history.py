@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.engine.budget import Budget
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array, Gradient
 
@@ -40,7 +40,7 @@ class History:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: SaddlePoint,
         budget: Budget,
         true_gap: Callable[[Array], float] | None,
         callback: Callable[[Progress], Any] | None,

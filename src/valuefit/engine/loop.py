@@ -19,7 +19,7 @@ from valuefit.engine.result import Result
 from valuefit.engine.stopping import FINEST_GAP, ConvergenceTest, Gap, Statistical, StoppingRule
 from valuefit.messages import shown
 from valuefit.problem.exact import Exact
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers import find, refuse
 from valuefit.solvers.auto import Auto
 from valuefit.solvers.solver import ROUNDING_GAP, Solver, State, settings
@@ -27,7 +27,7 @@ from valuefit.typing import Array
 
 
 def solve(
-    problem: Problem,
+    problem: SaddlePoint,
     solver: str | Solver,
     *,
     tol: float | Literal["statistical"] = 1e-8,
@@ -54,7 +54,7 @@ def solve(
     for tol="statistical", theta -> (largest error of a reported number over its allowance, passes of this check);
     the solve stops when it is at most 1.
     """
-    if not isinstance(problem, Problem):
+    if not isinstance(problem, SaddlePoint):
         raise ValueError(
             f"solve takes a Problem, not {type(problem).__name__}: make one with valuefit.Problem(log, ...)."
         )
@@ -85,7 +85,7 @@ def solve(
 
 
 def _first_success(
-    problem: Problem, solvers: list[Solver], rule: Callable[[], StoppingRule], history: History,
+    problem: SaddlePoint, solvers: list[Solver], rule: Callable[[], StoppingRule], history: History,
     start: tuple[Array, Array], seed: int,
 ) -> tuple[Result, str]:  # fmt: skip
     """The result of the first solver that neither gives up nor lacks memory, and why those before it were left."""
@@ -122,7 +122,7 @@ def _with_fallbacks(solvers: list[Solver]) -> list[Solver]:
     return list(chain.values())
 
 
-def _beyond(budget: Budget, solver: Solver, problem: Problem) -> str:
+def _beyond(budget: Budget, solver: Solver, problem: SaddlePoint) -> str:
     """Why the budget does not allow this solver too; empty where it does, or where the solver states no cost."""
     estimate = solver.cost(problem, 0.0)
     if estimate is None:
@@ -135,7 +135,7 @@ def _beyond(budget: Budget, solver: Solver, problem: Problem) -> str:
 
 
 def _run(
-    problem: Problem,
+    problem: SaddlePoint,
     solver: Solver,
     rule: StoppingRule,
     history: History,
@@ -212,7 +212,7 @@ def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tupl
 
 
 def _result(
-    problem: Problem,
+    problem: SaddlePoint,
     solver: Solver,
     state: State,
     status: str,
@@ -252,7 +252,7 @@ def _by_keyboard(error: BaseException | None) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _start(problem: Problem, init: Any) -> tuple[Array, Array]:
+def _start(problem: SaddlePoint, init: Any) -> tuple[Array, Array]:
     """theta and w to start from, with zeros where a feature is new or has no data."""
     given: tuple[Any, Any]
     if init is None:
@@ -287,7 +287,7 @@ def _weights(name: str, value: Any) -> Array:
         return array.astype(np.float64)
 
 
-def _true_gap(problem: Problem, reference: Any, start: Array) -> Callable[[Array], float] | None:
+def _true_gap(problem: SaddlePoint, reference: Any, start: Array) -> Callable[[Array], float] | None:
     """theta -> its true gap, given the exact solution."""
     if reference is None:
         return None

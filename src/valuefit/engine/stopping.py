@@ -11,7 +11,7 @@ from valuefit.engine.budget import Budget
 from valuefit.engine.certificate import FREE_PASSES, Certificate
 from valuefit.engine.history import History
 from valuefit.engine.statistical_tolerance import LOOSEST_GAP, MEASUREMENT_PASSES, optimistic_gap, supported_gap
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array
 
@@ -65,7 +65,7 @@ class Statistical:
     compared with `supported_gap`, which bounds the error of any linear function of theta.
     """
 
-    def __init__(self, problem: Problem, check: Callable[[Array], tuple[float, float]] | None) -> None:
+    def __init__(self, problem: SaddlePoint, check: Callable[[Array], tuple[float, float]] | None) -> None:
         self.problem, self.check = problem, check
         self.final = FINEST_GAP
         # a gap small enough for any one number is, times their count, small enough for numbers on average
@@ -115,7 +115,9 @@ class ConvergenceTest:
     residual, which falls like the gap, predicts that the gap is reached, and after long intervals.
     """
 
-    def __init__(self, problem: Problem, start: Array, rule: StoppingRule, budget: Budget, history: History) -> None:
+    def __init__(
+        self, problem: SaddlePoint, start: Array, rule: StoppingRule, budget: Budget, history: History
+    ) -> None:
         self.problem, self.rule, self.budget, self.history = problem, rule, budget, history
         self.certificate = Certificate(problem, start)
         self.gap: float | None = None

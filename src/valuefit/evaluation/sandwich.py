@@ -29,10 +29,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.engine.statistical_tolerance import MIN_BLOCK_STEPS, NEGLIGIBLE_ERROR, clusters
+from valuefit.engine.statistical_tolerance import NEGLIGIBLE_ERROR
 from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
 from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
+from valuefit.problem.clusters import MIN_BLOCK_STEPS, clusters
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import Rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.problem.factor import is_fixed_point
 from valuefit.problem.preconditioner import SaddlePreconditioner, energy_below
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array, Gradient
 
 CANCELLATION = 1e-12  # part of an energy that may be rounding error, so that a smaller difference of two says nothing
@@ -23,7 +23,7 @@ class Equations(ABC):
     2 (F(start) - F*), for the start is then the unit of the gap.
     """
 
-    problem: Problem
+    problem: SaddlePoint
     preconditioner: SaddlePreconditioner
     start_energy: float = 0.0
 
@@ -172,7 +172,7 @@ class Saddle(Equations):
         return float(g @ g) / problem.ridge + energy, objective
 
 
-def equations_at(problem: Problem, preconditioner: SaddlePreconditioner, theta: Array) -> tuple[Equations, float]:
+def equations_at(problem: SaddlePoint, preconditioner: SaddlePreconditioner, theta: Array) -> tuple[Equations, float]:
     """The equations of a problem for a solve that starts from theta, and their passes."""
     equations = (FixedPoint if is_fixed_point(problem) else Saddle)(problem, preconditioner)
     energy, passes = energy_below(problem, preconditioner, problem.b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 
@@ -18,7 +18,7 @@ class Exact:
     start: the starting point, which sets the scale of the gap where theta = 0 is optimal.
     """
 
-    def __init__(self, problem: Problem, start: Array | None = None) -> None:
+    def __init__(self, problem: SaddlePoint, start: Array | None = None) -> None:
         self.ridge = problem.ridge
         root = problem.C_root
         self._M, self._y = root.T @ problem.A, root.T @ problem.b
@@ -103,7 +103,7 @@ def _complement(Vt: Array) -> Array:
     return np.asarray(Q[:, rank:].T)
 
 
-def correction_gap(problem: Problem, theta: Array, correction: Array, *, residual: Array | None = None) -> float:
+def correction_gap(problem: SaddlePoint, theta: Array, correction: Array, *, residual: Array | None = None) -> float:
     """An upper bound of the gap at theta where `correction` (d,) is a good estimate of theta* - theta.
 
     The excess is 1/2 c' H c with c the correction, and F(0) - F* is 1/2 theta' H theta at the minimum. As
@@ -114,20 +114,14 @@ def correction_gap(problem: Problem, theta: Array, correction: Array, *, residua
     y = problem.A_dot(theta) if residual is None else problem.b - residual
     size = float(np.abs(y).max(initial=0.0))
     y = y / size if size > 0 else y  # squares of small numbers would underflow
-    if problem.psi is problem.phi:
-        p, q = problem.phi.dot2(correction, y)
-    else:
-        p, q = problem.phi.dot(correction), problem.psi.dot(y)
+    upper, image = problem.mean_squares(correction, y)
     if problem.identity:
         upper = float(np.sum(problem.A_dot(correction) ** 2))
-    else:
-        vc = p[problem.now] - problem.discount * p[problem.next]
-        upper = float(np.mean(problem.backward(vc) ** 2))
     upper += problem.ridge * float(correction @ correction)
     square = float(y @ y)
     lower = problem.ridge * float(theta @ theta)
     if square > 0:
-        lower += size * size * (square if problem.identity else square**2 * problem.n / float(problem.visits @ q**2))
+        lower += size * size * (square if problem.identity else square**2 / image)
     if lower > 0:
         return upper / lower
     return 0.0 if upper == 0 else np.inf

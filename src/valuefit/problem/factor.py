@@ -11,8 +11,8 @@ from scipy.linalg import blas
 
 from valuefit.linalg.cholesky import CLEAR_PIVOT, jittered_cholesky, pivoted_cholesky
 from valuefit.memory import memory_limit
-from valuefit.problem.problem import Problem
-from valuefit.problem.sketched_moments import BLOCK_ROWS, rows_per_sum, sketched_blocks, sketched_moments
+from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.problem.sketched_moments import BLOCK_ROWS, rows_per_sum, sketched_moments
 from valuefit.typing import Array
 
 MIN_ROWS, MAX_ROWS = 6.0, 64.0  # sketched rows for each column of A
@@ -90,12 +90,12 @@ class DenseFactor:
         return theta, dual - self.dual(self.A @ theta)
 
 
-def is_fixed_point(problem: Problem) -> bool:
+def is_fixed_point(problem: SaddlePoint) -> bool:
     """Whether A theta = b at the minimiser, unless A is singular: at ridge 0 and without dual features."""
-    return problem.ridge == 0 and problem.psi is problem.phi
+    return problem.ridge == 0 and problem.shared
 
 
-def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
+def plan(problem: SaddlePoint, *, growth: float = 1.0) -> tuple[int, bool]:
     """The number of sketched rows that minimises the passes of `krylov`, and whether A is sketched too.
 
     With c rows a column, minimal residuals take about 72 / c iterations more than with A itself, or
@@ -111,12 +111,12 @@ def plan(problem: Problem, *, growth: float = 1.0) -> tuple[int, bool]:
     return int(growth * (of_both if cross else of_C) * k) + 1, cross
 
 
-def plan_of_C(problem: Problem) -> int:
+def plan_of_C(problem: SaddlePoint) -> int:
     """The number of sketched rows for C alone."""
     return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), MIN_ROWS_OF_C, MAX_ROWS)) + 1
 
 
-def sketch(problem: Problem, *, size: int, cross: bool, allow_float32: bool = True) -> Sketch:
+def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool = True) -> Sketch:
     """C, and A if `cross`, from `size` sketched rows; the exact moments where `size` reaches the number of rows.
 
     A sum of q signed rows has an outer product of at most q times the sum of theirs, so the sketched C is at most
@@ -125,7 +125,7 @@ def sketch(problem: Problem, *, size: int, cross: bool, allow_float32: bool = Tr
     C alone is wanted and expensive, it is multiplied in float32, if allowed.
     """
     k, d = problem.k, problem.d
-    if size >= int((problem.visits > 0).sum()):
+    if size >= problem.cost.starts:
         passes = problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
     if not cross and allow_float32 and problem.cost.flops(size * k**2) >= MIN_FLOAT32_PASSES:
@@ -135,17 +135,19 @@ def sketch(problem: Problem, *, size: int, cross: bool, allow_float32: bool = Tr
     C, A = sketched_moments(problem, size, np.random.default_rng(0), cross=cross)
     share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
-    if A is not None and problem.psi is problem.phi:
+    if A is not None and problem.shared:
         shrink = 0.75 * np.sqrt(k / size)
         A = (1 - shrink) * A + shrink * C
     return Sketch(C, A, float(share), likely_excess(k, size, share), passes)
 
 
-def _float32(problem: Problem, size: int) -> Sketch | None:
+def _float32(problem: SaddlePoint, size: int) -> Sketch | None:
     """C alone from sketched rows in float32, or None where column norms leave its range."""
     k = problem.k
     X = next(
-        sketched_blocks(problem, size, np.random.default_rng(0), cross=False, dtype=np.float32, block_rows=2 * size)
+        problem.sketched_rows(
+            size, np.random.default_rng(0), cross=False, traces=False, dtype=np.float32, block_rows=2 * size
+        )
     ).psi
     lengths = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64))
     if not (lengths.min() >= 1 / FLOAT32_RANGE and lengths.max() <= FLOAT32_RANGE):
@@ -166,7 +168,7 @@ def likely_excess(k: int, size: int, share: int) -> float:
     return min(float(share), max(1.5 * (1 + np.sqrt(k / size)) ** 2, share / 5))
 
 
-def factorise(problem: Problem, moments: Sketch) -> DenseFactor:
+def factorise(problem: SaddlePoint, moments: Sketch) -> DenseFactor:
     """The Cholesky factor of C, with pivots where columns depend on one another.
 
     Where C was multiplied in float32 its rounding error is estimated, and C is multiplied again in float64 where that
@@ -197,7 +199,7 @@ def factorise(problem: Problem, moments: Sketch) -> DenseFactor:
     return DenseFactor(L, kept, problem.k, excess, likely, clear, passes, problem.cost.reads(L.size))
 
 
-def dense_preconditioner(problem: Problem, moments: Sketch) -> DenseFactor:
+def dense_preconditioner(problem: SaddlePoint, moments: Sketch) -> DenseFactor:
     """The factor of C~, and of A~ (for A theta = b) or H~ (for the saddle point) where A was sketched."""
     factor = factorise(problem, moments)
     if problem.identity:
@@ -221,7 +223,7 @@ def dense_preconditioner(problem: Problem, moments: Sketch) -> DenseFactor:
     )
 
 
-def _with_A(problem: Problem, factor: DenseFactor, moments: Sketch) -> DenseFactor:
+def _with_A(problem: SaddlePoint, factor: DenseFactor, moments: Sketch) -> DenseFactor:
     """With the LU factors of the sketched A, rows and columns scaled like the features."""
     assert moments.A is not None
     kept = factor.kept
@@ -256,14 +258,14 @@ def rounding(factor: Array, X: Array) -> float:
     return off
 
 
-def affordable(problem: Problem, *, size: int, cross: bool, limit: float) -> bool:
+def affordable(problem: SaddlePoint, *, size: int, cross: bool, limit: float) -> bool:
     """Whether a sketch (all of the moments, for sparse rows) and its factors fit into memory and `limit` passes."""
     k, d = problem.k, problem.d
     wide = k + d if cross else k
-    if 8 * (3 * k * wide + (0 if problem.psi.sparse else size * wide)) > memory_limit():
+    if 8 * (3 * k * wide + (0 if problem.sparse else size * wide)) > memory_limit():
         return False
     work = k**3 + (2 * k * d * (k + d) if cross else 0)
-    if problem.psi.sparse:
+    if problem.sparse:
         return (problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C) + problem.cost.flops(work) <= limit
-    rows = min(size, int((problem.visits > 0).sum()))
+    rows = min(size, problem.cost.starts)
     return 1 + problem.cost.flops(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit

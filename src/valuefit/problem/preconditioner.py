@@ -16,6 +16,7 @@ from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
 from valuefit.problem.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
@@ -197,7 +198,7 @@ class Diagonal:
 
 
 def precondition(
-    problem: Problem, *, limit: float = np.inf, growth: float = 1.0, with_A: bool = True
+    problem: SaddlePoint, *, limit: float = np.inf, growth: float = 1.0, with_A: bool = True
 ) -> SaddlePreconditioner:
     """The best preconditioner that fits into memory and `limit` passes.
 
@@ -209,13 +210,13 @@ def precondition(
         return Diagonal(np.ones(problem.k), np.zeros(problem.d), problem.ridge, 1.0, 0.0)
     size, cross = plan(problem, growth=growth) if with_A else (plan_of_C(problem), False)
     dense_limit = limit
-    if problem.psi.sparse:
+    if problem.sparse:
         size, cross = problem.n, with_A and not is_fixed_point(problem)
         dense_limit = min(limit, MAX_DENSE_PASSES)
     if affordable(problem, size=size, cross=cross, limit=dense_limit):
         return dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
     moment = None
-    if problem.psi is problem.phi or not with_A:
+    if isinstance(problem, Problem) and (problem.shared or not with_A):
         moment = sparse_moment(problem, limit=limit)
     if moment is None:
         return diagonal_preconditioner(problem)
@@ -236,7 +237,7 @@ def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
     Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
     entries than C.
     """
-    forming = 1 + problem.cost.C if problem.psi.sparse else np.inf
+    forming = 1 + problem.cost.C if problem.sparse else np.inf
     most = min(limit, MAX_SPARSE_PASSES + forming)
     entries = min(float(problem.k) ** 2, problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
     if problem.identity or forming > most or 24 * entries > memory_limit():
@@ -251,7 +252,7 @@ def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
 
 
 def sparse_preconditioner(
-    problem: Problem, moment: SparseMoment, *, ridge: float
+    problem: SaddlePoint, moment: SparseMoment, *, ridge: float
 ) -> SparseCholesky | GaussSeidelSweeps:
     """The sparse factors of C and C + ridge I, or sweeps over these."""
     matrix, plan, passes = moment
@@ -273,17 +274,17 @@ def sparse_preconditioner(
     return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes)
 
 
-def diagonal_preconditioner(problem: Problem) -> Diagonal:
+def diagonal_preconditioner(problem: SaddlePoint) -> Diagonal:
     """The diagonal of C, in one pass."""
-    diagonal = problem.psi.column_squares(problem.visits) / problem.n
+    diagonal = problem.dual_squares
     inverse = np.divide(1.0, diagonal, out=np.zeros(problem.k), where=diagonal > 0)  # zero without data
-    a = diagonal if problem.psi is problem.phi else np.zeros(problem.d)
+    a = diagonal if problem.shared else np.zeros(problem.d)
     if problem.identity:
         return Diagonal(np.ones(problem.k), a, problem.ridge, 1.0, 1.0)
     return Diagonal(inverse, a, problem.ridge, np.inf, 1.0)
 
 
-def energy_below(problem: Problem, preconditioner: Preconditioner, r: Array) -> tuple[float, float]:
+def energy_below(problem: SaddlePoint, preconditioner: Preconditioner, r: Array) -> tuple[float, float]:
     """r' C^+ r from below, and its passes: the value itself, or (r'z)^2 / z'Cz with z = C~^+ r."""
     size = float(np.abs(r).max(initial=0.0))
     r = r / size if size > 0 else r  # squares of small numbers would underflow
@@ -291,5 +292,4 @@ def energy_below(problem: Problem, preconditioner: Preconditioner, r: Array) -> 
     energy = float(r @ z)
     if preconditioner.excess == 1.0 or not energy > 0:
         return size * size * max(energy, 0.0), 0.0
-    values = problem.psi.dot(z)
-    return size * size * energy * (energy / float(problem.visits @ values**2 / problem.n)), 0.5
+    return size * size * energy * (energy / problem.mean_squares(None, z)[1]), 0.5

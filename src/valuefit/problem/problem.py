@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy.linalg as linalg
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import numbers, run_starts
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
+from valuefit.linalg.sketch import count_sketch, sketch_rows, sketch_steps
 from valuefit.memory import require_memory
 from valuefit.messages import shown
 from valuefit.problem.arguments import (
@@ -28,7 +29,9 @@ from valuefit.problem.arguments import (
     rows_of,
     trace_rows,
 )
+from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
+from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
@@ -36,20 +39,8 @@ from valuefit.rows.storage import Rows, require_range
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
-C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
-# Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
-TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric")
 
-
-class Moments(NamedTuple):
-    """A = mean u v' (k, d), b = mean r u (k,), C = mean psi psi' (k, k), or the identity."""
-
-    A: Array
-    b: Array
-    C: Array
-
-
-class Problem:
+class Problem(SaddlePoint):
     """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2.
 
     With `v_t = phi_t - discount_t phi'_t` and `u_t = ratio_t (psi_t + trace * discount_{t-1} u_{t-1})`,
@@ -171,6 +162,7 @@ class Problem:
         dead = ~phi.used_columns(is_now_row)
         phi = phi.without(dead)
         self.phi, self.psi = phi, phi if psi is None else psi
+        self.shared, self.sparse, self.distinct_rows = psi is None, phi.sparse, phi.shape[0]
         self.dead: Array = np.flatnonzero(dead)
         self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
         self.now = np.ascontiguousarray(now, np.int64)
@@ -178,7 +170,7 @@ class Problem:
         self.next = np.ascontiguousarray(np.where(next < 0, now, next), np.int64)
         self.discount, self.reward, self.ratio = discount, reward, ratio
         self.begins, self.trace, self.ridge = begins, float(trace), float(ridge)
-        self.identity = metric == "identity"
+        self.identity, self.max_discount = metric == "identity", float(discount.max())
         if (ratio != 1).any():
             with np.errstate(over="ignore", invalid="ignore"):
                 check_ratio_products(ratio, self.forward(np.ones(self.n)))
@@ -198,14 +190,15 @@ class Problem:
             self.phi.sparse,
             self.k != self.d,
             self.identity,
+            False,
+            False,
         )
         return frozenset(name for name, has in zip(TRAITS, present, strict=True) if has)
 
     # ---- full-batch products: one pass each -------------------------------------------------------------
 
-    def _batch(self, theta: Array | None, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
-        """A' w and A theta - mean r u, plus C w unless C = I; None is a zero vector, whose product is skipped."""
-        shared = self.psi is self.phi
+    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+        shared, reward = self.shared, self.reward if rewards else self._no_reward
         if shared and theta is not None and not (self.trace or self.phi.sparse) and self.large:
             return self._sweep(theta, w, reward)
         if shared and theta is not None and w is not None:
@@ -267,20 +260,6 @@ class Problem:
         row_bytes = self.d * self.phi.dtype.itemsize
         return schedule(self.now, self.next, self.phi.shape[0], row_bytes)
 
-    def B(self, theta: Array, w: Array) -> tuple[Array, Array]:
-        """The operator of equation (10): (ridge theta - A' w, A theta - b + C w)."""
-        Atw, rest = self._batch(theta, w, self.reward)
-        assert Atw is not None
-        return self.ridge * theta - Atw, rest + w if self.identity else rest
-
-    def residual(self, theta: Array) -> Array:
-        """b - A theta."""
-        return -self._batch(theta, None, self.reward)[1]
-
-    def A_dot(self, theta: Array) -> Array:
-        """A theta."""
-        return self._batch(theta, None, self._no_reward)[1]
-
     def At_dot(self, w: Array) -> Array:
         """A' w."""
         a, _ = self._batch_weights(self._no_reward, np.zeros(self.phi.shape[0]), self.psi.dot(w))
@@ -307,10 +286,6 @@ class Problem:
 
     # ---- moments ----------------------------------------------------------------------------------------
 
-    def moments(self) -> Moments:
-        """A, b and C as dense arrays, in O(n d^2) operations, or fewer if rows repeat."""
-        return Moments(self.A, self.b, self.C)
-
     @cached_property
     def A(self) -> Array:
         """mean u v', (k, d)."""
@@ -323,61 +298,78 @@ class Problem:
             self.__dict__.setdefault("b", b / self.n)
         return A / self.n
 
-    @cached_property
-    def C(self) -> Array:
-        """mean psi psi', (k, k), or the identity."""
-        self._require_moment_memory()
-        return np.eye(self.k) if self.identity else self.second_moment
-
-    def _require_moment_memory(self) -> None:
-        require_memory(
-            self.k * (self.k + self.d),
-            f"The moments of {self.d} features and {self.k} dual features",
-            "Use a matrix-free solver such as 'svrg' or 'saga'.",
-        )
+    def A_in_float32(self) -> Array:
+        rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
+        return count_product(*rows, self.reward, dtype=np.float32)[0] / self.n
 
     @cached_property
     def second_moment(self) -> Array:
-        """mean psi psi', also if C is the identity."""
         return second_moment(self.psi, self.visits) / self.n
 
-    # ---- the objective, through the pseudo-inverse of C ---------------------------------------------------
-
     @cached_property
-    def C_spectrum(self) -> tuple[Array, Array]:
-        """The eigenvalues of C above the cutoff, ascending, and their eigenvectors as columns."""
-        if self.identity:
-            return np.ones(self.k), np.eye(self.k)
-        values, vectors = linalg.eigh(self.C, check_finite=False)
-        kept = values > C_CUTOFF * max(values[-1], 0.0)
-        return values[kept], vectors[:, kept]
+    def dual_squares(self) -> Array:
+        return self.psi.column_squares(self.visits) / self.n
 
-    @cached_property
-    def C_root(self) -> Array:
-        """R, (k, rank), with r' R R' r = r' C^+ r in the range of C, where b - A theta lies for every theta."""
-        return self.C_whitening[0]
+    # ---- other full passes --------------------------------------------------------------------------------
 
-    @cached_property
-    def C_whitening(self) -> tuple[Array, float]:
-        """C_root and the condition number of C, scaled to a unit diagonal so that units do not look like dependence."""
-        if self.identity:
-            return np.eye(self.k), 1.0
-        lengths = np.sqrt(np.diag(self.C))
-        scale = np.divide(1.0, lengths, out=np.zeros(self.k), where=lengths > 0)
-        values, vectors = linalg.eigh(scale[:, None] * self.C * scale, check_finite=False)
-        kept = values > C_CUTOFF * max(values[-1], 0.0)
-        values, vectors = values[kept], scale[:, None] * vectors[:, kept]
-        return vectors / np.sqrt(values), float(values[-1] / values[0]) if len(values) else 1.0
+    def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
+        if c is None:
+            p, q = None, self.psi.dot(y)
+        else:
+            p, q = self.phi.dot2(c, y) if self.shared else (self.phi.dot(c), self.psi.dot(y))
+        of_y = float(self.visits @ q**2) / self.n
+        if p is None:
+            return 0.0, of_y
+        return float(np.mean(self.backward(p[self.now] - self.discount * p[self.next]) ** 2)), of_y
 
-    def objective(self, theta: Array) -> float:
-        """F(theta)."""
-        whitened = self.C_root.T @ self.residual(theta)
-        return 0.5 * float(whitened @ whitened) + 0.5 * self.ridge * float(theta @ theta)
+    def reward_squares(self) -> tuple[float, float]:
+        along = float(np.mean(self.backward(self.reward) ** 2))
+        return along, float(np.mean((self.ratio * self.reward) ** 2))
 
-    def gradient(self, theta: Array) -> Array:
-        """The gradient of F: ridge theta - A' C^+ (b - A theta)."""
-        w = self.C_root @ (self.C_root.T @ self.residual(theta))
-        return self.ridge * theta - self.At_dot(w)
+    def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
+        if self.shared:
+            products = self.phi.matmul(np.column_stack([theta, g]))
+            value, psi_g = products[:, 0], products[:, 1:]
+        else:
+            value, psi_g = self.phi.dot(theta), self.psi.matmul(g)
+        td = self.reward + self.discount * value[self.next] - value[self.now]
+        cluster, count, _ = clusters(np.cumsum(self.begins))
+        terms = (self.forward(np.ascontiguousarray(column[self.now])) * td for column in psi_g.T)
+        sums = np.column_stack([np.bincount(cluster, term, count) for term in terms])
+        return sums.T @ sums / self.n, psi_g.T @ (self.visits[:, None] * psi_g) / self.n, count
+
+    def sketched_rows(
+        self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int
+    ) -> Iterator[SketchedRows]:
+        """If not `cross`, the distinct rows are sketched, weighted by their visits."""
+        n, k, d = self.n, self.k, self.d
+        traces = traces and self.trace > 0
+        members = np.arange(n) if cross else np.flatnonzero(self.visits)
+        weight = np.full(n, 1 / np.sqrt(n)) if cross else np.sqrt(self.visits[members] / n)
+        ratio = np.ones(n) if traces else self.ratio  # rows of traces include the ratio
+        row_bytes = self.psi.dtype.itemsize * self.psi.stored / self.psi.shape[0]
+        sketch = count_sketch(len(members), size, rng, row_bytes=row_bytes, sum_bytes=8 * (k + d if cross else k))
+        groups = max(1, block_rows // sketch.together)
+        most = min(groups * sketch.together, size)
+        X, V = np.empty((most, k), dtype), np.empty((most, d) if cross else (0, 0), dtype)
+        U = np.empty((most, k), dtype) if traces else X
+        for group in range(0, sketch.groups, groups):
+            stop = min(group + groups, sketch.groups)
+            rows = sketch.sums(group, stop)
+            X[:rows] = 0.0
+            if not cross:
+                sketch_rows(self.psi.kernel, members, weight, sketch, group, stop, X[:rows])
+                yield SketchedRows(X[:rows], X[:rows], None)
+                continue
+            V[:rows] = 0.0
+            sketch_steps(
+                self.phi.kernel, self.psi.kernel, self.shared, self.now, self.next, self.discount, ratio,
+                1 / np.sqrt(n), sketch, group, stop, X[:rows], V[:rows],
+            )  # fmt: skip
+            if traces:
+                U[:rows] = 0.0
+                sketch_rows(self.u.kernel, members, weight, sketch, group, stop, U[:rows])
+            yield SketchedRows(X[:rows], U[:rows], V[:rows])
 
     @cached_property
     def cost(self) -> Cost:
@@ -393,7 +385,7 @@ class Problem:
             identity=self.identity,
             square=self.ridge == 0 and self.k == self.d,
             row_bytes=float(self.phi.dtype.itemsize * self.phi.stored),
-            two_reads=self.trace > 0 or self.psi is not self.phi,
+            two_reads=self.trace > 0 or not self.shared,
         )
 
     def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:

@@ -15,6 +15,7 @@ from valuefit.problem.diagonal_preconditioner import COST, DiagonalPlusRankTwo, 
 from valuefit.problem.factor import likely_excess
 from valuefit.problem.preconditioner import Preconditioner, SparseC
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sketched_moments import sketched_moments
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
@@ -47,6 +48,7 @@ class StochasticPreconditioner:
     excess: float = np.inf  # w^-1 <= excess * C for certain
     likely: float = np.inf  # and very likely
     each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
+    exact: bool = False  # whether it was made from the moments of all steps
 
     clear: ClassVar[bool] = True
     matrix: ClassVar[SparseC | None] = None
@@ -63,11 +65,6 @@ class StochasticPreconditioner:
     def primal(self, g: Array) -> Array:
         """H~^-1 g."""
         return self.theta @ g
-
-    @property
-    def exact(self) -> bool:
-        """Whether it was made from the moments of all steps."""
-        return self.count >= len(self.weight)
 
     @cached_property
     def _cumulative(self) -> Array:
@@ -89,7 +86,7 @@ class StochasticPreconditioner:
         return value if np.isfinite(value) else np.inf
 
 
-def sketch_passes(problem: Problem, count: int) -> float:
+def sketch_passes(problem: SaddlePoint, count: int) -> float:
     """Passes to make the preconditioner from this many sketched rows."""
     k, d = problem.k, problem.d
     if count >= problem.n:
@@ -98,16 +95,16 @@ def sketch_passes(problem: Problem, count: int) -> float:
         moments = count / problem.n + problem.cost.flops(count * (2 * k * d + (0 if problem.identity else k**2)))
     factors = problem.cost.flops(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
     projections = k * min(PROJECTIONS, k) + d * min(PROJECTIONS, d)
-    return moments + factors + 1 + problem.cost.flops(2 * problem.phi.shape[0] * projections)
+    return moments + factors + 1 + problem.cost.flops(2 * problem.distinct_rows * projections)
 
 
-def matrices_fit(problem: Problem) -> bool:
+def matrices_fit(problem: SaddlePoint) -> bool:
     """Whether the matrices fit into memory, and steps are many enough to estimate them."""
     in_memory = fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
     return in_memory and problem.n >= 2 * problem.k
 
 
-def first_sketch_size(problem: Problem) -> int:
+def first_sketch_size(problem: SaddlePoint) -> int:
     """The first number of sketched rows: FIRST_SKETCH_PASSES worth, or all steps where the moments cost no more."""
     if problem.cost.moments <= FIRST_SKETCH_PASSES:
         return problem.n
@@ -115,18 +112,24 @@ def first_sketch_size(problem: Problem) -> int:
     return min(problem.n, max(MIN_SKETCH_ROWS * problem.k, int(FIRST_SKETCH_PASSES / each)))
 
 
-def sketched_preconditioner(problem: Problem, count: int) -> StochasticPreconditioner:
-    """The preconditioner from `count` sketched rows; the same problem and count give the same bits."""
+def sketched_preconditioner(problem: SaddlePoint, count: int, *, drawn: bool = True) -> StochasticPreconditioner:
+    """The preconditioner from `count` sketched rows; the same problem and count give the same bits.
+
+    drawn: whether single rows will be drawn, which takes their norms.
+    """
     rng = np.random.default_rng(count)
     A, C = _moments(problem, count, rng)
     L, inverse_L, inverse_R = _factors(problem, A, C, count)
     excess, likely = _excess(problem, C, L, count)
-    sizes = _sizes(problem, inverse_L, inverse_R, rng)
-    weight, steps = _draws_and_steps(problem, *sizes)
-    each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.phi.sparse else 0.0
+    weight, steps = np.ones(0), (1.0, 1.0)
+    if drawn:
+        assert isinstance(problem, Problem)
+        weight, steps = _draws_and_steps(problem, *_sizes(problem, inverse_L, inverse_R, rng))
+    each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.sparse else 0.0
     return StochasticPreconditioner(
         inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, sketch_passes(problem, count), weight, steps,
         fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
+        exact=count >= problem.n,
     )  # fmt: skip
 
 
@@ -136,15 +139,15 @@ def scaling_preconditioner(problem: Problem, *, drawn: bool = True) -> Stochasti
     drawn: whether single rows will be drawn; otherwise rows of traces are not formed to know their norms.
     """
     theta, w = balance(problem)
-    weight, steps = np.ones(problem.n), (1.0, 1.0)
+    weight, steps = np.ones(0), (1.0, 1.0)
     if drawn:
         weight, steps = _draws_and_steps(problem, *squared_row_norms(problem, theta, w))
     # (psi'x)^2 is at most the number of nonzeros times sum psi_c^2 x_c^2, whose mean is |x|^2 after scaling
-    stored = max(1.0, problem.phi.stored / problem.phi.shape[0])
+    stored = max(1.0, problem.cost.row)
     width = problem.k + problem.d
     return StochasticPreconditioner(
         theta, w, 0, COST, weight, steps, spread=stored, fewest=int(np.ceil(0.5 * width / stored)),
-        each=problem.cost.flops(10 * width) if problem.phi.sparse else 0.0,
+        each=problem.cost.flops(10 * width) if problem.sparse else 0.0,
     )  # fmt: skip
 
 
@@ -160,7 +163,7 @@ def _draws_and_steps(problem: Problem, of_psi: Array, of_u: Array, of_v: Array) 
     return weight, (0.25 / max(primal, 1e-300), 0.25 / dual)
 
 
-def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+def _moments(problem: SaddlePoint, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """A and C over all steps, or estimated from `count` sketched rows.
 
     A sample of as many steps would miss rare rows; a sketch misses none, with as much error on the others.
@@ -172,7 +175,7 @@ def _moments(problem: Problem, count: int, rng: np.random.Generator) -> tuple[Ar
     return A, np.eye(problem.k) if problem.identity else C
 
 
-def _excess(problem: Problem, C: Array, L: Array, count: int) -> tuple[float, float]:
+def _excess(problem: SaddlePoint, C: Array, L: Array, count: int) -> tuple[float, float]:
     """`excess` and `likely`; infinite where columns are so nearly dependent that the shift of C decides."""
     size, pivot = np.diag(C), np.diag(L) ** 2
     if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
@@ -181,7 +184,7 @@ def _excess(problem: Problem, C: Array, L: Array, count: int) -> tuple[float, fl
     return 1.1 * share, 1.1 * likely_excess(problem.k, count, share)
 
 
-def _factors(problem: Problem, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
+def _factors(problem: SaddlePoint, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
     """L, L^-1 and R^-1 with C ~ L L', A'C^-1A + ridge I ~ R R', plus the expected noise of the sketch."""
     C = C.copy()
     size = np.diag(C).copy()

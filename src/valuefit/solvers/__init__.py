@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from valuefit.messages import shown
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
 
 
@@ -58,12 +58,12 @@ def find(solver: str | Solver | type[Solver]) -> Solver:
     raise ValueError(f"There is no solver {shown(solver)}.{hint} The solvers are {', '.join(names())}.")
 
 
-def supports(solver: Solver | type[Solver], problem: Problem) -> bool:
+def supports(solver: Solver | type[Solver], problem: SaddlePoint) -> bool:
     """Whether the solver supports every trait of this problem."""
     return not problem.traits & solver.refusals.keys()
 
 
-def refuse(solver: Solver, problem: Problem) -> None:
+def refuse(solver: Solver, problem: SaddlePoint) -> None:
     """Raise ValueError if the solver does not support a trait of this problem; the message lists solvers that do."""
     for trait in sorted(problem.traits):
         if trait in solver.refusals:

@@ -10,6 +10,7 @@ import numpy as np
 
 from valuefit.machine import seconds
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.stochastic_preconditioner import (
     GROWTH,
     StochasticPreconditioner,
@@ -83,7 +84,7 @@ class StepController:
         return int(np.clip(round(wanted), self.level - MAX_LEVEL_CHANGE, self.level + MAX_LEVEL_CHANGE))
 
     def after_epoch(
-        self, problem: Problem, before: Gradient, after: Gradient, passes: float, level: int
+        self, problem: SaddlePoint, before: Gradient, after: Gradient, passes: float, level: int
     ) -> tuple[StepController, bool, float]:
         """The controller after an epoch, whether the epoch is accepted, and the passes of a larger sample.
 
@@ -111,7 +112,7 @@ class StepController:
         )  # fmt: skip
         return new, accepted, new.preconditioner.cost
 
-    def _larger_sample(self, problem: Problem) -> int:
+    def _larger_sample(self, problem: SaddlePoint) -> int:
         """The size of the sample to take now, or 0."""
         count = self.preconditioner.count
         if count >= problem.n or (count == 0 and not matrices_fit(problem)):
@@ -123,7 +124,7 @@ class StepController:
 
 
 def start_controller(
-    problem: Problem,
+    problem: SaddlePoint,
     gradient: Gradient,
     *,
     count: int | None = None,
@@ -135,10 +136,16 @@ def start_controller(
     count None: as many as pay; the diagonal preconditioner where rows are sparse, for which matrices seldom pay, or
     where the matrices do not fit into memory.
     """
-    if count is None and (problem.phi.sparse or not matrices_fit(problem)):
+    if count is None and (problem.sparse or not matrices_fit(problem)):
+        if not isinstance(problem, Problem):
+            raise ValueError(
+                f"The preconditioner of {problem.d} features would not fit into memory, or there are too few steps for "
+                "it. Use fewer features, or load the log into memory."
+            )
         chosen = scaling_preconditioner(problem, drawn=unit_steps is None)
     else:
-        chosen = sketched_preconditioner(problem, first_sketch_size(problem) if count is None else count)
+        size = first_sketch_size(problem) if count is None else count
+        chosen = sketched_preconditioner(problem, size, drawn=unit_steps is None)
     steps = chosen.steps if unit_steps is None else (unit_steps[0] / chosen.spread, unit_steps[1] / chosen.spread)
     merit = chosen.merit(gradient)
     length = int(np.clip(4 / steps[0], 1, problem.n))
@@ -154,7 +161,7 @@ def adaptive_state(
     return state, Info(passes, moments=chosen.exact, preconditioner=chosen.for_certificate)
 
 
-def adaptive_cost(problem: Problem, gap: float, *, full_passes: float, update_passes: float) -> Estimate:
+def adaptive_cost(problem: SaddlePoint, gap: float, *, full_passes: float, update_passes: float) -> Estimate:
     """The estimate for a method with adapted steps that takes so many passes of each kind to a gap of 1e-6.
 
     On sparse rows, where the diagonal preconditioner needs about 20 times as many, a pass of single-row updates takes
@@ -162,9 +169,9 @@ def adaptive_cost(problem: Problem, gap: float, *, full_passes: float, update_pa
     """
     n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
     fixed = problem.cost.fixed_seconds + seconds("fixed")
-    if problem.phi.sparse:
+    if problem.sparse:
         return Estimate(fixed + 20 * work * (full_passes + 3 * update_passes) * pass_seconds, 8.0 * 4 * (k + d))
-    update = 2 * problem.phi.dtype.itemsize * d * seconds("svrg_byte") + seconds("svrg_update")
+    update = 2 * (4 if "float32" in problem.traits else 8) * d * seconds("svrg_byte") + seconds("svrg_update")
     setup = seconds("gram_flop") * first_sketch_size(problem) * 3 * k * d + seconds("factor_flop") * 4 * d**3
     matrices = 16.0 * (k + d) ** 2 if matrices_fit(problem) else 8.0 * 16 * (k + d)
     return Estimate(fixed + setup + work * (full_passes * pass_seconds + update_passes * n * update), matrices)

@@ -7,7 +7,7 @@ from typing import ClassVar, NoReturn
 
 import numpy as np
 
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver, State, check_count
 from valuefit.typing import Array
 
@@ -32,8 +32,8 @@ class Auto(Solver):
     def __post_init__(self) -> None:
         check_count(self, "memory")
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> NoReturn:
+    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> NoReturn:
         raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> NoReturn:
+    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> NoReturn:
         raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
-from valuefit.solvers.solver import Info, State, Steps, StepSizes, check_count, check_decay
+from valuefit.solvers.solver import SINGLE_ROWS, Info, State, Steps, StepSizes, check_count, check_decay
 from valuefit.typing import Array
 
 DEFAULT_DECAY = 10.0  # passes after which given steps have halved
@@ -29,6 +29,7 @@ class AveragedSteps(Steps):
     in the paper's experiments. None means 10 for given steps. inner: updates in an epoch; n if None.
     """
 
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS
     td_weight: ClassVar[float]  # of the TD step u delta - psi (psi'w), which TDC adds to the step of theta
 
     decay: float | None = None

@@ -12,7 +12,7 @@ from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.solvers.pdbg import PDBG
 from valuefit.solvers.saga import SAGA
-from valuefit.solvers.solver import Info, Solver, State, Steps, check_number
+from valuefit.solvers.solver import SINGLE_ROWS, Info, Solver, State, Steps, check_number
 from valuefit.solvers.svrg import SVRG
 from valuefit.typing import Array
 
@@ -41,6 +41,7 @@ class Catalyst(Solver):
     name: ClassVar[str] = "catalyst"
     summary: ClassVar[str] = "Nesterov acceleration of PDBG, SVRG or SAGA by better conditioned inner problems"
     order: ClassVar[int] = 4
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS
 
     solver: Steps = field(default_factory=SVRG)
     proximal: float | None = None

@@ -9,7 +9,14 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
-from valuefit.solvers.solver import NEEDS_SQUARE_A, NEEDS_ZERO_RIDGE, FixedPoint, Info, State, check_choice, check_count
+from valuefit.solvers.solver import (
+    SINGLE_ROWS_OF_TD,
+    FixedPoint,
+    Info,
+    State,
+    check_choice,
+    check_count,
+)
 from valuefit.typing import Array
 
 
@@ -30,7 +37,7 @@ class CTD(FixedPoint):
     name: ClassVar[str] = "ctd"
     summary: ClassVar[str] = "TD with variance reduction by a snapshot; linear on-policy"
     order: ClassVar[int] = 7
-    refusals: ClassVar[dict[str, str]] = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE}
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS_OF_TD
 
     inner: int | None = None
     averaging: bool = True

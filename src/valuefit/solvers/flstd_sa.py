@@ -10,8 +10,7 @@ import numpy as np
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dotv
 from valuefit.solvers.solver import (
-    NEEDS_SQUARE_A,
-    NEEDS_ZERO_RIDGE,
+    SINGLE_ROWS_OF_TD,
     FixedPoint,
     Info,
     State,
@@ -38,7 +37,7 @@ class FLSTDSA(FixedPoint):
     name: ClassVar[str] = "flstd-sa"
     summary: ClassVar[str] = "TD steps on rows drawn from the log (the paper's TD); sublinear"
     order: ClassVar[int] = 6
-    refusals: ClassVar[dict[str, str]] = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE}
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS_OF_TD
 
     decay: float = 10.0
     averaging: bool = False

@@ -16,7 +16,7 @@ from valuefit.messages import said, shown
 from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import SaddlePreconditioner, precondition
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work
 from valuefit.typing import Array
 
@@ -50,7 +50,7 @@ class Krylov(Solver):
     fallback: ClassVar[str | None] = "lstd"
 
     depth: int = 60
-    preconditioner: Callable[[Problem], SaddlePreconditioner] | None = None
+    preconditioner: Callable[[SaddlePoint], SaddlePreconditioner] | None = None
 
     def __post_init__(self) -> None:
         check_count(self, "depth")
@@ -59,11 +59,11 @@ class Krylov(Solver):
                 f"preconditioner is {shown(self.preconditioner)}; it must be a function of a problem, or None."
             )
 
-    def cost(self, problem: Problem, gap: float) -> Estimate:
+    def cost(self, problem: SaddlePoint, gap: float) -> Estimate:
         n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
-        if problem.phi.sparse:
+        if problem.sparse:
             # C is a sparse matrix unless it fits in cache; triangular solves or sweeps cost about another pass
-            row, in_cache = problem.phi.stored / problem.phi.shape[0], 8 * k * d <= CACHED_MATRIX_BYTES
+            row, in_cache = problem.cost.row, 8 * k * d <= CACHED_MATRIX_BYTES
             forming = seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
             iterations = 48 * work * (seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
             entries = min(float(k) * k, n * row**2)
@@ -73,7 +73,7 @@ class Krylov(Solver):
         rows, iterations = min(size, starts), 2.0
         if size < starts:
             iterations = work * (6 + 72 * k / size if cross else 26 + 28 * math.sqrt(k / size))
-            iterations *= max(1.0, math.log(1 / max(1 - float(problem.discount.max()), 1e-3)) / 3.5)  # 3 at 0.95
+            iterations *= max(1.0, math.log(1 / max(1 - problem.max_discount, 1e-3)) / 3.5)  # 3 at 0.95
         setup = 1.6 * seconds("pass_byte", threads=1) * problem.cost.row_bytes  # sketching gains little from threads
         setup += seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
         setup += seconds("factor_flop") * (k**3 / 3 + (problem.cost.solve_flops if cross else 0.0))
@@ -81,12 +81,12 @@ class Krylov(Solver):
         memory = 8.0 * (3 * k * (k + d) + rows * (k + d if cross else k))
         return Estimate(problem.cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         preconditioner = precondition(problem) if self.preconditioner is None else self._given(problem)
         equations, cost = equations_at(problem, preconditioner, theta)
         return _restart(equations, equations.join(theta, w), preconditioner.passes + cost)
 
-    def _given(self, problem: Problem) -> SaddlePreconditioner:
+    def _given(self, problem: SaddlePoint) -> SaddlePreconditioner:
         """What the user's function returns."""
         assert self.preconditioner is not None
         try:
@@ -97,12 +97,12 @@ class Krylov(Solver):
             raise ValueError(f"preconditioner returned {shown(made)}; it must return a SaddlePreconditioner.")
         return made
 
-    def verify(self, problem: Problem, state: State) -> tuple[State, Info]:
+    def verify(self, problem: SaddlePoint, state: State) -> tuple[State, Info]:
         """A restart, because rounding makes the residual of the recurrence smaller than the true one."""
         memory: Memory = state.memory
         return _at_rounding(memory, memory.x, memory.trail[-1], 0.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         memory: Memory = state.memory
         if memory.stalled:
             return _after_stall(problem, state, enlarge=self.preconditioner is None)
@@ -198,18 +198,18 @@ def _at_rounding(memory: Memory, x: Array, left: float, passes: float) -> tuple[
     return replace(state, memory=state.memory._replace(stalled=hidden)), info._replace(finished=exact)
 
 
-def _direct_passes(problem: Problem) -> float:
+def _direct_passes(problem: SaddlePoint) -> float:
     return problem.cost.moments + problem.cost.flops(2 * problem.d**3)
 
 
-def _stalled(problem: Problem, memory: Memory) -> bool:
+def _stalled(problem: SaddlePoint, memory: Memory) -> bool:
     """Whether squared residuals fall too slowly for a direct solve not to be cheaper."""
     window, trail = STALL_ITERATIONS * memory.equations.preconditioner.patience, memory.trail
     windows = max(STALL_WINDOWS, 2 * _direct_passes(problem) / window)
     return len(trail) > window and trail[-1] > 10 ** (-8 / windows) * trail[-1 - window]
 
 
-def _after_stall(problem: Problem, state: State, *, enlarge: bool) -> tuple[State, Info]:
+def _after_stall(problem: SaddlePoint, state: State, *, enlarge: bool) -> tuple[State, Info]:
     """A larger sketch, the end where the moments fit into memory and can be solved directly, or else a restart."""
     memory: Memory = state.memory
     equations, growth = memory.equations, SKETCH_GROWTH * memory.growth

@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.linalg.moments import CACHED_MATRIX_BYTES, count_product
+from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import seconds
 from valuefit.problem.exact import Exact, correction_gap
-from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
 from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
@@ -47,12 +47,12 @@ class LSTD(Solver):
     def __post_init__(self) -> None:
         check_choice(self, "gram", "float64", "float32")
 
-    def cost(self, problem: Problem, gap: float) -> Estimate:
+    def cost(self, problem: SaddlePoint, gap: float) -> Estimate:
         n, d, k, pass_seconds = problem.n, problem.d, problem.k, problem.cost.pass_seconds
         memory = 8.0 * (k * d + k * k + 2 * d * d)
-        if problem.phi.sparse:
+        if problem.sparse:
             # columns are usually dependent (those of a tiling sum to one), which takes eigenvalues and an SVD
-            row = problem.phi.stored / problem.phi.shape[0]
+            row = problem.cost.row
             moments = seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= CACHED_MATRIX_BYTES else 1.0)
             if problem.trace:
                 moments += seconds("gram_flop") * 2 * n * k * d
@@ -64,7 +64,7 @@ class LSTD(Solver):
         direct = seconds("gram_flop") * flops + seconds("factor_flop") * problem.cost.solve_flops
         return Estimate(problem.cost.fixed_seconds + direct + 6 * pass_seconds, memory)
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:
             raise ValueError(
                 'gram="float32" refines the solution of A theta = b, which is not the minimiser with a ridge or more '
@@ -73,14 +73,14 @@ class LSTD(Solver):
         # forming A also gives b, which the loop needs before the epoch; the epoch counts the passes of both
         return State(theta, w, memory=problem.A if self.gram == "float64" else None), Info(0.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         with one_blas_thread() if problem.k <= ONE_THREAD_FEATURES else nullcontext():
             return self._solve(problem)
 
-    def _solve(self, problem: Problem) -> tuple[State, Info]:
+    def _solve(self, problem: SaddlePoint) -> tuple[State, Info]:
         work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
-        if self.gram == "float32" and not problem.trace and not problem.phi.sparse:
+        if self.gram == "float32" and not problem.trace and not problem.sparse:
             refined, info = _refined(problem)
             if refined is not None:
                 return refined, info._replace(passes=info.passes + work)
@@ -109,14 +109,13 @@ class LSTD(Solver):
         return State(theta, w, gradient=gradient), Info(spent + 2, gap, objective, finished=True, note=note)
 
 
-def _refined(problem: Problem) -> tuple[State | None, Info]:
+def _refined(problem: SaddlePoint) -> tuple[State | None, Info]:
     """Solve A theta = b by iterative refinement: A from float32 products, residuals in float64.
 
     It stops when a correction is not at least 10 times smaller than the last. The state is None if the corrections
     are still large then: A is too ill-conditioned for single precision.
     """
-    rows = problem.psi, problem.phi, problem.now, problem.next, problem.discount, problem.ratio
-    factors = _fixed_point(problem, count_product(*rows, problem.reward, dtype=np.float32)[0] / problem.n)
+    factors = _fixed_point(problem, problem.A_in_float32())
     passes = 1 + 0.5 * (problem.cost.A - 1)
     if factors is None:
         return None, Info(passes)
@@ -138,7 +137,7 @@ def _refined(problem: Problem) -> tuple[State | None, Info]:
     return State(theta, np.zeros(problem.k), gradient=gradient), Info(passes + 0.5, gap, 0.0, finished=True)
 
 
-def _minimum_norm(problem: Problem) -> tuple[State, Info]:
+def _minimum_norm(problem: SaddlePoint) -> tuple[State, Info]:
     """The minimiser of smallest norm, by an eigendecomposition of C and an SVD."""
     exact = Exact(problem)
     note = ""
@@ -154,7 +153,7 @@ def _minimum_norm(problem: Problem) -> tuple[State, Info]:
 Factors = tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]
 
 
-def _fixed_point(problem: Problem, A: Array) -> Factors | None:
+def _fixed_point(problem: SaddlePoint, A: Array) -> Factors | None:
     """Solutions by LU of A, or None if A is nearly singular. The dual weights are zero, because A theta = b."""
     lu, pivots, info = linalg.lapack.dgetrf(A)
     if info != 0 or not linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] >= MIN_FACTOR_RECIPROCAL_CONDITION:
@@ -165,7 +164,7 @@ def _fixed_point(problem: Problem, A: Array) -> Factors | None:
     )
 
 
-def _normal_equations(problem: Problem) -> Factors | None:
+def _normal_equations(problem: SaddlePoint) -> Factors | None:
     """Solutions by Cholesky factors of C and H = A'C^-1A + ridge I, or None if one of them is nearly singular."""
     L = _cholesky(problem.C)
     if L is None:

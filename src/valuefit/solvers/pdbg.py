@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from valuefit.problem.problem import Moments, Problem
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import MomentArrays, SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.solvers.adaptive_steps import StepController, adaptive_state, start_controller
 from valuefit.solvers.solver import Info, State, Steps, check_choice, inverse
@@ -42,7 +43,12 @@ class PDBG(Steps):
         check_choice(self, "precompute", False, True)
         check_choice(self, "fastest", False, True)
 
-    def auto_steps(self, problem: Problem) -> tuple[float, float]:
+    def auto_steps(self, problem: SaddlePoint) -> tuple[float, float]:
+        if not isinstance(problem, Problem):
+            raise ValueError(
+                "pdbg with precompute=True chooses its steps by the norms of single rows, which need them in memory. "
+                "Give step_theta and step_w, or use precompute=False."
+            )
         # lambda_max(C) <= mean |psi|^2, and A'C^+A <= mean z z' with z the trace of v run backwards.
         norms = np.sqrt(problem.v_squared)
         z = problem.backward(norms)
@@ -54,7 +60,7 @@ class PDBG(Steps):
         plan = theory.pdbg_fastest() if self.fastest else theory.pdbg()
         return plan.step_theta, plan.step_w
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         if self.guarded and not self.precompute:
             gradient = problem.B(theta, w)
             controller = start_controller(problem, gradient, unit_steps=UNIT_STEPS)
@@ -66,7 +72,7 @@ class PDBG(Steps):
             return state, Info(problem.cost.moments)
         return State(theta, w, steps, problem.B(theta, w)), Info(1.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         assert state.gradient is not None
         theta, w, (g_theta, g_w) = state.theta, state.w, state.gradient
         step_theta, step_w = state.steps
@@ -76,7 +82,7 @@ class PDBG(Steps):
             theta, w = theta - step_theta * g_theta, w - step_w * g_w
             return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1.0)
         # one iteration reads 2 k d + k^2 numbers, a pass every row twice: gather as many as make up a pass
-        row = max(1.0, problem.phi.stored / problem.phi.shape[0])
+        row = max(1.0, problem.cost.row)
         cost = (2 * problem.k * problem.d + problem.k**2) / (2 * problem.n * row)
         iterations = int(np.clip(1 / cost, 1, 1000))
         for _ in range(iterations):
@@ -84,7 +90,7 @@ class PDBG(Steps):
             g_theta, g_w = _gradient(state.memory, problem.ridge, theta, w)
         return replace(state, theta=theta, w=w, gradient=(g_theta, g_w)), Info(iterations * cost)
 
-    def _adaptive_epoch(self, problem: Problem, state: State, controller: StepController) -> tuple[State, Info]:
+    def _adaptive_epoch(self, problem: SaddlePoint, state: State, controller: StepController) -> tuple[State, Info]:
         assert state.gradient is not None
         chosen, (step_theta, step_w) = controller.preconditioner, controller.steps
         moved = -step_theta * (chosen.theta @ state.gradient[0]), -step_w * (chosen.w @ state.gradient[1])
@@ -97,6 +103,6 @@ class PDBG(Steps):
         return adaptive_state(theta, w, gradient, controller, 1.0 + more)
 
 
-def _gradient(moments: Moments, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:
+def _gradient(moments: MomentArrays, ridge: float, theta: Array, w: Array) -> tuple[Array, Array]:
     A, b, C = moments
     return ridge * theta - A.T @ w, A @ theta - b + C @ w

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled
-from valuefit.solvers.solver import Info, Solver, State, check_number
+from valuefit.solvers.solver import SINGLE_ROWS, Info, Solver, State, check_number
 from valuefit.typing import Array
 
 
@@ -32,6 +32,7 @@ class RecursiveLSTD(Solver):
     name: ClassVar[str] = "recursive-lstd"
     summary: ClassVar[str] = "exact, by low-rank updates of the inverse after each step"
     order: ClassVar[int] = 8
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS
 
     initial: float = 1e-8
 

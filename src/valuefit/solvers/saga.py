@@ -13,7 +13,7 @@ from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy2, axpy2v, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
-from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_count
+from valuefit.solvers.solver import SINGLE_ROWS, Estimate, Info, State, Steps, StepSizes, check_count
 from valuefit.typing import Array, Gradient
 
 SAGA_STEPS_PER_EPOCH = 3.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
@@ -38,6 +38,7 @@ class SAGA(Steps):
     name: ClassVar[str] = "saga"
     summary: ClassVar[str] = "single-row steps corrected by a table of two or three scalars a step"
     order: ClassVar[int] = 3
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS
 
     inner: int | None = None
     block: int = 1

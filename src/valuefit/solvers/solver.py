@@ -63,7 +63,10 @@ class StepSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Solver(ABC):
-    """Base of all solvers: subclasses are frozen dataclasses of hyper-parameters."""
+    """Base of all solvers: subclasses are frozen dataclasses of hyper-parameters.
+
+    A problem is a `SaddlePoint`; methods that step through single rows refuse shards and devices, and get a `Problem`.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -73,18 +76,18 @@ class Solver(ABC):
     fallback: ClassVar[str | None] = None  # the solver that `solve` goes on with where this one gives up
 
     @abstractmethod
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+    def init(self, problem: Any, theta: Array, w: Array) -> tuple[State, Info]:
         """The state at the starting point."""
 
     @abstractmethod
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+    def epoch(self, problem: Any, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         """The state after one epoch."""
 
-    def verify(self, problem: Problem, state: State) -> tuple[State, Info]:
+    def verify(self, problem: Any, state: State) -> tuple[State, Info]:
         """The state with a gap that is not provisional; only for methods that report provisional ones."""
         raise NotImplementedError
 
-    def cost(self, problem: Problem, gap: float) -> Estimate | None:
+    def cost(self, problem: Any, gap: float) -> Estimate | None:
         """The estimate by which `solver="auto"` chooses; None for methods that it does not consider."""
         return None
 
@@ -131,14 +134,14 @@ class Steps(Solver):
     def guarded(self) -> bool:
         return self.steps == "auto" and self.step_theta is None and self.step_w is None
 
-    def choose_steps(self, problem: Problem) -> tuple[float, float]:
+    def choose_steps(self, problem: Any) -> tuple[float, float]:
         theta, w = self.step_theta, self.step_w
         if theta is None or w is None:
             chosen = self.auto_steps(problem) if self.steps == "auto" else self._theorem_steps(problem)
             theta, w = chosen[0] if theta is None else theta, chosen[1] if w is None else w
         return theta, w
 
-    def _theorem_steps(self, problem: Problem) -> tuple[float, float]:
+    def _theorem_steps(self, problem: Any) -> tuple[float, float]:
         try:
             return self.theorem_steps(Theory(problem))
         except (OverflowError, ZeroDivisionError):
@@ -146,7 +149,7 @@ class Steps(Solver):
                 'The step sizes of the theorem leave the range of float64. Rescale the features, or use steps="auto".'
             ) from None
 
-    def auto_steps(self, problem: Problem) -> tuple[float, float]:
+    def auto_steps(self, problem: Any) -> tuple[float, float]:
         return row_steps(problem)
 
     def theorem_steps(self, theory: Theory) -> tuple[float, float]:
@@ -180,6 +183,9 @@ def inverse(value: float) -> float:
 # reasons in `refusals`
 NEEDS_SQUARE_A = "it needs as many dual features as features, because it adds rows of u to theta."
 NEEDS_ZERO_RIDGE = "its fixed point A theta = b is not the minimiser when ridge > 0."
+NEEDS_ROWS = "it steps through single rows, which must be in the memory of the processor."
+SINGLE_ROWS = {"shards": NEEDS_ROWS, "device": NEEDS_ROWS}
+SINGLE_ROWS_OF_TD = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE, **SINGLE_ROWS}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
-from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_choice, check_count
+from valuefit.solvers.solver import SINGLE_ROWS, Estimate, Info, State, Steps, StepSizes, check_choice, check_count
 from valuefit.typing import Array
 
 SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
@@ -39,6 +39,7 @@ class SVRG(Steps):
     name: ClassVar[str] = "svrg"
     summary: ClassVar[str] = "single-row steps corrected by a full gradient at a snapshot"
     order: ClassVar[int] = 2
+    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS
 
     inner: int | None = None
     block: int = 1

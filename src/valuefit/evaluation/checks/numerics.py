@@ -9,7 +9,8 @@ from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
-from valuefit.problem.problem import C_CUTOFF, Problem
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import C_CUTOFF
 
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps

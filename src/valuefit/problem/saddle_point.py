@@ -1,0 +1,209 @@
+"""What every problem offers, wherever its rows are: products of the saddle point, and what follows from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.memory import require_memory
+from valuefit.problem.cost import Cost
+from valuefit.typing import Array
+
+C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
+# Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
+TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric", "shards", "device")
+
+
+class MomentArrays(NamedTuple):
+    """A = mean u v' (k, d), b = mean r u (k,), C = mean psi psi' (k, k), or the identity."""
+
+    A: Array
+    b: Array
+    C: Array
+
+
+class SketchedRows(NamedTuple):
+    """Some sums of rows with random signs, over sqrt(n): of psi (rows, k), of u (the same at trace 0), of v (rows, d).
+
+    v is None where only psi was asked for.
+    """
+
+    psi: Array
+    u: Array
+    v: Array | None
+
+
+class SaddlePoint(ABC):
+    """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2, by full passes over the log.
+
+    Subclasses hold the rows: in memory (`Problem`), in shards (`ShardedProblem`), on a device (`DeviceProblem`). What a
+    pass returns has the size of the weights. n, d, k: steps, features, dual features. shared: whether psi is phi.
+    sparse: whether rows are. distinct_rows: as stored. dead: features that are zero in every `now` row.
+    max_discount: of a step.
+    """
+
+    n: int
+    d: int
+    k: int
+    trace: float
+    ridge: float
+    identity: bool
+    shared: bool
+    sparse: bool
+    distinct_rows: int
+    dead: Array
+    max_discount: float
+
+    # ---- what a storage of rows provides ------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def traits(self) -> frozenset[str]:
+        """The TRAITS of this problem, which a solver must support."""
+
+    @property
+    @abstractmethod
+    def cost(self) -> Cost:
+        """The cost model: costs of operations in passes over this log."""
+
+    @abstractmethod
+    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+        """A' w, and A theta - b plus C w unless C = I, in one pass; without b if not `rewards`.
+
+        None is a zero vector, whose products are skipped: w = None gives no A' w.
+        """
+
+    @abstractmethod
+    def At_dot(self, w: Array) -> Array:
+        """A' w."""
+
+    @abstractmethod
+    def C_dot(self, w: Array) -> Array:
+        """C w."""
+
+    @property
+    @abstractmethod
+    def b(self) -> Array:
+        """mean r u."""
+
+    @property
+    @abstractmethod
+    def A(self) -> Array:
+        """mean u v', (k, d)."""
+
+    @abstractmethod
+    def A_in_float32(self) -> Array:
+        """A from products in float32, which take half the time or less."""
+
+    @property
+    @abstractmethod
+    def second_moment(self) -> Array:
+        """mean psi psi', also if C is the identity."""
+
+    @abstractmethod
+    def sketched_rows(
+        self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int
+    ) -> Iterator[SketchedRows]:
+        """Blocks of about `block_rows` of `size` sums of rows with random signs; every row is added to one sum.
+
+        So mean psi psi' is estimated by the sum of psi' psi over the blocks, and A by that of u' v. cross: whether v
+        is sketched too. traces: whether u has traces. A block is valid until the next one is asked for.
+        """
+
+    @property
+    @abstractmethod
+    def dual_squares(self) -> Array:
+        """mean psi^2 of every dual feature, (k,)."""
+
+    @abstractmethod
+    def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
+        """mean (z_t'c)^2, z being the trace of v run backwards (0 for None), and mean (psi_t'y)^2, in half a pass."""
+
+    @abstractmethod
+    def reward_squares(self) -> tuple[float, float]:
+        """The mean squares of the rewards summed along the traces, and of ratio times reward."""
+
+    @abstractmethod
+    def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
+        """Covariance of sum u_t'g delta_t by episode over n, mean (psi_t'g)(psi_t'g)', and the number of episodes.
+
+        g: (k, columns); the TD errors delta_t are those of theta. A single episode is cut into blocks.
+        """
+
+    # ---- products -----------------------------------------------------------------------------------------
+
+    def B(self, theta: Array, w: Array) -> tuple[Array, Array]:
+        """The operator of equation (10): (ridge theta - A' w, A theta - b + C w)."""
+        Atw, rest = self._batch(theta, w, rewards=True)
+        assert Atw is not None
+        return self.ridge * theta - Atw, rest + w if self.identity else rest
+
+    def residual(self, theta: Array) -> Array:
+        """b - A theta."""
+        return -self._batch(theta, None, rewards=True)[1]
+
+    def A_dot(self, theta: Array) -> Array:
+        """A theta."""
+        return self._batch(theta, None, rewards=False)[1]
+
+    # ---- moments ------------------------------------------------------------------------------------------
+
+    def moments(self) -> MomentArrays:
+        """A, b and C as dense arrays, in O(n d^2) operations, or fewer if rows repeat."""
+        return MomentArrays(self.A, self.b, self.C)
+
+    @cached_property
+    def C(self) -> Array:
+        """mean psi psi', (k, k), or the identity."""
+        self._require_moment_memory()
+        return np.eye(self.k) if self.identity else self.second_moment
+
+    def _require_moment_memory(self) -> None:
+        require_memory(
+            self.k * (self.k + self.d),
+            f"The moments of {self.d} features and {self.k} dual features",
+            "Use a matrix-free solver such as 'svrg' or 'saga'.",
+        )
+
+    # ---- the objective, through the pseudo-inverse of C ---------------------------------------------------
+
+    @cached_property
+    def C_spectrum(self) -> tuple[Array, Array]:
+        """The eigenvalues of C above the cutoff, ascending, and their eigenvectors as columns."""
+        if self.identity:
+            return np.ones(self.k), np.eye(self.k)
+        values, vectors = linalg.eigh(self.C, check_finite=False)
+        kept = values > C_CUTOFF * max(values[-1], 0.0)
+        return values[kept], vectors[:, kept]
+
+    @cached_property
+    def C_root(self) -> Array:
+        """R, (k, rank), with r' R R' r = r' C^+ r in the range of C, where b - A theta lies for every theta."""
+        return self.C_whitening[0]
+
+    @cached_property
+    def C_whitening(self) -> tuple[Array, float]:
+        """C_root and the condition number of C, scaled to a unit diagonal so that units do not look like dependence."""
+        if self.identity:
+            return np.eye(self.k), 1.0
+        lengths = np.sqrt(np.diag(self.C))
+        scale = np.divide(1.0, lengths, out=np.zeros(self.k), where=lengths > 0)
+        values, vectors = linalg.eigh(scale[:, None] * self.C * scale, check_finite=False)
+        kept = values > C_CUTOFF * max(values[-1], 0.0)
+        values, vectors = values[kept], scale[:, None] * vectors[:, kept]
+        return vectors / np.sqrt(values), float(values[-1] / values[0]) if len(values) else 1.0
+
+    def objective(self, theta: Array) -> float:
+        """F(theta)."""
+        whitened = self.C_root.T @ self.residual(theta)
+        return 0.5 * float(whitened @ whitened) + 0.5 * self.ridge * float(theta @ theta)
+
+    def gradient(self, theta: Array) -> Array:
+        """The gradient of F: ridge theta - A' C^+ (b - A theta)."""
+        w = self.C_root @ (self.C_root.T @ self.residual(theta))
+        return self.ridge * theta - self.At_dot(w)
