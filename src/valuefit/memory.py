@@ -10,10 +10,14 @@ def memory_limit() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+class TooLarge(ValueError):
+    """The contents of a file would take more memory than is allowed."""
+
+
 def check_size(declared: int, limit: int, where: str) -> None:
-    """Raise ValueError if the contents of a file, of `declared` bytes in memory, exceed `limit` bytes."""
+    """Raise TooLarge if the contents of a file, of `declared` bytes in memory, exceed `limit` bytes."""
     if declared > limit:
-        raise ValueError(
+        raise TooLarge(
             f"{where} needs {_format_bytes(declared)} in memory, more than the limit of {_format_bytes(limit)}. If you "
             "trust it, load it with a larger limit (in bytes), or load fewer columns."
         )

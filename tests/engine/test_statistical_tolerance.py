@@ -108,15 +108,6 @@ def test_few_episodes_use_the_mean_eigenvalue_not_the_smallest():
     assert supported_gap(problem_of(log), theta) > 2 * by_loops(log, theta)
 
 
-def test_one_episode_is_cut_into_blocks():
-    for n, count in ((24, 1), (25, 5), (1000, 31)):
-        cluster, found, blocks = statistical_tolerance.clusters(np.full(n, 7))
-        assert (found, blocks) == (count, count > 1)
-        assert len(np.unique(cluster)) == count
-    cluster, found, blocks = statistical_tolerance.clusters(np.array([4, 4, 9]))
-    assert (cluster.tolist(), found, blocks) == ([0, 0, 1], 2, False)
-
-
 def test_rewards_of_zero_give_a_gap_of_zero():
     problem = problem_of(log_of()._replace(reward=np.zeros(len(log_of().now))))
     assert supported_gap(problem, np.ones(3)) == optimistic_gap(problem) == 0

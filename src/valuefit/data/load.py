@@ -23,12 +23,14 @@ from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
 from valuefit.data.readers.native import is_native, read_native
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.readers.parquet import read_parquet
+from valuefit.data.shards import PARQUET, ShardedLog, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
-from valuefit.memory import memory_limit
+from valuefit.memory import TooLarge, memory_limit
 from valuefit.messages import said, shown
 
+MEMORY = ("auto", "stream")
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
@@ -48,7 +50,9 @@ READERS: dict[str, Callable[..., Table]] = {
 }
 
 
-def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | None = None) -> Transitions:
+def load(
+    source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | None = None, memory: str = "auto"
+) -> Any:
     """Read a log from a file, several files, a folder, a Minari dataset, a table or a dict of arrays.
 
     `source` is a path (.csv, .tsv, .jsonl, .json, .parquet, .npz, .h5/.hdf5 in D4RL's layout; text also as .csv.gz,
@@ -63,7 +67,16 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
     on each other); "categorical" lists your columns of the observation that hold categories, which text with at most
     100 distinct values does by itself. `limit` is the maximum size in memory of the contents of the files, in bytes
     (None: half of memory). `log.notes` list what was assumed or left out.
+
+    `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
+    `limit` bytes (None: an eighth of memory). Parquet files and folders that valuefit saved can be read so; "auto" does
+    it with those that exceed `limit`.
     """
+    if not isinstance(memory, str) or memory not in MEMORY:
+        raise ValueError(f"memory is {shown(memory)}; it must be one of {', '.join(map(repr, MEMORY))}.")
+    if isinstance(source, ShardedLog):
+        return source
+    part = memory_limit() // 4 if limit is None else limit
     limit = memory_limit() if limit is None else limit
     if columns is not None and not isinstance(columns, Mapping):
         raise ValueError(f"columns is {shown(columns)}; it must map valuefit's names to yours: {{'reward': 'r'}}.")
@@ -73,6 +86,36 @@ def load(source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | 
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
         return source
+    if memory == "stream":
+        return _shards(source, columns, part)
+    try:
+        return _in_memory(source, columns, limit)
+    except TooLarge:
+        if not _has_shards(source):
+            raise
+        return _shards(source, columns, part)
+
+
+def _has_shards(source: Any) -> bool:
+    """Whether the source can be read in parts."""
+    if isinstance(source, str | os.PathLike) and is_native(Path(source)):
+        return True
+    paths = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in paths):
+        return False
+    return all(file_format(file) in PARQUET for file in find_files(source, READERS))
+
+
+def _shards(source: Any, columns: Mapping[str, Any] | None, part: int) -> ShardedLog:
+    if not isinstance(source, str | os.PathLike | list | tuple) or _is_elsewhere(str(source)):
+        raise ValueError(
+            'memory="stream" reads Parquet files and folders that valuefit saved, not this source. Save it as one of '
+            "these first."
+        )
+    return open_shards(source, columns=columns, limit=part)
+
+
+def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)):
         _refuse_impossible_name(source)
         if not is_pattern(source):

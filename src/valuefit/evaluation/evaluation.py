@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from valuefit.data.load import load
+from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import boolean, number
 from valuefit.engine.loop import Progress
@@ -47,6 +48,7 @@ from valuefit.evaluation.sandwich import LinearFunction, Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.storage import as_plain
+from valuefit.evaluation.streamed import solve_shards
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
@@ -76,6 +78,8 @@ class Evaluation:
     that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result.
     features: as fitted. starts: the observations that the value is averaged over; None for the first of each episode.
     centre: with a penalty, the weights before the correction of its bias; `features` are then whitened.
+    whole: steps and episodes of a log that was read in parts; `log`, `problem` and the checks are then those of a
+    sample of its episodes.
     """
 
     log: Transitions
@@ -95,6 +99,7 @@ class Evaluation:
     cross_checks: tuple[CrossCheck, ...] = ()
     penalty: float = 0.0
     centre: Array | None = None
+    whole: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -145,6 +150,11 @@ class Evaluation:
     @cached_property
     def errors(self) -> Uncertainty:
         """Errors of linear functions of theta, with clusters for the mean value over the log."""
+        if self.whole is not None and self.whole[0] > len(self.log):
+            raise ValueError(
+                f"The log of {self.whole[0]:,} steps was read in parts, so errors are known for the policy value only. "
+                "Evaluate a log that fits into memory for errors of values and differences."
+            )
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
         kind: Kind = "cr1" if self.policy_value.method == "cr1" else "cr3"
         solution, log = Solution(self.result, self.centre), self.log
@@ -220,8 +230,8 @@ class Evaluation:
             "ridge": self.ridge,
             "penalty": self.penalty,
             "seed": self.seed,
-            "steps": len(self.log),
-            "episodes": len(self.log.episodes),
+            "steps": len(self.log) if self.whole is None else self.whole[0],
+            "episodes": len(self.log.episodes) if self.whole is None else self.whole[1],
             "policy": None if self.policy is None else self.policy.name,
             "features": {"count": self.problem.d, "without_data": len(self.problem.dead), "spec": self.features.spec,
                          "description": self.features.sentence},
@@ -342,6 +352,7 @@ def evaluate(
     level: float = INTERVAL_LEVEL,
     cluster: Any = None,
     checks: str = "standard",
+    client: Any = None,
     callback: Callable[[Progress], Any] | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
@@ -364,7 +375,8 @@ def evaluate(
     which episodes belong together, such as those of a patient or user; errors are then clustered by it. With
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
     a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
-    compares the values.
+    compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is loaded with
+    memory="stream".
     """
     level = check_level(level)
     log = load_log(log, columns, cluster)
@@ -374,6 +386,16 @@ def evaluate(
     penalty = penalty_of(penalty, ridge)
     notes = [*log.notes]
     target = None if policy is None else find_policy(policy, allow_code=True)
+    if isinstance(log, ShardedLog):
+        settings: dict[str, Any] = {
+            "discount": fraction("discount", discount), "policy": target, "trace": trace, "ridge": ridge,
+            "values": values, "solver": solver, "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts,
+            "interval": interval, "level": level, "callback": callback,
+        }  # fmt: skip
+        _refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target)
+        return _of_shards(log, features, settings, checks, client)
+    if client is not None:
+        raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
     if target is not None and values == "state":
         log = with_ratios(log, target)
     notes.append(_policy_note(log, target, values))
@@ -401,6 +423,33 @@ def evaluate(
     return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
 
 
+def _refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None) -> None:
+    """Raise ValueError for what needs the whole log in memory."""
+    refused = {
+        "a penalty": bool(penalty),
+        "clusters of episodes": cluster is not None,
+        'interval="bootstrap"': interval == "bootstrap",
+        "target probabilities by step": policy is not None and policy.by_step is not None,
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ValueError(
+                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
+                "that it fits into, or leave that out."
+            )
+
+
+def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks: str, client: Any) -> Evaluation:
+    """The evaluation of a log in shards; its checks are those of a sample of episodes that fits into memory."""
+    whole = solve_shards(log, features=features, client=client, **settings)
+    sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
+    notes = [*whole.notes, *sample.notes[:-2], f"Solved with {whole.result.solver}: {whole.result.message}"]
+    return replace(
+        sample, result=whole.result, policy_value=whole.value, notes=[*log.notes, *notes],
+        whole=(log.steps, log.episodes),
+    )  # fmt: skip
+
+
 def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
     """The evaluation of a fit, with its checks and cross-checks."""
     others = cross_checks(fit)
@@ -425,7 +474,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
     )
 
 
-def load_log(source: Any, columns: Any, cluster: Any) -> Transitions:
+def load_log(source: Any, columns: Any, cluster: Any) -> Any:
     """The log, with the clusters of episodes that are given by the name of a column or by step."""
     if isinstance(cluster, str):
         if isinstance(source, Transitions):
@@ -435,6 +484,8 @@ def load_log(source: Any, columns: Any, cluster: Any) -> Transitions:
             )
         columns = {**(columns or {}), "cluster": cluster}
     log = load(source, columns=columns)
+    if isinstance(log, ShardedLog):
+        return log
     if cluster is not None and not isinstance(cluster, str):
         log = replace(log, cluster=cluster_numbers(cluster, log.episode))._frozen()
     if log.cluster is not None and (log.cluster == log.cluster[0]).all():

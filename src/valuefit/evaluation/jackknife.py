@@ -162,14 +162,14 @@ class _Log:
     def residuals(self) -> tuple[Array, Array]:
         """rho_g = S_g x - (0, b_g) of every cluster, in coordinates, but for what is diagonal in S_g."""
         every = np.arange(self.count)
-        return self._sums(-self.error, np.zeros(self.problem.n) if self.plain else self.psi_w, every, self._parts)
+        return self._sums(-self.error, np.zeros(len(self.cluster)) if self.plain else self.psi_w, every, self._parts)
 
     def part(self, X: Array, Y: Array, chosen: Array) -> tuple[Array, Array]:
         """S_g (x_g, y_g) of the chosen clusters, in coordinates, but for what is diagonal in S_g.
 
         X: (chosen, d), Y: (chosen, k), weights theta_g and w_g; Y has no rows where w = 0.
         """
-        n, place, inside = self.problem.n, np.zeros(self.count, np.int64), np.zeros(self.count, bool)
+        n, place, inside = len(self.cluster), np.zeros(self.count, np.int64), np.zeros(self.count, bool)
         place[chosen], inside[chosen] = np.arange(len(chosen)), True
         parts = [part[inside[self.cluster[part]]] for part in self._parts]
         p, q = np.zeros(n), np.zeros(n)

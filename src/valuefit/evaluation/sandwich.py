@@ -104,11 +104,20 @@ class ErrorEstimate:
 
 
 class LinearFunction(NamedTuple):
-    """c'theta, (d,). If c is the mean row of starts of the log: `rows` (m, d), and the steps that they belong to."""
+    """c'theta, (d,). If c is the mean row of starts of the log: `rows` (m, d), and the steps that they belong to.
+
+    total: the number of starts, if the rows are those of a part of the log only.
+    """
 
     c: Array
     rows: Any = None
     first: Array | None = None
+    total: int | None = None
+
+    @property
+    def starts(self) -> int:
+        """The number of starts of the whole log."""
+        return int(self.rows.shape[0]) if self.total is None else self.total
 
 
 class Influence(NamedTuple):
@@ -146,7 +155,7 @@ class Sandwich:
 
     first: Sandwich | None = None
 
-    def __init__(self, problem: Problem, theta: Array, episode: Array, group: Array | None = None) -> None:
+    def __init__(self, problem: Any, theta: Array, episode: Array, group: Array | None = None) -> None:
         self.problem, self.theta, self.episode, self.grouped = problem, theta, episode, group is not None
         self.cluster, self.clusters, self.blocks = clusters(episode if group is None else group)
         self._adjoints: dict[bytes, tuple[Array, Array] | ErrorEstimate] = {}  # they do not depend on theta
@@ -226,13 +235,29 @@ class Sandwich:
             influence = steps.pop(0)
             expected = np.bincount(self.cluster, weights=squares.pop(0), minlength=self.clusters)
             if function.first is not None:
-                values = np.asarray(function.rows @ self.theta).ravel()
-                deviation = (values - values.mean()) / len(values)
+                deviation = self.start_deviations(function)
                 influence[function.first] += deviation
                 starts = np.bincount(self.cluster[function.first], minlength=self.clusters)
-                expected = expected + starts * (float(deviation @ deviation) / len(values))
+                expected = expected + starts * (float(deviation @ deviation) / function.starts)
             found.append(Influence(influence, expected, self._solver_error(adjoint)))
         return found
+
+    def start_deviations(self, function: LinearFunction) -> Array:
+        """The values at the starts minus their mean, over the number of starts."""
+        values = np.asarray(function.rows @ self.theta).ravel()
+        mean = values.mean() if function.total is None else float(function.c @ self.theta)
+        return np.asarray((values - mean) / function.starts)
+
+    def of_part(self, problem: Problem, episode: Array) -> Sandwich:
+        """The same for a part of the log; `problem` has its steps, but the number of steps and moments of the whole.
+
+        Factorisations, adjoints and dual weights are shared.
+        """
+        other = copy.copy(self)
+        other.problem, other.episode, other.blocks = problem, episode, False
+        other.cluster = np.unique(episode, return_inverse=True)[1]
+        other.clusters = int(other.cluster.max()) + 1
+        return other
 
     def solver_errors(self, vectors: list[Array]) -> list[float | None]:
         """|c'(theta - theta*)| of each c, without standard errors; None where it is unknown."""

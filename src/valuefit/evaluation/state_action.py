@@ -26,6 +26,7 @@ def state_action_problem(
     discount: float = 0.99,
     trace: float = 0.0,
     ridge: float = 0.0,
+    part: bool = False,
 ) -> Problem:
     """LSTD-Q: Q(s, a) = theta_a' phi(s) of the target policy, from a log of any policy, without importance ratios.
 
@@ -36,9 +37,9 @@ def state_action_problem(
     projection of Q if they cannot.
 
     state_features: any argument of `features.make`. policy: any argument of `find_policy` except probabilities by step.
-    Actions are whole numbers from 0.
+    Actions are whole numbers from 0. part: as in `Problem`.
     """
-    pairs, expected, now, next = _state_action_rows(log, state_features, policy)
+    pairs, expected, now, next = _state_action_rows(log, state_features, policy, part=part)
     shape = (pairs.shape[0] + expected.shape[0], pairs.shape[1])
     stored = sum(part.nnz if sparse.issparse(part) else part.size for part in (pairs, expected))
     # if only one half is sparse, rows are stored dense from a third of nonzero entries
@@ -56,6 +57,7 @@ def state_action_problem(
         episode=np.cumsum(log.begins),  # traces also restart after the gaps of a sliced log
         trace=trace,
         ridge=ridge,
+        part=part,
     )
 
 
@@ -80,7 +82,9 @@ def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float
     return float(size[~seen].sum() / size.sum()) if size.any() else 0.0
 
 
-def _state_action_rows(log: Transitions, state_features: Any, policy: Any) -> tuple[Any, Any, Array, Array]:
+def _state_action_rows(
+    log: Transitions, state_features: Any, policy: Any, *, part: bool = False
+) -> tuple[Any, Any, Array, Array]:
     """Rows of the logged pairs, expected next rows, and the indices of each step in both (-1: terminated)."""
     from valuefit.features.state_action import one_hot, spread
 
@@ -107,7 +111,8 @@ def _state_action_rows(log: Transitions, state_features: Any, policy: Any) -> tu
         probabilities = np.zeros((0, table_actions or logged_actions))
     actions = probabilities.shape[1]
     check_action_range(action, actions, found.name)
-    refuse_unseen(probabilities, np.bincount(next, minlength=len(following)), action, found.name)
+    if not part:  # other parts may have an action that this one lacks
+        refuse_unseen(probabilities, np.bincount(next, minlength=len(following)), action, found.name)
     fitted, _ = make(state_features, log, actions=actions)
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])

@@ -123,14 +123,15 @@ class Uncertainty:
         if function.first is None:
             return change
         values = np.asarray(function.rows @ self.sandwich.theta).ravel()
-        owner, starts = self.sandwich.cluster[function.first], len(values)
+        mean = values.mean() if function.total is None else float(function.c @ self.sandwich.theta)
+        owner, starts = self.sandwich.cluster[function.first], function.starts
         own = _row_products(function.rows, self.replicates.theta[owner])
         count = np.bincount(owner, minlength=len(change))
         removed = np.bincount(owner, weights=values + own, minlength=len(change))
         left = starts - count
         with np.errstate(divide="ignore", invalid="ignore"):
-            without = (starts * (values.mean() + change) - removed) / left
-        return np.where(left > 0, without - values.mean(), change)
+            without = (starts * (mean + change) - removed) / left
+        return np.where(left > 0, without - mean, change)
 
     def _undetermined_without_one(self, function: LinearFunction) -> bool:
         """Whether the other clusters do not determine the value."""

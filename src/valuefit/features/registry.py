@@ -88,21 +88,23 @@ def names() -> list[str]:
     return ["auto", *BUILT_IN]
 
 
-def make(features: Any, data: Any, *, actions: int = 1) -> tuple[Fitted, str]:
+def make(features: Any, data: Any, *, actions: int = 1, steps: int | None = None) -> tuple[Fitted, str]:
     """Fit features to a log: returns the fitted features and a sentence that describes them.
 
     features: "auto" (chosen from the observations and the number of steps); a name in `names()`, with options as in
     "fourier:order=5,max_features=200"; a scikit-learn transformer or pipeline (valuefit fits a clone, or uses a fitted
     one unchanged); a callable that returns rows; or `Fitted` features.
     data: the log, whose distinct observations are fitted, or an array of observations. actions: the number of actions
-    that get weights of their own (state-action values), which "auto" and "kernel" divide the steps by.
+    that get weights of their own (state-action values), which "auto" and "kernel" divide the steps by. steps: of the
+    whole log, if the data are a sample of it.
     Built-in features flatten observations with several axes (images). All except "identity" have a constant in
     their span.
     """
     if isinstance(features, Fitted):
         return features, features.sentence
     observations = check_observations("observations", data.observations if isinstance(data, Transitions) else data)
-    steps = len(data) if isinstance(data, Transitions) else len(observations)
+    if steps is None:
+        steps = len(data) if isinstance(data, Transitions) else len(observations)
     if steps == 0:
         raise ValueError("There are no observations to fit features to.")
     if isinstance(features, type):
@@ -110,7 +112,7 @@ def make(features: Any, data: Any, *, actions: int = 1) -> tuple[Fitted, str]:
     # kernel features follow the data, so they are fitted to every visit of an observation
     visited = observations[data.now] if isinstance(data, Transitions) else observations
     if isinstance(features, str):
-        fitted = fit_named(features, observations, visited, actions)
+        fitted = fit_named(features, observations, visited, actions, steps)
     elif name_of(features) is not None:
         seen = visited if name_of(features) == "kernel" else observations
         fitted = fit_built_in(clone(features), seen, "Used", fit=not is_fitted(features))
@@ -142,16 +144,15 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
     return Fitted(transformer, shape, count_columns(transformer, example), str(spec["sentence"]), spec)
 
 
-def fit_named(text: str, observations: Array, visited: Array, actions: int) -> Fitted:
+def fit_named(text: str, observations: Array, visited: Array, actions: int, steps: int) -> Fitted:
     """Fit the features "name" or "name:option=value,...". visited: the observation of each step."""
-    steps = len(visited)
     name, _, rest = text.partition(":")
     name, opening = name.strip().lower().replace("_", "-"), "Used"
     options = parse_options(text, rest)
     if name == "auto":
         if options:
             raise ValueError('features "auto" takes no options. Name the features to set them.')
-        name, options, opening = choose(visited, actions)
+        name, options, opening = choose(visited, actions, steps)
     elif name == "kernel" and "landmarks" not in options:
         options["landmarks"] = landmark_count(steps, actions)
     transformer = build(name, options)
@@ -208,12 +209,12 @@ def suggestion(word: str, known: list[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def choose(visited: Array, actions: int) -> tuple[str, dict[str, Any], str]:
+def choose(visited: Array, actions: int, steps: int) -> tuple[str, dict[str, Any], str]:
     """The choice of "auto": name, options, and the beginning of the sentence.
 
     It depends on the observations and their number, not on rewards, so intervals stay valid.
     """
-    steps, width = len(visited), math.prod(visited.shape[1:])
+    width = math.prod(visited.shape[1:])
     by_action = f" and {actions} actions" if actions > 1 else ""
     if width == 1 and visited.dtype.kind in "iub":
         states = len(np.unique(visited))

@@ -52,7 +52,8 @@ class Problem(SaddlePoint):
 
     log: the transitions. features: callable or scikit-learn transformer, applied once to the distinct
     observations; None: the observations themselves (one-hot columns for integer states).
-    discount: in [0, 1]. trace: lambda, in [0, 1]. ridge: at least 0.
+    discount: in [0, 1]. trace: lambda, in [0, 1]. ridge: at least 0. part: whether the log is a part of a longer one,
+    so that a feature without data here has some elsewhere.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class Problem(SaddlePoint):
         ridge: float = 0.0,
         dual_features: Any = None,
         metric: str = "C",
+        part: bool = False,
     ) -> None:
         discount = fraction("discount", discount)
-        refuse_infinite_sums(discount == 1 and not log.terminated.any(), "mark the terminated steps")
+        refuse_infinite_sums(discount == 1 and not part and not log.terminated.any(), "mark the terminated steps")
         used = np.union1d(log.now, log.next[log.next >= 0])
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
         self._set_up(
@@ -84,6 +86,7 @@ class Problem(SaddlePoint):
             if dual_features is None
             else rows_of(featurise(log.observations, used, dual_features, "dual_features"), "dual_features"),
             metric,
+            part,
         )
 
     @classmethod
@@ -101,6 +104,7 @@ class Problem(SaddlePoint):
         ridge: float = 0.0,
         dual_rows: Any = None,
         metric: str = "C",
+        part: bool = False,
     ) -> Problem:
         """A problem from feature rows `Phi (m, d)` and the row indices `now` and `next` of each step.
 
@@ -116,7 +120,9 @@ class Problem(SaddlePoint):
         check_indices("next", next, -1, rows.shape[0])
         discount = discounts(discount, n)
         discount = np.where(next < 0, 0.0, discount)
-        refuse_infinite_sums(n > 0 and bool((discount == 1).all()), "mark the terminated steps with next = -1")
+        refuse_infinite_sums(
+            n > 0 and not part and bool((discount == 1).all()), "mark the terminated steps with next = -1"
+        )
         episode = np.zeros(n, np.int64) if episode is None else numbers("episode", episode, length=n, dtype=np.int64)
         problem = cls.__new__(cls)
         problem._set_up(
@@ -131,6 +137,7 @@ class Problem(SaddlePoint):
             ridge,
             None if dual_rows is None else rows_of(dual_rows, "dual_rows"),
             metric,
+            part,
         )
         return problem
 
@@ -147,6 +154,7 @@ class Problem(SaddlePoint):
         ridge: float,
         psi: Rows | None,
         metric: str,
+        part: bool,
     ) -> None:
         if len(now) == 0:
             raise ValueError("The log is empty: give at least one step.")
@@ -159,7 +167,7 @@ class Problem(SaddlePoint):
         psi = None if psi is None else dual_rows_of(psi, phi)
         is_now_row = np.zeros(phi.shape[0], bool)
         is_now_row[now] = True
-        dead = ~phi.used_columns(is_now_row)
+        dead = np.zeros(phi.shape[1], bool) if part else ~phi.used_columns(is_now_row)
         phi = phi.without(dead)
         self.phi, self.psi = phi, phi if psi is None else psi
         self.shared, self.sparse, self.distinct_rows = psi is None, phi.sparse, phi.shape[0]
@@ -282,7 +290,7 @@ class Problem(SaddlePoint):
 
     @cached_property
     def _no_reward(self) -> Array:
-        return np.zeros(self.n)
+        return np.zeros_like(self.reward)
 
     # ---- moments ----------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class SaddlePoint(ABC):
     Subclasses hold the rows: in memory (`Problem`), in shards (`ShardedProblem`), on a device (`DeviceProblem`). What a
     pass returns has the size of the weights. n, d, k: steps, features, dual features. shared: whether psi is phi.
     sparse: whether rows are. distinct_rows: as stored. dead: features that are zero in every `now` row.
-    max_discount: of a step.
+    max_discount: of a step. sketch_parts: parts of the log that are sketched separately.
     """
 
     n: int
@@ -58,6 +58,7 @@ class SaddlePoint(ABC):
     distinct_rows: int
     dead: Array
     max_discount: float
+    sketch_parts: int = 1
 
     # ---- what a storage of rows provides ------------------------------------------------------------------
 

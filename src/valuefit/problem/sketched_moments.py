@@ -30,4 +30,4 @@ def sketched_moments(
 
 def rows_per_sum(problem: SaddlePoint, size: int, *, cross: bool) -> int:
     """The maximum number of rows in one of `size` sums: the sketched C is at most this times C."""
-    return -(-(problem.n if cross else problem.cost.starts) // size)
+    return -(-(problem.n if cross else problem.cost.starts) // size) + problem.sketch_parts - 1

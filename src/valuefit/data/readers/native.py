@@ -65,6 +65,42 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     return replace(log, **texts, source=str(path))._frozen()
 
 
+def native_steps(path: Path) -> tuple[int, int, Array]:
+    """Number of steps, bytes of one step, and the memory-mapped flags of the first steps of episodes."""
+    metadata, observations = _read_metadata(path), _header(path, "observations")
+    begins = _memory_map(path, "begins")
+    if begins.shape != (metadata["steps"],) or begins.dtype.kind != "b":
+        raise _damaged(path, f"begins.npy has shape {begins.shape} for {metadata['steps']} steps")
+    rows = max(observations.shape[0] if observations.shape else 1, 1)
+    return metadata["steps"], 64 + observations.bytes // rows, begins
+
+
+def read_native_part(path: Path, start: int, stop: int) -> Transitions:
+    """Some steps of the log in a folder that `save` wrote, with the observations that they use; nothing is mapped."""
+    table: dict[str, Any] = {}
+    for name in (*REQUIRED_ARRAYS, *OPTIONAL_ARRAYS):
+        if name in REQUIRED_ARRAYS or (path / f"{name}.npy").is_file():
+            column = _memory_map(path, name)
+            if len(column) < stop:
+                raise _damaged(path, f"{name}.npy has {len(column)} entries")
+            table[name] = np.array(column[start:stop])
+    observations = _memory_map(path, "observations")
+    _check_consistency(path, table, len(observations) if observations.ndim else 0)
+    now, next = table["now"], table["next"]
+    low, high = int(now.min()), int(max(now.max(), next.max())) + 1
+    used: Any
+    if high - low <= 2 * (stop - start):
+        used, table["now"], table["next"] = slice(low, high), now - low, np.where(next < 0, -1, next - low)
+    else:
+        used = np.union1d(now, next[next >= 0])
+        table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
+    part = np.array(observations[used])
+    check_observations(f"observations.npy of {path}", part)
+    metadata = _read_metadata(path)
+    texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
+    return replace(Transitions(observations=part, **table), **texts, source=str(path))._frozen()
+
+
 def write_native(path: Path, log: Transitions) -> None:
     """Write a log into an empty folder."""
     for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import check_type, check_unique_names, is_list, match_table
+from valuefit.data.readers.arrow import check_type, check_unique_names, is_list, match_table, to_array
 from valuefit.data.table import Table
 from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
+from valuefit.typing import Array
 
 NAMES_KEY = "valuefit names"  # of the metadata of the schema
+BATCH_ROWS = 1 << 16  # decoded at a time where only some rows of a file are wanted
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
@@ -40,6 +42,54 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
         check_size(sum(sizes), limit, where)
         table = _read_row_groups(file, wanted, sizes, limit, where)
     return replace(match_table(table, columns, where), known=_stored_names(schema, where))
+
+
+@contextmanager
+def opened_parquet(path: Path) -> Iterator[Any]:
+    """A Parquet file whose names are unique; closed at the end."""
+    parquet = need("pyarrow.parquet", "files", "Reading Parquet")
+    with _damaged(str(path)):
+        file = parquet.ParquetFile(path)
+    with file:
+        with _damaged(str(path)):
+            names = file.schema_arrow.names
+        check_unique_names(names, str(path))
+        yield file
+
+
+def column_batches(file: Any, names: Sequence[str], where: str, rows: int) -> Iterator[list[Array]]:
+    """These columns of an opened file, in batches of up to `rows` rows."""
+    batches = file.iter_batches(batch_size=rows, columns=list(names))
+    while True:
+        with _damaged(where):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield [to_array(name, batch.column(name), where) for name in names]
+
+
+def read_rows(parts: Sequence[tuple[str, int, int]], columns: Mapping[str, Any] | None) -> Any:
+    """The matched columns of some rows as a pyarrow.Table; parts: (file, first row, row after the last)."""
+    pyarrow = need("pyarrow", "files", "Reading Parquet")
+    pieces = []
+    for name, start, stop in parts:
+        with opened_parquet(Path(name)) as file:
+            wanted = columns_to_read(match_columns(file.schema_arrow.names, columns, name))
+            with _damaged(name):
+                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                ends = np.cumsum([0, *sizes])
+                if stop > ends[-1]:
+                    raise ValueError(f"it has {ends[-1]:,} rows, fewer than when it was opened")
+                groups = [g for g in range(len(sizes)) if ends[g] < stop and ends[g + 1] > start]
+                row = int(ends[groups[0]])
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted):
+                    first, last = max(start - row, 0), min(stop - row, len(batch))
+                    if first < last:
+                        pieces.append(batch.slice(first, last - first))
+                    row += len(batch)
+                    if row >= stop:
+                        break
+    return pyarrow.Table.from_batches(pieces)
 
 
 def _damaged(where: str) -> AbstractContextManager[None]:

@@ -1,0 +1,331 @@
+"""The evaluation of a log that is not in memory: by sums over its shards, in a few passes.
+
+The first pass takes two samples: of observations, to which features are fitted, and of whole episodes, on which the
+checks are run. The second sums the moments, or what a matrix-free solver needs; the last sums what each episode adds to
+the standard error. Logs that fit into the samples get the same features and checks as in memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from valuefit.data.shards import ShardedLog, compact, join_logs
+from valuefit.data.transitions import Transitions
+from valuefit.engine.loop import Progress, solve
+from valuefit.engine.result import Result
+from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.policy_value import PolicyValue, value_rows
+from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.state_action import state_action_problem
+from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
+from valuefit.features.registry import Fitted, make
+from valuefit.problem.moment_problem import MomentProblem, PartSums
+from valuefit.problem.parts import Part, Parts, read_ahead
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.problem.sharded import ShardedProblem
+from valuefit.solvers.solver import Solver
+from valuefit.typing import Array
+
+MAX_SAMPLE_STEPS = 200_000  # of the observations that features are fitted to, and of the episodes that are checked
+MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; above, krylov reads the shards repeatedly
+PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
+
+
+@dataclass(frozen=True)
+class MakePart:
+    """The problem of some episodes of a log: a function that can be sent to another process."""
+
+    features: Fitted
+    policy: Policy | None
+    values: str
+    discount: float
+    trace: float
+    ridge: float
+
+    def weighted(self, log: Transitions) -> Transitions:
+        """With the ratios of the policy, for state values."""
+        return with_ratios(log, self.policy) if self.policy is not None and self.values == "state" else log
+
+    def __call__(self, log: Transitions) -> Problem:
+        settings: dict[str, Any] = {"discount": self.discount, "trace": self.trace, "ridge": self.ridge, "part": True}
+        if self.values == "state":
+            return Problem(self.weighted(log), self.features, **settings)
+        return state_action_problem(log, self.features, policy=self.policy, **settings)
+
+    def starts(self, log: Transitions, columns: int) -> tuple[Any, Array]:
+        """The rows of the first observations of the episodes, and the steps that they belong to."""
+        first = np.sort(np.unique(log.episode, return_index=True)[1])
+        rows = value_rows(self.features, self.values, self.policy, columns, log.observations[log.now[first]])
+        return rows, first
+
+
+@dataclass
+class Samples:
+    """Every k-th observation and every k-th episode of a log, k being powers of two such that they fit."""
+
+    most: int = MAX_SAMPLE_STEPS
+    steps: int = 0
+    episodes: int = 0
+    actions: int = 0
+    terminated: bool = False
+    states: Array | None = None  # all numbered states, which features need to know
+    _observations: list[tuple[Array, Array]] = field(default_factory=list)
+    _logs: list[tuple[Array, Transitions]] = field(default_factory=list)
+    _stride: int = 1
+    _episode_stride: int = 1
+
+    def add(self, log: Transitions) -> None:
+        """The next shard."""
+        number = self.steps + np.arange(len(log))
+        starts = np.append(True, log.episode[1:] != log.episode[:-1])
+        episode = self.episodes + np.cumsum(starts) - 1
+        self.steps, self.episodes = self.steps + len(log), int(episode[-1]) + 1
+        self.terminated = self.terminated or bool(log.terminated.any())
+        if log.action is not None and log.action.ndim == 1 and log.action.dtype.kind in "biu":
+            self.actions = max(self.actions, int(log.action.max()) + 1)
+        if log.has_numbered_states:
+            known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
+            self.states = np.unique(known)
+        kept = number % self._stride == 0
+        self._observations.append((number[kept], log.observations[log.now[kept]]))
+        chosen = episode % self._episode_stride == 0
+        if chosen.any():
+            self._logs.append((episode[chosen], compact(log[chosen])))
+        while sum(len(part) for part, _ in self._observations) > self.most:
+            self._stride *= 2
+            self._observations = [
+                (part[part % self._stride == 0], rows[part % self._stride == 0]) for part, rows in self._observations
+            ]
+        self.keep(self.most)
+
+    def keep(self, most: int) -> None:
+        """At most so many steps of episodes, but at least two episodes."""
+        while sum(len(log) for _, log in self._logs) > most and sum(len(np.unique(e)) for e, _ in self._logs) > 2:
+            self._episode_stride *= 2
+            fewer = [(episode, episode % self._episode_stride == 0, log) for episode, log in self._logs]
+            self._logs = [(e[chosen], compact(log[chosen])) for e, chosen, log in fewer if chosen.any()]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the sample of episodes is the log."""
+        return self._episode_stride == 1
+
+    def log(self) -> Transitions:
+        """The sampled episodes as one log."""
+        return join_logs([log for _, log in self._logs])
+
+    def observations(self) -> Any:
+        """What features are fitted to: the log if the sample is all of it."""
+        if self.states is not None:
+            return self.states
+        return self.log() if self.whole else np.concatenate([rows for _, rows in self._observations])
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The result for the whole log: weights, policy value with its errors, and how it was computed."""
+
+    result: Result
+    value: PolicyValue
+    features: Fitted
+    sample: Transitions
+    notes: list[str]
+
+
+def take_samples(log: ShardedLog) -> Samples:
+    """One pass over the observations."""
+    samples = Samples()
+    for shard in read_ahead(log.shards):
+        samples.add(shard)
+    return samples
+
+
+def solve_shards(
+    log: ShardedLog,
+    *,
+    features: Any,
+    policy: Policy | None,
+    values: str,
+    discount: float,
+    trace: float,
+    ridge: float,
+    starts: Any,
+    solver: str | Solver,
+    tol: Any,
+    max_passes: float,
+    seed: int,
+    interval: str,
+    level: float,
+    client: Any,
+    callback: Callable[[Progress], Any] | None,
+) -> Whole:
+    """The policy value of a log in shards, and a sample of its episodes for the checks."""
+    samples = take_samples(log)
+    if discount == 1 and not samples.terminated:
+        raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
+    actions = 1
+    if values == "state-action" and policy is not None:
+        actions = samples.actions if policy.table is None else int(policy.table.shape[1])
+    fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps)
+    maker = MakePart(fitted, policy, values, discount, trace, ridge)
+    rows = max(1, int(log.limit / (8 * PART_COPIES * fitted.columns * actions)))
+    parts = Parts(log.shards, maker, rows, client)
+    problem, function, ratios = _problem(parts, maker, fitted.columns * actions, starts, solver)
+    result = solve(
+        problem, "lstd" if isinstance(problem, MomentProblem) else solver,
+        tol=1e-8 if isinstance(problem, MomentProblem) and tol == "statistical" else tol, max_passes=max_passes,
+        seed=seed, callback=callback,
+    )  # fmt: skip
+    error, kind = _errors(parts, maker, problem, result, function, interval)
+    estimate = float(function.c @ result.theta)
+    value = PolicyValue(
+        estimate=estimate,
+        standard_error=error.standard_error,
+        interval=error.interval(estimate, level),
+        level=level,
+        starts=function.starts,
+        effective_sample_size=float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None,
+        solver_error=error.solver_error,
+        effective_episodes=None if error.standard_error is None else error.effective_clusters,
+        method=kind,
+    )
+    samples.keep(rows)
+    passes = 2 + (1 if isinstance(problem, MomentProblem) else 1 + result.passes)
+    where = "on the workers of a cluster" if client is not None else "in this process"
+    notes = [
+        f"The log of {log.steps:,} steps was not loaded: its {len(log.shards)} shards were read {where}, about "
+        f"{passes:.0f} times each, and features were computed each time.",
+    ]
+    if not samples.whole:
+        sampled = samples.log()
+        notes.append(
+            f"Checks, cross-checks and figures are those of a sample of {len(sampled.episodes):,} of "
+            f"{log.episodes:,} episodes ({len(sampled):,} steps); estimate and interval are those of all."
+        )
+    return Whole(result, value, fitted, samples.log(), notes)
+
+
+def _problem(
+    parts: Parts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
+) -> tuple[SaddlePoint, LinearFunction, Array]:
+    """The problem of all parts, the mean value over the starts, and the sums of the ratios and of their squares."""
+    name = solver if isinstance(solver, str) else solver.name
+    settings = {"trace": maker.trace, "discount": maker.discount, "ridge": maker.ridge}
+    problem: SaddlePoint
+    if name == "lstd" or (name == "auto" and columns <= MAX_MOMENT_FEATURES):
+        sums, c, count, ratios = parts.sum(partial(_moments, maker=maker))
+        problem = MomentProblem(sums, **settings)
+    else:
+        problem = ShardedProblem(parts, **settings)
+        c, count, ratios = parts.sum(partial(_starts, maker=maker))
+    if starts is None:
+        return problem, LinearFunction(c / count, total=count), ratios
+    rows = value_rows(maker.features, maker.values, maker.policy, columns, starts)
+    mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
+    return problem, LinearFunction(mean, rows), ratios
+
+
+def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
+    return (PartSums.of(part.problem), *_starts(part, maker=maker))
+
+
+def _starts(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
+    rows, first = maker.starts(part.log, part.problem.d)
+    ratio = part.problem.ratio
+    return np.asarray(rows.sum(axis=0), float).ravel(), len(first), np.array([ratio.sum(), ratio @ ratio])
+
+
+# ---- standard errors: what each episode adds -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Episodes:
+    """By episode, (episodes,): its part in the error, the squares that count it, and its starts; and three sums."""
+
+    parts: Array
+    squares: Array
+    starts: Array
+    sums: Array  # of squared TD errors, of squared deviations of the starts, of undetermined episodes
+
+    def __add__(self, other: _Episodes) -> _Episodes:
+        return _Episodes(
+            np.concatenate([self.parts, other.parts]), np.concatenate([self.squares, other.squares]),
+            np.concatenate([self.starts, other.starts]), self.sums + other.sums,
+        )  # fmt: skip
+
+
+def _errors(
+    parts: Parts, maker: MakePart, problem: SaddlePoint, result: Result, function: LinearFunction, interval: str
+) -> tuple[ErrorEstimate, str]:
+    """The errors of the policy value by CR3, or CR1 where that was asked for or the moments are too expensive."""
+    sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
+    adjoint = sandwich._adjoint(function.c)
+    kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
+    if isinstance(adjoint, ErrorEstimate):
+        return adjoint, kind
+    solver_error, dual = sandwich._solver_error(adjoint), sandwich.w.any()
+    task = partial(_of_episodes, sandwich=sandwich, adjoint=adjoint, function=function, kind=kind, maker=maker)
+    found: _Episodes = parts.sum(task)[0]
+    count = len(found.parts)
+    if count < 2:
+        return ErrorEstimate(None, reason="A log of one episode that is read in parts gives no standard error."), kind
+    contributions = np.sqrt((count - 1) / count if kind == "cr3" else count / (count - 1)) * found.parts
+    size = float(np.linalg.norm(contributions))
+    expected = found.squares * (1.0 if dual else found.sums[0] / problem.n)
+    expected = expected + found.starts * found.sums[1] / function.starts
+    effective = Influence(found.parts, expected, solver_error).effective_clusters
+    one = float(np.abs(contributions).max()) ** 2 > MAX_SHARE_OF_ONE * size**2 > 0
+    one = (one and effective >= MIN_CLUSTERS_OF_SHARE) or bool(found.sums[2] > 0)
+    return ErrorEstimate(size, effective, solver_error=solver_error, one_cluster=one), kind
+
+
+def _of_episodes(
+    part: Part,
+    *,
+    sandwich: Sandwich,
+    adjoint: tuple[Array, Array],
+    function: LinearFunction,
+    kind: str,
+    maker: MakePart,
+) -> tuple[_Episodes]:
+    problem = _with_moments_of(part.problem, sandwich.problem)
+    own = sandwich.of_part(problem, part.log.episode)
+    g_theta, g_w = adjoint
+    influence = own._influences(g_theta[:, None], g_w[:, None])[0][0]
+    squares = influence**2 if own.w.any() else (own._u_products(problem.psi.dot(g_w)) / problem.n) ** 2
+    starts, deviations, local = np.zeros(own.clusters), np.zeros(0), function
+    if function.total is not None:
+        local = function._replace(**dict(zip(("rows", "first"), maker.starts(part.log, problem.d), strict=True)))
+        deviations = own.start_deviations(local)
+        influence[local.first] += deviations
+        starts = np.bincount(own.cluster[local.first], minlength=own.clusters).astype(float)
+    undetermined = 0
+    if kind == "cr1":
+        parts = np.bincount(own.cluster, influence, own.clusters)
+    else:
+        errors = Uncertainty(own, "cr3")
+        parts, undetermined = -errors._without_each(local), int(errors._undetermined_without_one(local))
+    sums = np.array([own.td_errors @ own.td_errors, deviations @ deviations, undetermined])
+    return (_Episodes(parts, np.bincount(own.cluster, squares, own.clusters), starts, sums),)
+
+
+def _with_moments_of(problem: Problem, whole: SaddlePoint) -> Problem:
+    """The steps of a part with the number of steps and the moments of the whole log: sums over n are then its share."""
+    other = copy.copy(problem)
+    for name in ("traits", "cost", "second_moment"):
+        other.__dict__.pop(name, None)
+    other.n, other.ridge, other.dead = whole.n, whole.ridge, whole.dead
+    unused = np.zeros(whole.d, bool)
+    unused[whole.dead] = True
+    other.phi = other.psi = problem.phi.without(unused)
+    other.__dict__["b"] = whole.b
+    other.__dict__.update({name: vars(whole)[name] for name in ("A", "C") if name in vars(whole)})
+    return other

@@ -1,0 +1,127 @@
+"""A problem that is given by its moments alone, which are sums over parts of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+
+from valuefit.problem.cost import Cost
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
+from valuefit.typing import Array
+
+
+@dataclass(frozen=True)
+class PartSums:
+    """Sums over the steps of a part of a log, which add up over parts.
+
+    rewards: the squares of rewards summed along the traces, and of ratio times reward, (2,). weighted: steps whose
+    ratio is not 1. stored: numbers in the feature rows.
+    """
+
+    n: int
+    A: Array
+    b: Array
+    C: Array
+    rewards: Array
+    weighted: int
+    terminated: int
+    stored: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> PartSums:
+        """Those of a problem, which is a part of a longer log."""
+        n = problem.n
+        return cls(
+            n, n * problem.A, n * problem.b, n * problem.second_moment, n * np.array(problem.reward_squares()),
+            int((problem.ratio != 1).sum()), int((problem.discount == 0).sum()), problem.phi.stored,
+        )  # fmt: skip
+
+    def __add__(self, other: PartSums) -> PartSums:
+        names = [field.name for field in fields(self)]
+        return PartSums(*(getattr(self, name) + getattr(other, name) for name in names))
+
+
+class MomentProblem(SaddlePoint):
+    """The problem of a log of which only the moments are known: every product costs O(d^2).
+
+    trace, discount: with which the moments were made. ridge: at least 0.
+    """
+
+    def __init__(self, sums: PartSums, *, trace: float, discount: float, ridge: float) -> None:
+        self.sums, self.n = sums, sums.n
+        self.k, self.d = sums.A.shape
+        self.trace, self.ridge, self.max_discount = trace, ridge, discount
+        self.identity, self.shared, self.sparse, self.distinct_rows = False, True, False, sums.n
+        unused = np.diag(sums.C) == 0
+        self.dead = np.flatnonzero(unused)
+        self.A, self.C = np.where(unused, 0.0, sums.A / self.n), sums.C / self.n
+
+    @property
+    def traits(self) -> frozenset[str]:
+        present = {"ratio": self.sums.weighted > 0, "trace": self.trace > 0, "ridge": self.ridge > 0}
+        return frozenset({"shards", *(name for name, has in present.items() if has)})
+
+    @cached_property
+    def cost(self) -> Cost:
+        return Cost(
+            n=self.n, d=self.d, k=self.k, row=self.sums.stored / self.n, starts=self.n, sparse=False,
+            traced=self.trace > 0, identity=False, square=self.ridge == 0, row_bytes=8.0 * self.sums.stored,
+            two_reads=self.trace > 0,
+        )  # fmt: skip
+
+    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+        rest = -self.b if rewards else np.zeros(self.k)
+        if theta is not None:
+            rest = rest + self.A @ theta
+        if w is None:
+            return None, rest
+        return self.A.T @ w, rest + self.C @ w
+
+    def At_dot(self, w: Array) -> Array:
+        return np.asarray(self.A.T @ w)
+
+    def C_dot(self, w: Array) -> Array:
+        return np.asarray(self.C @ w)
+
+    @cached_property
+    def b(self) -> Array:
+        return self.sums.b / self.n
+
+    @cached_property
+    def A(self) -> Array:
+        raise AssertionError("set on construction")
+
+    def A_in_float32(self) -> Array:
+        return self.A
+
+    @property
+    def second_moment(self) -> Array:
+        return self.C
+
+    @property
+    def dual_squares(self) -> Array:
+        return np.diag(self.C)
+
+    def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
+        """The first is (A c)' C^+ A c, a lower bound of the mean square, which is itself what the excess needs."""
+        image = None if c is None else self.C_root.T @ (self.A @ c)
+        return (0.0 if image is None else float(image @ image)), float(y @ self.C @ y)
+
+    def reward_squares(self) -> tuple[float, float]:
+        along, weighted = self.sums.rewards / self.n
+        return float(along), float(weighted)
+
+    def noise_moments(self, theta: Array, g: Array) -> NoReturn:
+        raise ValueError(
+            'tol="statistical" needs the steps of the log, of which only the moments are left. Give a gap.'
+        )
+
+    def sketched_rows(
+        self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int
+    ) -> Iterator[SketchedRows]:
+        raise ValueError("Of this log only the moments are left, so its rows cannot be sketched. Use 'lstd'.")
