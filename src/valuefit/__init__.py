@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from valuefit import datasets, features, solvers
     from valuefit.data.load import load
     from valuefit.data.save import save
+    from valuefit.data.shards import ShardedLog
     from valuefit.data.transitions import Transitions
     from valuefit.engine.loop import solve
+    from valuefit.engine.moments import Moments
     from valuefit.engine.result import Result
     from valuefit.evaluation.comparison import Comparison, Comparisons, compare
     from valuefit.evaluation.estimator import PolicyEvaluator
@@ -26,10 +28,12 @@ _MODULE_OF = {
     "Comparison": "evaluation.comparison",
     "Comparisons": "evaluation.comparison",
     "Evaluation": "evaluation.evaluation",
+    "Moments": "engine.moments",
     "PolicyEvaluator": "evaluation.estimator",
     "Problem": "problem.problem",
     "Result": "engine.result",
     "Selection": "evaluation.selection",
+    "ShardedLog": "data.shards",
     "Theory": "problem.theory",
     "Transitions": "data.transitions",
     "compare": "evaluation.comparison",
@@ -44,8 +48,9 @@ _MODULE_OF = {
 }
 
 __all__ = [
-    "Comparison", "Comparisons", "Evaluation", "PolicyEvaluator", "Problem", "Result", "Selection", "Theory",
-    "Transitions", "compare", "datasets", "evaluate", "features", "load", "save", "select", "solve", "solvers",
+    "Comparison", "Comparisons", "Evaluation", "Moments", "PolicyEvaluator", "Problem", "Result", "Selection",
+    "ShardedLog", "Theory", "Transitions", "compare", "datasets", "evaluate", "features", "load", "save", "select",
+    "solve", "solvers",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from valuefit.cli.console import cli_facts, cli_message, one_line, print_tables,
 from valuefit.cli.options import EXIT_DO_NOT_USE, EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
 from valuefit.data.load import load
 from valuefit.data.save import check_save, save
+from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
@@ -29,7 +30,7 @@ from valuefit.evaluation.evaluation import Evaluation, evaluate
 from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
 from valuefit.evaluation.text import summary
 from valuefit.extras import need
-from valuefit.messages import shown
+from valuefit.messages import said, shown
 from valuefit.typing import Array
 
 
@@ -45,9 +46,9 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
     if settings.log is None and (settings.columns or settings.cluster):
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
-    with progress_bar(console, settings) as callback:
+    with progress_bar(console, settings) as callback, connected(settings) as client:
         log = example_log() if settings.log is None else load_log(settings)
-        evaluation = evaluate_with(log, settings, callback)
+        evaluation = evaluate_with(log, settings, callback, client)
     print_evaluation(evaluation, settings, console)
     write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
     return exit_code([evaluation], settings)
@@ -63,15 +64,34 @@ def exit_code(evaluations: Sequence[Evaluation], settings: Settings) -> int:
     return 0 if statuses == {"converged"} else EXIT_NOT_CONVERGED
 
 
-def load_log(settings: Settings) -> Transitions:
+@contextmanager
+def connected(settings: Settings) -> Iterator[Any]:
+    """A client of the Dask scheduler of the settings, or None."""
+    if settings.scheduler is None:
+        yield None
+        return
+    distributed = need("distributed", "dask", "A Dask scheduler")
+    try:
+        client = distributed.Client(settings.scheduler, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"No Dask scheduler answers at {shown(settings.scheduler)} ({said(error)}).") from error
+    with client:
+        yield client
+
+
+def load_log(settings: Settings) -> Any:
     """The log of the settings, with the column of its clusters."""
     columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
-    return load(settings.log, columns=columns or None)
+    memory = "auto" if settings.scheduler is None else "stream"
+    return load(settings.log, columns=columns or None, memory=memory if settings.memory == "auto" else settings.memory)
 
 
-def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[SolverProgress], Any] | None) -> Evaluation:
+def evaluate_with(
+    log: Any, settings: Settings, callback: Callable[[SolverProgress], Any] | None, client: Any = None
+) -> Evaluation:
     """Evaluate a log with the settings of the command line, which have at most one policy."""
     policy = next(map(load_policy, settings.policies()), None)
+    example = log.shards[0].read() if isinstance(log, ShardedLog) else log
     return evaluate(
         log,
         features=settings.features,
@@ -85,10 +105,11 @@ def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[Solv
         tol=settings.tol,
         max_passes=settings.max_passes,
         seed=settings.seed,
-        starts=None if settings.starts is None else read_starts(Path(settings.starts), log),
+        starts=None if settings.starts is None else read_starts(Path(settings.starts), example),
         interval=settings.interval,  # type: ignore[arg-type]  # one of CHOICES
         level=settings.level,
         checks=settings.checks,
+        client=client,
         callback=callback,
     )
 

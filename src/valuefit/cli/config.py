@@ -43,6 +43,8 @@ class Settings:
     tol: float | Literal["statistical"] = "statistical"
     max_passes: float = 500.0
     seed: int = 0
+    memory: str = "auto"
+    scheduler: str | None = None
     checks: str = "standard"
     strict: bool = False
     report: str | None = None
@@ -71,6 +73,7 @@ SWITCHES = ("strict", "json", "quiet", "force")
 CHOICES = {
     "values": ("state", "state-action"),
     "interval": ("cr3", "cr1", "bootstrap"),
+    "memory": ("auto", "stream"),
     "checks": ("standard", "all"),
 }
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
+from valuefit.engine.moments import Moments
 from valuefit.engine.result import Result
 from valuefit.evaluation.criterion import criterion_of, on_policy
 from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
@@ -83,11 +84,8 @@ class PolicyEvaluator(BaseEstimator):
         has no next row, is left out unless it terminated. Other arguments: one entry per step, (n,).
         """
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
-        estimator = isinstance(self.features, BaseEstimator | FeatureTransformer)
-        features = clone(self.features) if estimator else self.features
-        if features is None:
-            features = "one-hot" if log.has_numbered_states else "identity"
-        fitted, _ = make(features, log)
+        fitted, _ = make(self._features(log), log)
+        self.__dict__.pop("moments_", None)
         penalty = penalty_of(self.penalty, self.ridge)
         if penalty:
             fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", self.discount))
@@ -103,6 +101,34 @@ class PolicyEvaluator(BaseEstimator):
         self.result_: Result = result
         self.theta_: Array = result.theta
         return self
+
+    def partial_fit(self, X: Any) -> PolicyEvaluator:
+        """Add a log (`Transitions`) of whole episodes to those of earlier calls, and solve for all of them.
+
+        Features are fitted to the first log. Memory does not grow; the solution is that of `lstd`.
+        """
+        if not isinstance(X, Transitions):
+            raise ValueError("partial_fit takes a Transitions: make one with valuefit.Transitions.from_arrays.")
+        if self.penalty:
+            raise ValueError("partial_fit takes no penalty, which needs the whole log. Use ridge, or fit.")
+        moments = getattr(self, "moments_", None)
+        if moments is None:
+            features = self._features(X)
+            moments = Moments(features, discount=self.discount, trace=self.trace)
+            self.n_features_in_ = int(np.prod(X.observations.shape[1:]))
+        result = moments.add(X).solve(ridge=self.ridge)
+        assert moments.fitted is not None
+        self.moments_: Moments = moments
+        self.features_, self.result_, self.theta_ = moments.fitted, result, result.theta
+        return self
+
+    def _features(self, log: Transitions) -> Any:
+        """The argument of `make`: a clone of the user's, or the default."""
+        estimator = isinstance(self.features, BaseEstimator | FeatureTransformer)
+        features = clone(self.features) if estimator else self.features
+        if features is None:
+            features = "one-hot" if log.has_numbered_states else "identity"
+        return features
 
     def predict(self, X: Any) -> Array:
         """Values (n,) of observations (n, p), or of the observation before each step of a `Transitions`."""

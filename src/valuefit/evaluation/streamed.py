@@ -36,6 +36,8 @@ from valuefit.typing import Array
 
 MAX_SAMPLE_STEPS = 200_000  # of the observations that features are fitted to, and of the episodes that are checked
 MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; above, krylov reads the shards repeatedly
+STEP_BYTES = 100  # of a step without its observation
+SAMPLE_COPIES = 8  # of a sample while it is made and joined
 PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
 
 
@@ -144,6 +146,8 @@ def take_samples(log: ShardedLog) -> Samples:
     """One pass over the observations."""
     samples = Samples()
     for shard in read_ahead(log.shards):
+        step_bytes = STEP_BYTES + shard.observations.nbytes // len(shard.observations)
+        samples.most = int(np.clip(log.limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
         samples.add(shard)
     return samples
 

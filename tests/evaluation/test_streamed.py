@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.streamed import even_policy, in_shards, log_with_actions
+from valuefit.data import shards
+from valuefit.evaluation import streamed
+from valuefit.evaluation.streamed import Samples
+
+pytestmark = pytest.mark.numerical
+
+FOURIER = {"features": "fourier:order=3"}
+CASES: dict[str, dict[str, Any]] = {
+    "on-policy": FOURIER,
+    "ratios": {**FOURIER, "policy": even_policy},
+    "state-action": {**FOURIER, "policy": even_policy, "values": "state-action"},
+    "trace": {**FOURIER, "trace": 0.7},
+    "ridge": {**FOURIER, "ridge": 0.01},
+    "kernel": {"features": "kernel:landmarks=20"},
+    "auto": {},
+    "cr1": {**FOURIER, "interval": "cr1"},
+    "starts": {**FOURIER, "starts": np.array([[0.0, 0.0], [1.0, -1.0]])},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MIN_SHARD_STEPS", 10)
+
+
+@pytest.mark.parametrize("kind", ["native", "parquet"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_log_in_shards_gives_the_same_evaluation(case: str, kind: str, tmp_path: Path) -> None:
+    log = log_with_actions()
+    sharded = in_shards(log, tmp_path, kind)
+    assert len(sharded.shards) >= 5
+    expected = vf.evaluate(log, discount=0.9, tol=1e-12, **CASES[case])
+    found = vf.evaluate(sharded, discount=0.9, **CASES[case])
+    assert found.result.status == "converged"
+    same, value = expected.policy_value, found.policy_value
+    assert value.estimate == pytest.approx(same.estimate, rel=1e-8)
+    assert value.standard_error == pytest.approx(same.standard_error, rel=1e-7)
+    assert value.effective_episodes == pytest.approx(same.effective_episodes, rel=1e-7)
+    assert value.interval == pytest.approx(same.interval, rel=1e-7)
+    assert (value.method, value.starts) == (same.method, same.starts)
+    assert found.verdict == expected.verdict
+    assert [check.outcome for check in found.checks] == [check.outcome for check in expected.checks]
+    assert found.to_dict()["steps"] == len(log)
+
+
+def test_episodes_that_continue_in_the_next_file_are_whole(tmp_path: Path) -> None:
+    log = log_with_actions(30)
+    expected = vf.evaluate([str(file) for file in _files(log, tmp_path)], discount=0.9, **FOURIER)
+    found = vf.evaluate(in_shards(log, tmp_path, "files"), discount=0.9, **FOURIER)
+    assert found.to_dict()["episodes"] == expected.to_dict()["episodes"]
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-8)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
+
+
+def _files(log: vf.Transitions, folder: Path) -> list[Path]:
+    in_shards(log, folder, "files")
+    return sorted(folder.glob("part-*.parquet"))
+
+
+@pytest.mark.parametrize(("solver", "tol"), [("krylov", 1e-10), ("pdbg", 1e-8)])
+def test_matrix_free_solvers_read_the_shards_in_every_pass(solver: str, tol: float, tmp_path: Path) -> None:
+    log = log_with_actions()
+    exact = vf.evaluate(log, discount=0.9, solver="lstd", **FOURIER)
+    found = vf.evaluate(in_shards(log, tmp_path, "native"), discount=0.9, solver=solver, tol=tol, **FOURIER)
+    assert (found.result.solver, found.result.status) == (solver, "converged")
+    gap = exact.problem.objective(found.result.theta) / exact.problem.objective(np.zeros(exact.problem.d))
+    assert gap <= tol
+    error = abs(found.policy_value.estimate - exact.policy_value.estimate)
+    assert error <= 0.01 * exact.policy_value.standard_error
+    assert found.policy_value.standard_error == pytest.approx(exact.policy_value.standard_error, rel=0.01)
+
+
+@pytest.mark.parametrize("solver", ["svrg", "saga", "gtd2"])
+def test_methods_of_single_rows_are_refused(solver: str, tmp_path: Path) -> None:
+    sharded = in_shards(log_with_actions(10), tmp_path, "native")
+    with pytest.raises(ValueError, match=rf"{solver} cannot solve a problem with shards: .*lstd, krylov, pdbg"):
+        vf.evaluate(sharded, solver=solver, **FOURIER)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"penalty": 0.01}, "a penalty"),
+        ({"interval": "bootstrap"}, "bootstrap"),
+        ({"policy": np.full(10, 0.5)}, "target probabilities by step"),
+    ],
+)
+def test_what_needs_the_whole_log_is_refused(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    sharded = in_shards(log_with_actions(10), tmp_path, "native")
+    with pytest.raises(ValueError, match=words):
+        vf.evaluate(sharded, **{**FOURIER, **settings})
+
+
+def test_a_sample_of_episodes_is_checked_where_the_log_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_with_actions(60)
+    sharded = in_shards(log, tmp_path, "native", limit=8 * streamed.PART_COPIES * 16 * 600)
+    found = vf.evaluate(sharded, discount=0.9, **FOURIER)
+    expected = vf.evaluate(log, discount=0.9, tol=1e-12, **FOURIER)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
+    assert len(found.log) < 0.5 * len(log)
+    assert any("sample of" in note for note in found.notes)
+    with pytest.raises(ValueError, match="read in parts"):
+        found.value_interval(log.observations[:3])
+    assert found.value(log.observations[:3]) == pytest.approx(expected.value(log.observations[:3]), rel=1e-6)
+
+
+def test_samples_depend_on_numbers_of_steps_and_episodes_alone() -> None:
+    log = log_with_actions(50)
+    one, many = Samples(most=300), Samples(most=300)
+    one.add(log)
+    for part in shards.episode_blocks(log, 100):
+        many.add(part)
+    assert (one.steps, one.episodes) == (many.steps, many.episodes) == (len(log), 50)
+    np.testing.assert_array_equal(one.observations(), many.observations())
+    np.testing.assert_array_equal(one.log().reward, many.log().reward)
+    assert len(one.log()) <= 300
+    np.testing.assert_array_equal(one.log().episodes, np.arange(len(one.log().episodes)))
+
+
+def test_numbered_states_get_a_column_for_every_state_of_the_log(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    states = np.repeat(np.arange(40), 5) // 4  # later shards have other states
+    log = vf.Transitions.from_arrays(states, rng.normal(size=200), terminated=np.tile([0, 0, 0, 0, 1], 40) > 0)
+    found = vf.evaluate(in_shards(log, tmp_path, "native", steps=20), discount=0.9)
+    expected = vf.evaluate(log, discount=0.9)
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-9)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
+
+
+def test_a_nan_in_a_late_shard_is_named_with_file_and_rows(tmp_path: Path) -> None:
+    log = log_with_actions(60)
+    sharded = in_shards(log, tmp_path, "native")
+    observations = np.load(tmp_path / "log" / "observations.npy")
+    observations[1500, 1] = np.nan
+    np.save(tmp_path / "log" / "observations.npy", observations)
+    with pytest.raises(ValueError, match=r"In steps [\d,]+ to [\d,]+ of .*log .*NaN"):
+        vf.evaluate(sharded, **FOURIER)
+
+
+MEMORY_SCRIPT = """
+import sys, resource, re
+import numpy as np
+import valuefit as vf
+from valuefit.data.load import load
+log = load(sys.argv[1], memory="stream", limit=16 << 20)
+vf.evaluate(vf.load(sys.argv[2]), features="identity", discount=0.9)  # everything is imported and compiled
+before = int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
+peak = [before]
+import threading, time
+def watch():
+    while True:
+        peak.append(int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]))
+        time.sleep(0.005)
+threading.Thread(target=watch, daemon=True).start()
+found = vf.evaluate(log, features="identity", discount=0.9)
+print(log.steps, max(peak) - before, found.policy_value.standard_error)
+"""
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    grown = []
+    for name, episodes in (("small", 40), ("large", 400)):
+        n, width = episodes * 250, 32
+        observations = rng.normal(size=(n, width)).astype(np.float64)
+        ends = np.tile(np.arange(250) == 249, episodes)
+        log = vf.Transitions.from_arrays(observations, observations[:, 0], terminated=ends)
+        vf.save(log, tmp_path / name)
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY_SCRIPT, str(tmp_path / name), str(tmp_path / "small")],
+            capture_output=True, text=True, check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        steps, grown_kb, error = done.stdout.split()
+        assert int(steps) == n
+        assert float(error) > 0
+        grown.append(int(grown_kb) / 1024)
+    size = 400 * 250 * 32 * 8 / 2**20  # MiB of the larger log, ten times the smaller
+    assert grown[1] <= grown[0] + 0.5 * size
+    assert grown[1] <= 60
