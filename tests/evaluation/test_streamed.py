@@ -175,7 +175,7 @@ print(log.steps, max(peak) - before, found.policy_value.standard_error)
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     grown = []
-    for name, episodes in (("small", 40), ("large", 400)):
+    for name, episodes in (("small", 100), ("large", 500)):
         n, width = episodes * 250, 32
         observations = rng.normal(size=(n, width)).astype(np.float64)
         ends = np.tile(np.arange(250) == 249, episodes)
@@ -189,6 +189,5 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         assert int(steps) == n
         assert float(error) > 0
         grown.append(int(grown_kb) / 1024)
-    size = 400 * 250 * 32 * 8 / 2**20  # MiB of the larger log, ten times the smaller
-    assert grown[1] <= grown[0] + 0.5 * size
-    assert grown[1] <= 60
+    more = 400 * 250 * 32 * 8 / 2**20  # MiB by which the second log is larger
+    assert grown[1] - grown[0] <= 0.25 * more
