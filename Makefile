@@ -72,6 +72,7 @@ bench: $(call STAMP,dev)
 	$(BIN)/python -m benchmarks.grid
 	$(BIN)/python -m benchmarks.costs
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.checks
 
 # JOBS=8 uses more processes.
 JOBS ?= 2

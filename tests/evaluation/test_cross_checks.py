@@ -1,6 +1,7 @@
 """Cross-checks: against loops over episodes, their errors against the jackknife, and what they conclude."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import valuefit as vf
 from helpers.problems import wide_log
 from helpers.small_mdp import STATES, SmallMDP
+from valuefit.evaluation import cross_checks as module
 from valuefit.evaluation.cross_checks import CrossCheck, agreement
 from valuefit.evaluation.episode_weights import EpisodeWeights
 
@@ -204,6 +206,38 @@ def test_the_sentence_names_what_differs():
     check = agreement([entry("doubly robust", False), entry("b", True)])
     assert check.outcome == "warn"
     assert "doubly robust (1.5)" in check.message
+
+
+def of_size(problem, n, d):
+    """The problem as the cost model sees it, with another size."""
+    sized = replace(problem.cost, n=n, d=d, k=d, row=d, starts=n, row_bytes=8.0 * n * d)
+    return SimpleNamespace(cost=sized, n=n, d=d, k=d, sparse=False, trace=0.0, identity=False)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "left_out"), [(10_000, 200, False), (100_000, 200, True), (20_000, 1000, False), (10**6, 2, False)]
+)
+def test_the_other_route_is_left_out_where_rows_cost_more_than_the_solve(n, d, left_out):
+    problem = vf.Problem(MDP.log(5, propensities=True), MDP.rows, discount=DISCOUNT)
+    assert module._takes_longer_than_solve(of_size(problem, n, d)) == left_out
+
+
+@pytest.mark.parametrize(("values", "other"), [("state", "state-action"), ("state-action", "state")])
+def test_a_note_says_that_the_other_route_was_left_out(values, other, monkeypatch):
+    log = MDP.log(60, propensities=True)
+    notes, entries = evaluated(log, values=values).notes, by_name(evaluated(log, values=values))
+    monkeypatch.setattr(module, "SMALL_LOG_NUMBERS", 0)
+    monkeypatch.setattr(module, "OTHER_ROUTE_PASSES", 10**6)
+    found = evaluated(log, values=values)
+    route = {"state": "importance ratios", "state-action": "state-action values"}[other]
+    assert set(entries) - set(by_name(found)) == {route}
+    assert found.notes == [
+        *notes,
+        f"The cross-check by {route} was left out, because it would take longer than the solve. Evaluate with "
+        f'values="{other}" to see its estimate.',
+    ]
+    on_policy = evaluated(MDP.log(60), policy=None)
+    assert not any("left out" in note for note in on_policy.notes)
 
 
 def test_they_are_in_files_summaries_and_reports(tmp_path):

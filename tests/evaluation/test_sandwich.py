@@ -102,6 +102,16 @@ def test_the_solver_error_of_a_second_solution_includes_that_of_the_first(varian
     assert sandwich.solver_errors([c])[0] == pytest.approx(abs(c @ difference), rel=1e-6)
 
 
+def test_td_errors_are_those_of_the_weights():
+    log = small_log()
+    problem, theta = problem_of(log), np.arange(1.0, log.Phi.shape[1] + 1)
+    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
+    np.testing.assert_array_equal(sandwich.td_errors, problem.reward)
+    value = log.Phi @ theta
+    expected = problem.reward - value[problem.now] + problem.discount * value[problem.next]
+    np.testing.assert_allclose(sandwich.at(theta).td_errors, expected)
+
+
 def test_a_function_whose_norm_underflows_has_its_error_without_a_warning():
     log = small_log()
     problem, c = problem_of(log), np.eye(log.Phi.shape[1])[0]

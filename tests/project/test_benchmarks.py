@@ -14,7 +14,7 @@ from helpers.problems import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import costs, peers, report, targets
+from benchmarks import checks, costs, peers, report, targets
 from benchmarks.cells import CELLS
 from benchmarks.engine import ORDERS, dense_problem, in_order
 from benchmarks.grid import Kept, main, slug, wanted_tasks
@@ -267,3 +267,12 @@ def test_costs_are_positive_and_a_line_is_fitted():
     assert min(found[name] for name in ("gram_flop", "factor_flop", "fixed")) > 0  # a fitted slope can be 0 by chance
     assert costs.line([1.0, 2.0, 4.0], [3.0, 5.0, 9.0]) == pytest.approx((2.0, 1.0))
     assert costs.line([1.0, 2.0], [1.0, 3.0])[1] == 0.0
+
+
+def test_every_stage_of_an_evaluation_is_timed():
+    found = checks.measure(steps=2000, weights=8, repeats=1)
+    assert list(found) == ["on-policy", "ratios", "state-action values"]
+    for seconds in found.values():
+        assert list(seconds) == ["solve", "interval", "cross-checks", "checks"]
+        assert all(value > 0 for value in seconds.values())
+    assert checks.relative_cost({"solve": 2.0, "interval": 9.0, "cross-checks": 1.0, "checks": 2.0}) == 1.5

@@ -38,8 +38,12 @@ MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% in
 DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
 ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
 MAX_RELATIVE_COST = 1.5  # of the other route, in time and memory, relative to the problem that was solved
+OTHER_ROUTE_PASSES = 20  # over the log, besides its solve: for rows and errors, with cosines (benchmarks/checks.py)
+SMALL_LOG_NUMBERS = 2_000_000  # in the rows of all steps, up to which these passes do not count
 ALWAYS_AFFORDABLE_SECONDS = 0.05  # predicted, of the other route, also where the solve takes less
 ALWAYS_AFFORDABLE_NUMBERS = 1_000_000  # in the dense rows of the other route
+
+ROUTES = {"state": "importance ratios", "state-action": "state-action values"}  # names of cross-checks by `values`
 
 
 @dataclass(frozen=True)
@@ -75,18 +79,28 @@ class _Candidate(NamedTuple):
     skewed: bool = False
 
 
-def cross_checks(fit: Fit) -> tuple[CrossCheck, ...]:
-    """The cross-checks that this log allows: none for given starts, and none for a log of one episode."""
+def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
+    """The cross-checks that this log allows, and a note if the other route was left out.
+
+    There are none for given starts, and none for a log of one episode.
+    """
     units = _Units(fit)
     if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
-        return ()
-    found = []
+        return (), ""
+    found, note = [], ""
     ratio = _ratios(fit)
     if ratio is not None:
         weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
         found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
-    found += _other_route(fit, ratio, units)
-    return _judged(found, fit, units)
+    values = _other_values(fit, ratio)
+    if values is not None and _takes_longer_than_solve(fit.problem):
+        note = (
+            f"The cross-check by {ROUTES[values]} was left out, because it would take longer than the solve. "
+            f'Evaluate with values="{values}" to see its estimate.'
+        )
+    elif values is not None:
+        found += _other_route(fit, values, ratio, units)
+    return _judged(found, fit, units), note
 
 
 def agreement(found: Sequence[CrossCheck]) -> Check:
@@ -146,7 +160,7 @@ class _EpisodeEstimates:
     def __init__(self, fit: Fit, weights: EpisodeWeights, units: _Units) -> None:
         self.fit, self.weights, self.units = fit, weights, units
         problem = fit.problem
-        self.value = problem.phi.dot(fit.result.theta)
+        self.value = fit.errors.sandwich.values
         self.now, self.next = problem.now[weights.steps], problem.next[weights.steps]
         self.discount, self.reward = problem.discount[weights.steps], problem.reward[weights.steps]
         last = weights.last
@@ -167,26 +181,29 @@ class _EpisodeEstimates:
         plain = self._per_decision("importance sampling")._replace(skewed=True)
         return [plain, self._self_normalised(), self._doubly_robust()]
 
-    def _candidate(self, name: str, estimate: float, influence: Array, rows: Array) -> _Candidate:
-        """rows: the derivative of the estimate in the values of the feature rows."""
+    def _candidate(self, name: str, estimate: float, influence: Array, derivative: Array) -> _Candidate:
         first = self.fit.starts.first
         assert first is not None
         parts = self.units.of_episodes(influence, first)
-        return _Candidate(name, estimate, parts, self.fit.problem.phi.tdot(rows), self.effective, self.notes)
+        return _Candidate(name, estimate, parts, derivative, self.effective, self.notes)
+
+    def _final_sum(self, weight: Array) -> Array:
+        """The sum of the weighted feature rows at the ends of the episodes, (d,)."""
+        return np.asarray(self.fit.problem.phi.take(self.final_rows).T @ weight)
 
     def _per_decision(self, name: str) -> _Candidate:
         weights, count = self.weights, self.weights.count
         final = weights.weights[weights.last] * self.final_discount
         each = weights.sums(weights.weights * self.reward) + final * self.value[self.final_rows]
-        rows = np.bincount(self.final_rows, final, len(self.value)) / count
-        return self._candidate(name, float(each.mean()), (each - each.mean()) / count, rows)
+        derivative = self._final_sum(final / count)
+        return self._candidate(name, float(each.mean()), (each - each.mean()) / count, derivative)
 
     def _self_normalised(self) -> _Candidate:
         cut = self.final_discount > 0
         final = np.where(cut, self.value[self.final_rows], 0.0)
         estimate, influence, weight = self.weights.self_normalised(self.reward, final)
-        rows = np.bincount(self.final_rows, np.where(cut, weight, 0.0), len(self.value))
-        return self._candidate("weighted importance sampling", estimate, influence, rows)
+        derivative = self._final_sum(np.where(cut, weight, 0.0))
+        return self._candidate("weighted importance sampling", estimate, influence, derivative)
 
     def _doubly_robust(self) -> _Candidate:
         weights, count, value = self.weights, self.weights.count, self.value
@@ -195,22 +212,37 @@ class _EpisodeEstimates:
         each = starts + weights.sums(weights.weights * delta)
         after = np.bincount(self.next, weights.weights * self.discount, len(value))
         rows = (after - np.bincount(self.now, weights.weights, len(value))) / count
-        found = self._candidate("doubly robust", float(each.mean()), (each - each.mean()) / count, rows)
-        return found._replace(derivative=found.derivative + self.fit.starts.c)
+        derivative = self.fit.starts.c + self.fit.problem.phi.tdot(rows)
+        return self._candidate("doubly robust", float(each.mean()), (each - each.mean()) / count, derivative)
 
 
 # ---- the other route: importance ratios against state-action values -------------------------------------------------
 
 
-def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidate]:
+def _other_values(fit: Fit, ratio: Array | None) -> str | None:
+    """The `values` of the other route; None where the log or the policy does not allow it."""
+    log, policy = fit.log, fit.policy
+    if fit.values == "state-action":
+        return None if ratio is None else "state"
+    if policy is None or (policy.function is None and policy.table is None) or log.action is None:
+        return None
+    return None if is_continuous(log.action) else "state-action"
+
+
+def _takes_longer_than_solve(problem: Problem) -> bool:
+    """Whether the passes of the other route do."""
+    small = problem.n * problem.cost.row <= SMALL_LOG_NUMBERS
+    return not small and OTHER_ROUTE_PASSES * problem.cost.pass_seconds > _seconds(problem)
+
+
+def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> list[_Candidate]:
     """The estimate of the other route with the same features, by lstd; none where the log or the cost forbids it."""
-    other = _other_problem(fit, ratio)
+    other = _ratio_problem(fit, ratio) if values == "state" else _state_action_problem(fit)
     if other is None:
         return []
     problem, features = other
     if _seconds(problem) > max(MAX_RELATIVE_COST * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
         return []
-    values = "state" if fit.values == "state-action" else "state-action"
     starts = starts_of(fit.log, problem, features, fit.policy, values, None)
     mine = fit.errors.sandwich
     solution = solve_corrected(problem, lambda one, _: solve(one, "lstd"), penalised=fit.penalty > 0)
@@ -223,36 +255,35 @@ def _other_route(fit: Fit, ratio: Array | None, units: _Units) -> list[_Candidat
     if isinstance(influence, ErrorEstimate):
         return []
     parts = units.of_clusters(errors.contributions(starts, influence))
-    name = "importance ratios" if values == "state" else "state-action values"
-    estimate = float(starts.c @ sandwich.theta)
-    return [_Candidate(name, estimate, parts, np.zeros(fit.problem.d), influence.effective_clusters, [])]
+    estimate, effective = float(starts.c @ sandwich.theta), influence.effective_clusters
+    return [_Candidate(ROUTES[values], estimate, parts, np.zeros(fit.problem.d), effective, [])]
 
 
 def _seconds(problem: Problem) -> float:
     return LSTD().cost(problem, 0.0).seconds
 
 
-def _other_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted] | None:
-    """The problem of the other route and its state features."""
-    log, policy, trace, ridge = fit.log, fit.policy, fit.problem.trace, fit.problem.ridge
-    if fit.values == "state-action":
-        if ratio is None:
-            return None
-        log = replace(log, ratio=ratio)
-        return Problem(log, fit.features, discount=fit.discount, trace=trace, ridge=ridge), fit.features
-    if policy is None or (policy.function is None and policy.table is None) or log.action is None:
-        return None
-    if is_continuous(log.action):
-        return None
+def _ratio_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted]:
+    """The problem of state values with these ratios, and its features."""
+    assert ratio is not None
+    log, own = replace(fit.log, ratio=ratio), fit.problem
+    return Problem(log, fit.features, discount=fit.discount, trace=own.trace, ridge=own.ridge), fit.features
+
+
+def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
+    """The problem of state-action values and its state features; None where it would be too large."""
+    log, policy, own = fit.log, fit.policy, fit.problem
+    assert policy is not None
+    assert log.action is not None
     actions = int(np.max(log.action)) + 1 if policy.table is None else policy.table.shape[1]
     features = for_actions(fit.features, actions)
     numbers = 2 * len(log.observations) * features.columns * actions
-    if not fit.problem.phi.sparse and numbers > max(
-        2 * MAX_RELATIVE_COST * fit.problem.phi.stored, ALWAYS_AFFORDABLE_NUMBERS
-    ):
+    if not own.phi.sparse and numbers > max(2 * MAX_RELATIVE_COST * own.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):
         return None
     try:
-        problem = state_action_problem(log, features, policy=policy, discount=fit.discount, trace=trace, ridge=ridge)
+        problem = state_action_problem(
+            log, features, policy=policy, discount=fit.discount, trace=own.trace, ridge=own.ridge
+        )  # fmt: skip
     except ValueError:
         # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
         return None

@@ -452,7 +452,7 @@ def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks:
 
 def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
     """The evaluation of a fit, with its checks and cross-checks."""
-    others = cross_checks(fit)
+    others, left_out = cross_checks(fit)
     return Evaluation(
         log=fit.log,
         problem=fit.problem,
@@ -465,7 +465,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
         values=fit.values,
         seed=fit.seed,
         policy_value=fit.value,
-        notes=notes,
+        notes=[*notes, left_out] if left_out else notes,
         checks=(*run_checks(fit, checks), agreement(others)),
         starts=starts,
         cross_checks=others,

@@ -187,7 +187,8 @@ class Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
         method, other = self.method, copy.copy(self)  # the method first, so that the copy has its factorisation
         other.theta = theta
-        other.__dict__.pop("saddle_residual", None)
+        for name in ("saddle_residual", "values"):
+            other.__dict__.pop(name, None)
         if method is AdjointMethod.PSEUDO_INVERSE:
             other.__dict__["_exact"] = self._exact
             other.__dict__.pop("w", None)
@@ -354,9 +355,14 @@ class Sandwich:
         error = None if self.w.any() else np.full(n, np.sqrt(np.mean(delta**2)))
         return np.array([self.changes(rng.choice([-1.0, 1.0], n), error) for _ in range(draws)])
 
+    @cached_property
+    def values(self) -> Array:
+        """Phi theta."""
+        return self.problem.phi.dot(self.theta)
+
     @property
     def td_errors(self) -> Array:
-        problem, value = self.problem, self.problem.phi.dot(self.theta)
+        problem, value = self.problem, self.values
         return np.asarray(problem.reward - value[problem.now] + problem.discount * value[problem.next])
 
     def _sums(self, rows: Rows, index: Array, weights: Array) -> Array:
@@ -480,7 +486,8 @@ class Sandwich:
         }[self.method]
         g_theta, g_w = solve(c)
         size = float(np.linalg.norm(c)) or 1.0  # it underflows for tiny rows
-        residual = np.linalg.norm(problem.ridge * g_theta + problem.At_dot(g_w) - c) / size
+        product = problem.At_dot(g_w) if self.method is AdjointMethod.ITERATIVE else problem.A.T @ g_w
+        residual = np.linalg.norm(problem.ridge * g_theta + product - c) / size
         if self.method is AdjointMethod.ITERATIVE and g_theta.any():
             image = problem.C_dot(g_w)
             residual = max(residual, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))

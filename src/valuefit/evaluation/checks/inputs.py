@@ -70,6 +70,7 @@ class TestInputs:
 def _residual(z: Array, other: Array, weight: Array) -> Array:
     """z minus its weighted regression on a constant and `other`, so that it is unrelated to the observation."""
     x = np.column_stack([np.ones(len(z)), other])
-    gram = x.T @ (weight[:, None] * x)
+    weighted = x if (weight == 1).all() else weight[:, None] * x
+    gram = weighted.T @ x
     gram += (REGULARISATION * np.trace(gram) / len(gram) + np.finfo(float).tiny) * np.eye(len(gram))
-    return np.asarray(z - x @ linalg.solve(gram, x.T @ (weight[:, None] * z), assume_a="pos"))
+    return np.asarray(z - x @ linalg.solve(gram, weighted.T @ z, assume_a="pos"))

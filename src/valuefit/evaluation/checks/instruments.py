@@ -38,8 +38,8 @@ class Instruments:
         """Functions (m, COUNT) of these rows of the observations, and of the actions where they may depend on them."""
         angle = self._observation.of(rows)
         if action is not None:
-            angle = angle + self._action.of(action)
-        return np.cos(angle)
+            angle += self._action.of(action)
+        return np.cos(angle, out=angle)
 
     def logged(self, steps: Array) -> Array:
         """`current` of these steps of the log."""
@@ -61,7 +61,7 @@ class Instruments:
             parts.append(past * _Angles(self._action_values, codes, [self.seed, 3], count).of(codes[before]))
         angle = np.hstack(parts)
         angle[:, ::MIXED_EVERY] += self._observation.of(log.now[steps])[:, ::MIXED_EVERY]
-        return np.cos(angle)
+        return np.cos(angle, out=angle)
 
     @cached_property
     def _observation(self) -> _Angles:
@@ -134,7 +134,7 @@ class _Angles:
         return self.values[np.ix_(rows, self.columns)].astype(np.float64)
 
     def of(self, rows: Array) -> Array:
-        """(m, count)."""
+        """(m, count), a new array."""
         if self.labels:
             return self.angle[self.group[rows]]
         scaled = np.clip((self._chosen(rows) - self.mean) / self.scale, -CLIP, CLIP)

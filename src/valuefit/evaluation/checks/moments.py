@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
@@ -26,6 +27,7 @@ from valuefit.typing import Array
 DRAWS = 399  # of random signs
 MAX_SIGN_GROUPS = 1000  # more clusters are summed in groups, which share a sign
 MIN_STEPS_PER_WEIGHT = 10  # with fewer, the TD errors of the first-order form are too small by overfitting
+ROUNDING = 1e-12  # relative distance of theta from the minimiser that is none
 NEGLIGIBLE_PART = 1e-6  # of a sum, which the fit of theta has made zero; such instruments are features
 
 
@@ -53,13 +55,20 @@ class Sums:
 
     def p_value(self, seed: int) -> float:
         """Of |total|^2 against |sum of signs_g parts_g|^2 with random signs (wild bootstrap)."""
-        rng = np.random.default_rng([seed, 7])
-        parts = self.parts
-        if len(parts) > MAX_SIGN_GROUPS:
-            parts = cluster_sums(parts, rng.permutation(len(parts)) % MAX_SIGN_GROUPS, MAX_SIGN_GROUPS)
-        drawn = np.sum((rng.choice([-1.0, 1.0], (DRAWS, len(parts))) @ parts) ** 2, axis=1)
+        parts, (group, signs) = self.parts, _random_signs(seed, len(self.parts))
+        if group is not None:
+            parts = cluster_sums(parts, group, MAX_SIGN_GROUPS)
+        drawn = np.sum((signs @ parts) ** 2, axis=1)
         observed = float(self.total @ self.total) * (1 - 1e-12)  # equal signs for all give the same up to rounding
         return (1 + int((drawn >= observed).sum())) / (DRAWS + 1)
+
+
+@lru_cache(maxsize=1)  # all tests of an evaluation use the same
+def _random_signs(seed: int, clusters: int) -> tuple[Array | None, Array]:
+    """The group of each cluster, (clusters,), None where each has its own sign, and signs, (DRAWS, groups)."""
+    rng = np.random.default_rng([seed, 7])
+    group = rng.permutation(clusters) % MAX_SIGN_GROUPS if clusters > MAX_SIGN_GROUPS else None
+    return group, rng.choice([-1.0, 1.0], (DRAWS, min(clusters, MAX_SIGN_GROUPS)))
 
 
 def cluster_sums(rows: Array, cluster: Array, count: int, weights: Array | None = None) -> Array:
@@ -82,7 +91,9 @@ class TDMoments:
             )
         self.iterative = sandwich.method is AdjointMethod.ITERATIVE
         if not self.iterative:  # to the exact minimiser of the log
-            sandwich = sandwich.at(sandwich.theta + sandwich.to_minimiser)
+            move = sandwich.to_minimiser
+            if np.linalg.norm(move) > ROUNDING * np.linalg.norm(sandwich.theta):
+                sandwich = sandwich.at(sandwich.theta + move)
         self.sandwich = sandwich
         self.without_each = None
         if fit.errors.kind == "cr3" and not fit.problem.ridge:
@@ -158,8 +169,9 @@ class TDMoments:
         return Sums(total * kept, parts * kept) if kept.any() else None
 
     def _row_sums(self, index: Array, weights: Array) -> Array:
-        """The sum of weighted rows over each cluster, (clusters, d)."""
-        return self.problem.phi.group_sums(index, weights, self.sandwich.cluster, self.sandwich.clusters)
+        """The sum of weighted rows over each cluster, (clusters, d); rows with weight 0 are not read."""
+        kept, sandwich = np.flatnonzero(weights), self.sandwich
+        return self.problem.phi.group_sums(index[kept], weights[kept], sandwich.cluster[kept], sandwich.clusters)
 
     def _derivative(self, steps: Array, z: Array, ratio: Array) -> tuple[Array, Array]:
         """B, (k, d), and v_t'(theta without the cluster of t - theta), (m,), which is 0 in the first-order form."""
@@ -170,7 +182,7 @@ class TDMoments:
             chosen = steps[here]
             now, later = problem.phi.take(problem.now[chosen]), problem.phi.take(problem.next[chosen])
             discount = problem.discount[chosen]
-            v = now - (sparse.diags_array(discount) @ later if problem.phi.sparse else discount[:, None] * later)
+            v: Any = now - sparse.diags_array(discount) @ later if problem.phi.sparse else _minus(now, discount, later)
             if self.without_each is not None:
                 x = self.without_each[self.sandwich.cluster[chosen]]
                 products = v.multiply(x).sum(axis=1) if problem.phi.sparse else np.einsum("ij,ij->i", v, x)
@@ -189,3 +201,10 @@ class TDMoments:
                 return None
             columns.append(np.bincount(sandwich.cluster, weights=influence.steps, minlength=sandwich.clusters))
         return np.column_stack(columns)
+
+
+def _minus(now: Array, discount: Array, later: Array) -> Array:
+    """now - discount later, (m, d), in the memory of `later`."""
+    later *= -discount[:, None]
+    later += now
+    return later
