@@ -40,6 +40,7 @@ html_theme_options = {
     "show_prev_next": False,
     "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "others": [], "theory/complexity": []},  # wide tables
     "footer_start": ["copyright"],
     "footer_end": [],
 }

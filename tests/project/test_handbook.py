@@ -44,7 +44,9 @@ def test_a_theory_page_names_functions_and_tests_that_exist(page):
         assert name in defined_tests(path), f"{page.name}: there is no {path}::{name}"
     for start in ERRATUM.findall(text):
         assert any(name.startswith(start) for name in defined_tests("tests/claims/test_errata.py"))
-    assert text.count("`tests/") == len(tests) + text.count("`tests/claims/test_errata.py` |")
+    files = re.findall(r"`(tests/[\w/]+\.py)`", text)
+    assert all((ROOT / path).is_file() for path in files)
+    assert text.count("`tests/") == len(tests) + len(files)
     assert text.count("`valuefit.") == len(functions)
 
 
