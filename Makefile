@@ -16,7 +16,7 @@ help:
 	@echo "make fuzz       try mutated files and odd arguments on every reader and API entry, within 20 minutes"
 	@echo "make bench      measure every number that the docs state"
 	@echo "make coverage   measure the coverage of intervals and calibrate the verdict; resumes where it stopped"
-	@echo "make docs       set up and build the documentation into docs/_build/html"
+	@echo "make docs       set up and build the documentation into docs/_build/html; check spelling and links"
 
 demo: $(call STAMP,demo)
 	@$(BIN)/valuefit evaluate --report valuefit-report.html --force
@@ -81,8 +81,12 @@ coverage: $(call STAMP,dev)
 	$(BIN)/python -m coverage_study.verdict --jobs $(JOBS)
 
 .PHONY: docs
+# Spelling is checked with codespell's dictionary of misspellings and our own one of American forms.
+SPELLED = README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md RELEASING.md VISION.md docs/*.md docs/*/*.md
 docs: $(call STAMP,docs)
+	$(BIN)/codespell -D - -D docs/british.txt $(SPELLED)
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 	@echo "Built docs/_build/html/index.html"
 
 $(BIN)/python:

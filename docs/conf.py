@@ -11,10 +11,18 @@ project = "valuefit"
 author = copyright = "The valuefit developers"
 version = release = importlib.import_module("valuefit").__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # copies MathJax into the pages, which then need no network
+    "sphinx_design",
+    "docstrings",
+]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+math_numfig = False
 highlight_language = "text"
 smartquotes = False  # quotes are often part of code
 
@@ -32,9 +40,12 @@ html_theme_options = {
     "show_prev_next": False,
     "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "others": [], "theory/complexity": []},  # wide tables
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {page.stem: [] for page in HERE.glob("*.md")}  # these pages have no subpages
+html_sidebars = {"index": [], "quickstart": []}  # these pages have no subpages
+html_static_path = ["_static"]
+html_css_files = ["valuefit.css"]
 html_show_sourcelink = False
 html_copy_source = False

@@ -135,6 +135,7 @@ def test_the_version_is_the_same_everywhere():
     text = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{vf.__version__}"' in text
     assert f"version: {vf.__version__}" in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{vf.__version__}}}" in (ROOT / "docs" / "citing.md").read_text()
 
 
 def run(*command, **settings):
