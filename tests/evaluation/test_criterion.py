@@ -142,3 +142,7 @@ def test_which_criterion_and_what_it_needs():
     assert not on_policy(log_of(3), "state")
     with pytest.raises(ValueError, match="Give a log of at least two episodes"):
         HeldOutMoments(log_of(1), discount=None, actions=False)
+
+
+def test_the_standard_error_of_large_parts_is_finite():
+    assert Score(1.0, np.array([3e200, -4e200])).standard_error == pytest.approx(np.sqrt(2) * 5e200)

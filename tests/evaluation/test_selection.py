@@ -201,3 +201,8 @@ def test_wrong_arguments_are_refused(changed, message):
 def test_state_action_values_of_a_log_without_actions_are_refused():
     with pytest.raises(ValueError, match="The log has no actions"):
         vf.select(replace(LOG, action=None), CANDIDATES[:1], policy=POLICY, values="state-action")
+
+
+def test_probabilities_of_another_number_of_steps_are_refused():
+    with pytest.raises(ValueError, match="has 3 probabilities but the log has"):
+        vf.select(LOG, CANDIDATES, policy=np.full(3, 0.5), discount=0.9)

@@ -49,7 +49,10 @@ class Score:
     def standard_error(self) -> float:
         """Of the criterion for a fixed value function."""
         count = len(self.parts)
-        return math.sqrt(count / (count - 1)) * float(np.linalg.norm(self.parts)) if count > 1 else math.inf
+        if count < 2:
+            return math.inf
+        peak = float(np.abs(self.parts).max()) or 1.0  # squares of large numbers would overflow
+        return math.sqrt(count / (count - 1)) * peak * float(np.linalg.norm(self.parts / peak))
 
     def minus(self, other: Score) -> Score:
         """The difference of two criteria on the same episodes, paired by episode."""

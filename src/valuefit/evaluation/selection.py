@@ -18,11 +18,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import SEED_REQUIREMENT, Transitions
 from valuefit.data.validation import boolean, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate, load_log
-from valuefit.evaluation.importance import action_numbers, with_ratios
+from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level
 from valuefit.evaluation.sandwich import ErrorEstimate
@@ -152,9 +153,13 @@ def select(
     jobs = whole_number("jobs", jobs, "it must be a whole number, 1 or more", low=1)
     seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
     log = load_log(log, columns, cluster)
+    if isinstance(log, ShardedLog):
+        raise ValueError("select compares candidates on a log in memory, but this one is read in parts. Load a sample.")
     if values == "state-action":
         action_numbers(log)  # refuses a log without them
     target = None if policy is None else find_policy(policy, allow_code=True)
+    if target is not None and target.by_step is not None:
+        target_probabilities(target, log)  # refuses another number of steps
     halves = _halves(log, target, values, folds=folds, seed=seed, cross_fit=cross_fit)
     samples = [
         Sample(half.compared, half.policy, values=values, discount=discount, folds=folds, seed=seed) for half in halves
