@@ -117,8 +117,8 @@ def sketch(
 ) -> Sketch:
     """CountSketch: every step, or distinct row if not `cross`, is added with a random sign to one of `size` sums.
 
-    They are taken in laps of `size`. Those of a lap go to one sum each, starting from a random sum, so a sum has at most
-    one of every lap, as in `linalg.sketch`. traces: whether u has traces.
+    They are taken in laps of `size`. Those of a lap go to one sum each, starting from a random sum, so a sum has at
+    most one of every lap, as in `linalg.sketch`. traces: whether u has traces.
     """
     members = steps.members(cross=cross)
     count, device = len(members.now), phi.device

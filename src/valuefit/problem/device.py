@@ -29,8 +29,8 @@ from valuefit.typing import Array
 class DeviceProblem(SaddlePoint):
     """The saddle point over dense rows on a device, a GPU or the CPU as torch sees it.
 
-    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `on_device` makes it from a problem in memory.
-    Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
+    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `on_device` makes it from a problem in
+    memory. Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
     """
 
     sparse = False
@@ -236,8 +236,8 @@ def on_device(problem: Problem, device: Any) -> DeviceProblem:
     """The same problem with its rows copied to a device."""
     if problem.sparse:
         raise ValueError(
-            "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or leave out "
-            "the device."
+            "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or leave "
+            "out the device."
         )
     phi = TensorRows(torch.from_numpy(problem.phi.matrix).to(device))
     psi = None if problem.shared else TensorRows(torch.from_numpy(problem.psi.matrix).to(device), "dual_rows")

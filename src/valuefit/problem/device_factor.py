@@ -76,7 +76,7 @@ class _Moments(NamedTuple):
 
 
 def device_preconditioner(problem: DeviceProblem, size: int, *, cross: bool) -> DeviceFactor | None:
-    """The preconditioner from `size` sketched rows, or None where columns are nearly dependent: the host pivots then."""
+    """The preconditioner from `size` sketched rows, or None where columns are nearly dependent, which needs pivots."""
     moments = _moments(problem, size, cross=cross)
     inverse_L = None if problem.identity else inverse_cholesky(moments.C)
     if inverse_L is None and not problem.identity:

@@ -74,8 +74,8 @@ class TensorRows(DeviceRows):
     def __init__(self, matrix: Tensor, name: str = "features") -> None:
         if matrix.layout != torch.strided:
             raise ValueError(
-                f"{name} are a sparse tensor, which a problem on a device does not take. Give a dense tensor, or a SciPy "
-                "sparse matrix on the CPU."
+                f"{name} are a sparse tensor, which a problem on a device does not take. Give a dense tensor, or a "
+                "SciPy sparse matrix on the CPU."
             )
         if matrix.ndim != 2 or matrix.shape[1] == 0:
             raise ValueError(f"{name} must be a matrix, one row per observation; the shape is {tuple(matrix.shape)}.")
