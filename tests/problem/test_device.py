@@ -120,7 +120,7 @@ def test_sparse_problems_are_not_moved():
     memory, _ = both("on-policy")
     rows = sparse.csr_array(memory.phi.matrix)
     problem = vf.Problem.from_rows(rows, memory.now, memory.next, memory.reward, memory.discount)
-    with pytest.raises(ValueError, match="Sparse rows are not supported on a device. Use dense features"):
+    with pytest.raises(ValueError, match="Sparse rows are not supported on a device"):
         on_device(problem, "cpu")
 
 

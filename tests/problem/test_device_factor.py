@@ -1,4 +1,4 @@
-"""The preconditioner on a device: the same approximate inverses as on the host, and the host where pivots are needed."""
+"""The preconditioner on a device: the inverses that the host computes, and the host where pivots are needed."""
 
 import numpy as np
 import pytest
