@@ -90,6 +90,7 @@ def evaluate_with(log: Transitions, settings: Settings, callback: Callable[[Solv
         level=settings.level,
         checks=settings.checks,
         callback=callback,
+        device=settings.device,
     )
 
 

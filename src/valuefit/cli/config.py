@@ -43,6 +43,7 @@ class Settings:
     tol: float | Literal["statistical"] = "statistical"
     max_passes: float = 500.0
     seed: int = 0
+    device: str | None = None
     checks: str = "standard"
     strict: bool = False
     report: str | None = None

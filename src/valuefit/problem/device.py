@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from valuefit.linalg.device import Sketch, cross_moment, second_moment, sketch
+from valuefit.memory import fits
+from valuefit.messages import shown
 from valuefit.problem.arguments import (
     check_dual_shape,
     check_ratio_products,
@@ -23,14 +25,14 @@ from valuefit.problem.cost import Cost
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
 from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, kernels_of, to_array, to_tensor
+from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 
 class DeviceProblem(SaddlePoint):
     """The saddle point over dense rows on a device, a GPU or the CPU as torch sees it.
 
-    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `on_device` makes it from a problem in
-    memory. Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
+    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `Placement` copies a problem in memory. Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
     """
 
     sparse = False
@@ -60,9 +62,8 @@ class DeviceProblem(SaddlePoint):
         self.dead, self.max_discount = dead, float(discount.max())
         self._weighted = bool((ratio != 1).any())
         self._begins = begins
-        columns = (torch.from_numpy(np.ascontiguousarray(column)).to(device) for column in (now, next, reward))
-        weights = (to_tensor(column, device) for column in (discount, ratio))
-        self.steps = DeviceSteps(*columns, *weights, torch.from_numpy(begins).to(device), trace, phi.shape[0])
+        columns = (torch.tensor(column, device=device) for column in (now, next, reward, discount, ratio, begins))
+        self.steps = DeviceSteps(*columns, trace, phi.shape[0])
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits))
@@ -232,19 +233,52 @@ class DeviceProblem(SaddlePoint):
         return sums.T @ sums / self.n, to_array(psi_g.T @ (steps.visits[:, None] * psi_g)) / self.n, count
 
 
-def on_device(problem: Problem, device: Any) -> DeviceProblem:
-    """The same problem with its rows copied to a device."""
-    if problem.sparse:
+class Placement:
+    """Copies problems in memory to a device; problems that share their rows share the copy.
+
+    Their moments are formed there too, and kept in the problem in memory, where standard errors and checks use them.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.device = device_of(device)
+        self._copies: dict[int, tuple[Rows, TensorRows]] = {}  # by identity; the rows stay alive with their copy
+
+    def __call__(self, problem: Problem) -> DeviceProblem:
+        placed = DeviceProblem(
+            self._copy(problem.phi), None if problem.shared else self._copy(problem.psi), problem.now, problem.next,
+            problem.reward, problem.discount, problem.ratio, problem.begins, trace=problem.trace, ridge=problem.ridge,
+            identity=problem.identity, dead=problem.dead,
+        )  # fmt: skip
+        if fits(2 * problem.k * (problem.k + problem.d)):
+            problem.use_moments_of(placed)
+        return placed
+
+    def _copy(self, rows: Rows) -> TensorRows:
+        if rows.sparse:
+            raise ValueError(
+                "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or "
+                "leave out the device."
+            )
+        if id(rows) not in self._copies:
+            self._copies[id(rows)] = rows, TensorRows(torch.tensor(rows.matrix, device=self.device))
+        return self._copies[id(rows)][1]
+
+
+def device_of(name: Any) -> torch.device:
+    """The device of this name."""
+    requirement = 'it must be "cuda", a GPU by its number ("cuda:0"), or "cpu"'
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"device is {shown(name)}; {requirement}.") from None
+    if device.type not in ("cuda", "cpu"):
+        raise ValueError(f"device is {shown(name)}; {requirement}: others do not compute in float64.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
-            "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or leave "
-            "out the device."
+            f"device is {shown(name)}, but torch finds {torch.cuda.device_count()} GPUs. Leave out the device, or "
+            "install a build of torch for your GPU."
         )
-    phi = TensorRows(torch.from_numpy(problem.phi.matrix).to(device))
-    psi = None if problem.shared else TensorRows(torch.from_numpy(problem.psi.matrix).to(device), "dual_rows")
-    return DeviceProblem(
-        phi, psi, problem.now, problem.next, problem.reward, problem.discount, problem.ratio, problem.begins,
-        trace=problem.trace, ridge=problem.ridge, identity=problem.identity, dead=problem.dead,
-    )  # fmt: skip
+    return device
 
 
 def _block(rows: Tensor, start: int, count: int, dtype: Any) -> Array:

@@ -282,7 +282,7 @@ class DeviceSteps:
 
 def to_tensor(vector: Array, device: Any) -> Tensor:
     """A vector of the solver as float64 on the device."""
-    return torch.from_numpy(np.ascontiguousarray(vector, np.float64)).to(device)
+    return torch.tensor(vector, dtype=torch.float64, device=device)
 
 
 def to_array(tensor: Tensor) -> Array:
