@@ -74,6 +74,6 @@ def device_log(kind: str, **settings: Any) -> tuple[naive.Log, TensorRows, Tenso
     log = trajectory_log(**{**KINDS[kind], **settings})
     begins = np.diff(log.episode, prepend=-1) != 0
     columns = log.now, np.where(log.next < 0, log.now, log.next), log.reward, log.discount, log.ratio, begins
-    steps = DeviceSteps(*map(torch.from_numpy, columns), log.trace, len(log.Phi))
+    steps = DeviceSteps([torch.from_numpy(column) for column in columns], log.trace, len(log.Phi))
     phi = TensorRows(torch.from_numpy(np.ascontiguousarray(log.Phi)))
     return log, phi, TensorRows(torch.from_numpy(log.Psi)) if log.Psi.shape != log.Phi.shape else phi, steps

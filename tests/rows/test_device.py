@@ -49,9 +49,9 @@ def test_a_step_to_another_row_than_the_next_is_no_trajectory():
     _, _, _, steps = device_log("on-policy")
     assert steps.trajectory
     columns = [torch.tensor(column) for column in ([0, 1], [1, 0], [1.0, 1.0], [0.9, 0.9], [1.0, 1.0], [True, False])]
-    assert not device.DeviceSteps(*columns, 0.0, 3).trajectory
+    assert not device.DeviceSteps(columns, 0.0, 3).trajectory
     columns[3] = torch.tensor([0.9, 0.0])  # terminated: its next row does not matter
-    assert device.DeviceSteps(*columns, 0.0, 3).trajectory
+    assert device.DeviceSteps(columns, 0.0, 3).trajectory
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

@@ -114,7 +114,8 @@ def solve_reported(
 ) -> tuple[Result, Sandwich]:
     """The weights of the problem of a sandwich, corrected if penalised, and the sandwich at them.
 
-    place: the problem where it is solved (`problem.placement`). settings: arguments of `solve`, which stops when the solver errors of the reported numbers are negligible.
+    place: the problem where it is solved (`problem.placement`). settings: arguments of `solve`, which stops when the
+    solver errors of the reported numbers are negligible.
     """
 
     def solve_one(problem: Problem, centre: Array | None) -> Result:

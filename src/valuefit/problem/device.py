@@ -32,7 +32,8 @@ from valuefit.typing import Array
 class DeviceProblem(SaddlePoint):
     """The saddle point over dense rows on a device, a GPU or the CPU as torch sees it.
 
-    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `Placement` copies a problem in memory. Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
+    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `Placement` copies a problem in memory.
+    Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
     """
 
     sparse = False
@@ -62,8 +63,8 @@ class DeviceProblem(SaddlePoint):
         self.dead, self.max_discount = dead, float(discount.max())
         self._weighted = bool((ratio != 1).any())
         self._begins = begins
-        columns = (torch.tensor(column, device=device) for column in (now, next, reward, discount, ratio, begins))
-        self.steps = DeviceSteps(*columns, trace, phi.shape[0])
+        columns = [torch.tensor(column, device=device) for column in (now, next, reward, discount, ratio, begins)]
+        self.steps = DeviceSteps(columns, trace, phi.shape[0])
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits))
@@ -199,8 +200,8 @@ class DeviceProblem(SaddlePoint):
     ) -> Iterator[SketchedRows]:
         sums = self.sketch(size, int(rng.integers(1 << 31)), cross=cross, traces=traces)
         for start in range(0, size, block_rows):
-            psi, u, v = (None if rows is None else _block(rows, start, block_rows, dtype) for rows in sums)
-            yield SketchedRows(psi, u, v)
+            psi, u = (_block(rows, start, block_rows, dtype) for rows in (sums.psi, sums.u))
+            yield SketchedRows(psi, u, None if sums.v is None else _block(sums.v, start, block_rows, dtype))
 
     # ---- scalars ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -179,10 +179,9 @@ class DeviceSteps:
     such as the last observations of episodes, have ratio 0 and `live` 0. Blocks of rows are views then.
     """
 
-    def __init__(
-        self, now: Tensor, next: Tensor, reward: Tensor, discount: Tensor, ratio: Tensor, begins: Tensor, trace: float,
-        rows: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, columns: Sequence[Tensor], trace: float, rows: int) -> None:
+        """columns: now, next, reward, discount, ratio, begins; next is not negative."""
+        now, next, reward, discount, ratio, begins = columns
         self.trace, self.rows, self.count = trace, rows, len(now)
         follows = (next == now + 1) | (discount == 0)
         self.now, self.next = now, next
