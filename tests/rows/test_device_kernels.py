@@ -10,8 +10,8 @@ import torch
 
 from helpers.devices import device_log
 from valuefit.linalg import device as linalg_device
+from valuefit.linalg.device import kernels_of
 from valuefit.rows import device_kernels
-from valuefit.rows.device import kernels_of
 
 
 @pytest.mark.parametrize("parts", [1, 5, 1000])

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 
-from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, kernels_of, recurrence
+from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, recurrence
 
 PANEL_COLUMNS = 256  # of a symmetric product that are multiplied at a time, with themselves and the columns after them
+KERNEL_COLUMNS = 256, 16_384  # widths of rows that a kernel holds in registers; shorter ones leave its threads idle
+
+
+def kernels_of(*rows: DeviceRows) -> Any:
+    """The module of kernels that read such rows in memory once, or None where there is none for them."""
+    low, high = KERNEL_COLUMNS
+    for one in rows:
+        if not (isinstance(one, TensorRows) and one.device.type == "cuda" and low <= one.shape[1] <= high):
+            return None
+    return import_module("valuefit.rows.device_kernels") if find_spec("triton") else None
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from valuefit.linalg.device import Sketch, cross_moment, second_moment, sketch
-from valuefit.memory import fits
+from valuefit.linalg.device import Sketch, cross_moment, kernels_of, second_moment, sketch
 from valuefit.messages import shown
 from valuefit.problem.arguments import (
     check_dual_shape,
@@ -22,17 +21,15 @@ from valuefit.problem.arguments import (
 )
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
-from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
-from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, kernels_of, to_array, to_tensor
-from valuefit.rows.storage import Rows
+from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, to_array, to_tensor
 from valuefit.typing import Array
 
 
 class DeviceProblem(SaddlePoint):
     """The saddle point over dense rows on a device, a GPU or the CPU as torch sees it.
 
-    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `Placement` copies a problem in memory.
+    `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `placement` copies a problem in memory.
     Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
     """
 
@@ -234,35 +231,9 @@ class DeviceProblem(SaddlePoint):
         return sums.T @ sums / self.n, to_array(psi_g.T @ (steps.visits[:, None] * psi_g)) / self.n, count
 
 
-class Placement:
-    """Copies problems in memory to a device; problems that share their rows share the copy.
-
-    Their moments are formed there too, and kept in the problem in memory, where standard errors and checks use them.
-    """
-
-    def __init__(self, device: Any) -> None:
-        self.device = device_of(device)
-        self._copies: dict[int, tuple[Rows, TensorRows]] = {}  # by identity; the rows stay alive with their copy
-
-    def __call__(self, problem: Problem) -> DeviceProblem:
-        placed = DeviceProblem(
-            self._copy(problem.phi), None if problem.shared else self._copy(problem.psi), problem.now, problem.next,
-            problem.reward, problem.discount, problem.ratio, problem.begins, trace=problem.trace, ridge=problem.ridge,
-            identity=problem.identity, dead=problem.dead,
-        )  # fmt: skip
-        if fits(2 * problem.k * (problem.k + problem.d)):
-            problem.use_moments_of(placed)
-        return placed
-
-    def _copy(self, rows: Rows) -> TensorRows:
-        if rows.sparse:
-            raise ValueError(
-                "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or "
-                "leave out the device."
-            )
-        if id(rows) not in self._copies:
-            self._copies[id(rows)] = rows, TensorRows(torch.tensor(rows.matrix, device=self.device))
-        return self._copies[id(rows)][1]
+def copied(matrix: Array, device: torch.device) -> TensorRows:
+    """Rows in memory, copied to a device."""
+    return TensorRows(torch.tensor(matrix, device=device))
 
 
 def device_of(name: Any) -> torch.device:

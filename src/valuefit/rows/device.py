@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +17,6 @@ Tensor = Any  # torch.Tensor, which mypy does not know where torch is not instal
 
 # Bytes of float64 rows in one matrix product (benchmarks/gpu.py): on a GPU long enough for its rate, else in cache.
 GPU_BLOCK_BYTES, CPU_BLOCK_BYTES = 1 << 30, 8 << 20
-KERNEL_COLUMNS = 256, 16_384  # widths of rows that a kernel holds in registers; shorter ones leave its threads idle
 
 
 class DeviceRows(ABC):
@@ -125,15 +122,6 @@ class TensorRows(DeviceRows):
     def without(self, columns: Tensor) -> TensorRows:
         """A copy with these columns (a mask) set to zero; self if there are none."""
         return TensorRows(self.matrix.masked_fill(columns, 0.0)) if bool(columns.any()) else self
-
-
-def kernels_of(*rows: DeviceRows) -> Any:
-    """The module of kernels that read such rows in memory once, or None where there is none for them."""
-    low, high = KERNEL_COLUMNS
-    for one in rows:
-        if not (isinstance(one, TensorRows) and one.device.type == "cuda" and low <= one.shape[1] <= high):
-            return None
-    return import_module("valuefit.rows.device_kernels") if find_spec("triton") else None
 
 
 class RowSums:
