@@ -66,7 +66,7 @@ def second_moment(psi: DeviceRows, visits: Tensor) -> Tensor:
 def cross_moment(phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """sum of u_t v_t' in float64, of products in `dtype`; float32 is TF32 on a GPU that has it."""
     A = torch.zeros((psi.shape[1], phi.shape[1]), dtype=torch.float64, device=phi.device)
-    plain = bool((steps.ratio == 1).all())
+    weighted = bool(((steps.ratio != 0) & (steps.ratio != 1)).any())
     carried = None
     with tensor_cores():
         for part in blocks_of(len(steps.ratio), min(phi.block_size, psi.block_size)):
@@ -75,8 +75,10 @@ def cross_moment(phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, *, dtype:
             U = here if psi is phi else row_block(psi, steps, part, dtype)
             if steps.trace:
                 U, carried = trace_rows(U, steps.ratio[part], steps.keep_forward[part], carried)
-            elif not plain:
+            elif weighted:
                 V *= steps.ratio[part, None].to(dtype)
+            else:  # few steps, if any: those that are not in the log
+                V.index_fill_(0, (steps.ratio[part] == 0).nonzero()[:, 0], 0.0)
             if dtype == A.dtype:
                 A.addmm_(U.T, V)
             else:
@@ -122,6 +124,13 @@ class Sketch(NamedTuple):
     psi: Tensor
     u: Tensor
     v: Tensor | None
+
+    def moments(self) -> tuple[Tensor, Tensor | None]:
+        """Estimates of mean psi psi' and of A."""
+        k = self.psi.shape[1]
+        C = torch.zeros((k, k), dtype=torch.float64, device=self.psi.device)
+        gram(self.psi, C)
+        return mirrored(C), None if self.v is None else self.u.T @ self.v
 
 
 def sketch(

@@ -231,6 +231,14 @@ class DeviceProblem(SaddlePoint):
         return sums.T @ sums / self.n, to_array(psi_g.T @ (steps.visits[:, None] * psi_g)) / self.n, count
 
 
+def sketched_moments(
+    problem: DeviceProblem, size: int, rng: np.random.Generator, *, cross: bool, traces: bool
+) -> tuple[Array, Array | None]:
+    """mean psi psi' and A of sketched rows, multiplied on the device."""
+    C, A = problem.sketch(size, int(rng.integers(1 << 31)), cross=cross, traces=traces).moments()
+    return to_array(C), None if A is None else to_array(A)
+
+
 def copied(matrix: Array, device: torch.device) -> TensorRows:
     """Rows in memory, copied to a device."""
     return TensorRows(torch.tensor(matrix, device=device))

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from valuefit.linalg.cholesky import CLEAR_PIVOT
-from valuefit.linalg.device import gram, mirrored
 from valuefit.problem.device import DeviceProblem
 from valuefit.problem.factor import is_fixed_point, likely_excess, shrunk
 from valuefit.problem.sketched_moments import rows_per_sum
@@ -106,11 +105,7 @@ def _moments(problem: DeviceProblem, size: int, *, cross: bool) -> _Moments:
     if size >= cost.starts:
         A = problem.cross_moment() if cross else None
         return _Moments(problem.second_moment_on_device(), A, 1.0, 1.0, cost.C + (cost.A if cross else 1))
-    sums = problem.sketch(size, 0, cross=cross)
-    C = torch.zeros((k, k), dtype=torch.float64, device=problem.phi.device)
-    gram(sums.psi, C)
-    C = mirrored(C)
-    A = None if sums.v is None else sums.u.T @ sums.v
+    C, A = problem.sketch(size, 0, cross=cross).moments()
     if A is not None and problem.shared:
         A = shrunk(A, C, size)
     share = rows_per_sum(problem, size, cross=cross)
