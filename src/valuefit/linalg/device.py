@@ -16,13 +16,16 @@ PANEL_COLUMNS = 256  # of a symmetric product that are multiplied at a time, wit
 KERNEL_COLUMNS = 256, 16_384  # widths of rows that a kernel holds in registers; shorter ones leave its threads idle
 
 
+def kernels_on(device: Any) -> Any:
+    """The module of kernels for this device, or None where there are none."""
+    return import_module("valuefit.rows.device_kernels") if device.type == "cuda" and find_spec("triton") else None
+
+
 def kernels_of(*rows: DeviceRows) -> Any:
     """The module of kernels that read such rows in memory once, or None where there is none for them."""
     low, high = KERNEL_COLUMNS
-    for one in rows:
-        if not (isinstance(one, TensorRows) and one.device.type == "cuda" and low <= one.shape[1] <= high):
-            return None
-    return import_module("valuefit.rows.device_kernels") if find_spec("triton") else None
+    stored = all(isinstance(one, TensorRows) and low <= one.shape[1] <= high for one in rows)
+    return kernels_on(rows[0].device) if stored else None
 
 
 @contextmanager

@@ -10,19 +10,11 @@ import numpy as np
 import torch
 
 from valuefit.linalg.device import Sketch, cross_moment, kernels_of, second_moment, sketch
-from valuefit.messages import shown
-from valuefit.problem.arguments import (
-    check_dual_shape,
-    check_ratio_products,
-    check_steps,
-    is_device_array,
-    settings_of,
-    step_arrays,
-)
+from valuefit.problem.arguments import check_ratio_products
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
 from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
-from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, to_array, to_tensor
+from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, to_array, to_tensor
 from valuefit.typing import Array
 
 
@@ -96,6 +88,12 @@ class DeviceProblem(SaddlePoint):
             two_reads=not self._in_one_read,
             gpu=self.phi.device.type == "cuda",
         )
+
+    def check_ratios(self, ratio: Array) -> None:
+        """Refuse ratios whose products with features would leave the range of float64."""
+        if self._weighted:
+            factor = self.steps.forward(torch.ones_like(self.steps.ratio))[self.steps.live > 0]
+            check_ratio_products(ratio, to_array(factor))
 
     # ---- products -----------------------------------------------------------------------------------------
 
@@ -239,72 +237,5 @@ def sketched_moments(
     return to_array(C), None if A is None else to_array(A)
 
 
-def copied(matrix: Array, device: torch.device) -> TensorRows:
-    """Rows in memory, copied to a device."""
-    return TensorRows(torch.tensor(matrix, device=device))
-
-
-def device_of(name: Any) -> torch.device:
-    """The device of this name."""
-    requirement = 'it must be "cuda", a GPU by its number ("cuda:0"), or "cpu"'
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError, ValueError):
-        raise ValueError(f"device is {shown(name)}; {requirement}.") from None
-    if device.type not in ("cuda", "cpu"):
-        raise ValueError(f"device is {shown(name)}; {requirement}: others do not compute in float64.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device is {shown(name)}, but torch finds {torch.cuda.device_count()} GPUs. Leave out the device, or "
-            "install a build of torch for your GPU."
-        )
-    return device
-
-
 def _block(rows: Tensor, start: int, count: int, dtype: Any) -> Array:
     return np.asarray(rows[start : start + count].cpu().numpy(), dtype=dtype)
-
-
-def from_device_rows(
-    Phi: Any,
-    now: Any,
-    next: Any,
-    reward: Any,
-    discount: Any,
-    ratio: Any,
-    episode: Any,
-    *,
-    trace: float,
-    ridge: float,
-    dual_rows: Any,
-    metric: str,
-) -> DeviceProblem:
-    """`Problem.from_rows` for rows on a device; the other arguments may be there or on the host."""
-    phi = TensorRows(_tensor(Phi))
-    steps = step_arrays(*map(_host, (now, next, reward, discount, ratio, episode)), rows=phi.shape[0])
-    check_steps(steps)
-    steps = steps._replace(next=np.where(steps.next < 0, steps.now, steps.next))
-    psi = None if dual_rows is None else TensorRows(_tensor(dual_rows).to(phi.device), "dual_rows")
-    if psi is not None:
-        check_dual_shape(psi.shape, phi.shape)
-    is_now_row = torch.zeros(phi.shape[0], dtype=torch.bool)
-    is_now_row[torch.from_numpy(steps.now)] = True
-    dead = ~phi.used_columns(is_now_row.to(phi.device))
-    trace, ridge, identity = settings_of(trace, ridge, metric)
-    problem = DeviceProblem(
-        phi.without(dead), psi, *steps, trace=trace, ridge=ridge, identity=identity,
-        dead=np.flatnonzero(dead.cpu().numpy()),
-    )  # fmt: skip
-    if "ratio" in problem.traits:
-        factor = problem.steps.forward(torch.ones_like(problem.steps.ratio))[problem.steps.live > 0]
-        check_ratio_products(steps.ratio, to_array(factor))
-    return problem
-
-
-def _tensor(rows: Any) -> Tensor:
-    return rows if isinstance(rows, torch.Tensor) else torch.from_dlpack(rows)
-
-
-def _host(values: Any) -> Any:
-    """Values of steps on the host, where they are checked."""
-    return _tensor(values).cpu().numpy() if is_device_array(values) else values

@@ -28,7 +28,7 @@ class Placement:
     """
 
     def __init__(self, device: Any) -> None:
-        self._module = import_module("valuefit.problem.device")  # imports torch
+        self._module = import_module("valuefit.problem.on_device")  # imports torch
         self.device = self._module.device_of(device)
         self._copies: dict[int, tuple[Rows, Any]] = {}  # by identity; the rows stay alive with their copy
 

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
+from valuefit.extras import need
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.linalg.sketch import count_sketch, sketch_rows, sketch_steps
@@ -106,7 +107,7 @@ class Problem(SaddlePoint):
         """
         options: dict[str, Any] = {"trace": trace, "ridge": ridge, "metric": metric}
         if is_device_array(Phi):
-            device = import_module("valuefit.problem.device")
+            device = import_module("valuefit.problem.on_device")
             columns = now, next, reward, discount, ratio, episode
             return device.from_device_rows(Phi, *columns, dual_rows=dual_rows, **options)
         rows = rows_of(Phi, "features")
@@ -115,6 +116,26 @@ class Problem(SaddlePoint):
         problem = cls.__new__(cls)
         problem._set_up(rows, dual, steps, part=part, **options)
         return problem
+
+    @classmethod
+    def from_kernel(
+        cls,
+        log: Transitions,
+        kernel: Any,
+        *,
+        device: Any = "cuda",
+        discount: float = 0.99,
+        trace: float = 0.0,
+        ridge: float = 0.0,
+    ) -> Any:
+        """A `DeviceProblem` whose feature rows are computed on the device whenever they are read, and never stored.
+
+        kernel: a fitted `valuefit.features.Kernel`; fit it on a sample of the observations. For logs whose rows,
+        steps times landmarks, do not fit into the memory of the device. Needs torch (extra `gpu`).
+        """
+        need("torch", "gpu", "Problem.from_kernel")
+        module = import_module("valuefit.problem.on_device")
+        return module.kernel_problem(log, kernel, device, discount=discount, trace=trace, ridge=ridge)
 
     def _set_up(
         self, phi: Rows, psi: Rows | None, steps: StepArrays, *, trace: float, ridge: float, metric: str, part: bool

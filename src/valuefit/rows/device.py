@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +42,14 @@ class DeviceRows(ABC):
         return max(1, size // (8 * self.shape[1]))
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(first row, view of a block of rows) in storage order."""
-        for start in range(0, self.shape[0], self.block_size):
-            yield start, self.span(start, min(start + self.block_size, self.shape[0]))
+        """(first row, block of rows) in storage order."""
+        for part in self.parts():
+            yield part.start, self.span(part.start, part.stop)
+
+    def parts(self) -> list[slice]:
+        """Consecutive rows of at most `block_size`."""
+        ends = [*range(0, self.shape[0], self.block_size), self.shape[0]]
+        return [slice(start, stop) for start, stop in pairwise(ends)]
 
     def dot(self, X: Tensor) -> Tensor:
         """Phi X for X (d,) or (d, columns)."""

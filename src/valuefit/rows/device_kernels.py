@@ -11,6 +11,7 @@ from valuefit.rows.device import DeviceSteps, Members, Tensor, TensorRows
 PARTS = 528  # of the rows in one sweep: four for each of 132 multiprocessors, a fixed number for the same bits
 COLUMNS_PER_WARP = 256  # eight numbers of a row for each thread
 MAX_WARPS = 32
+VALUES_PER_PROGRAM = 1024  # of a kernel function
 
 
 @triton.jit
@@ -118,6 +119,31 @@ def sketch(
         of_psi if of_v is None else of_v, len(members.now), k, d, size, len(shift), wide=wide, width=width,
         shared=psi is phi, cross=of_v is not None, num_warps=_warps(max(wide, width)),
     )  # fmt: skip
+
+
+@triton.jit
+def _kernel_values(squares, stride, columns, kind: tl.constexpr, width: tl.constexpr):
+    """One block of `kernel_values`."""
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    place = squares + tl.program_id(0).to(tl.int64) * stride + column
+    square = tl.maximum(tl.load(place, mask=column < columns, other=0.0), 0.0)
+    if kind == 1:
+        value = tl.exp(-0.5 * square)
+    else:
+        distance = tl.sqrt(square)
+        if kind == 2:
+            value = tl.exp(-distance)
+        else:
+            distance *= 2.23606797749979
+            value = (1.0 + distance + distance * distance / 3.0) * tl.exp(-distance)
+    tl.store(place, value, mask=column < columns)
+
+
+def kernel_values(squares: Tensor, kind: int) -> None:
+    """`features.device_kernel.kernel_values`: "matern" (0), "gaussian" (1) or "laplace" (2), in one read."""
+    rows, columns = squares.shape
+    grid = rows, triton.cdiv(columns, VALUES_PER_PROGRAM)
+    _kernel_values[grid](squares, squares.stride(0), columns, kind=kind, width=VALUES_PER_PROGRAM)
 
 
 def _warps(width: int) -> int:
