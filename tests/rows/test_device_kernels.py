@@ -34,6 +34,18 @@ def test_a_sweep_equals_two_products(parts, float32, monkeypatch):
     np.testing.assert_allclose(of_w, exact.T @ c, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("kind", ["ratio", "trace", "dual"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_moments_equal_those_of_torch(kind, dtype, monkeypatch):
+    _, phi, psi, steps = device_log(kind, n=45, d=5, length=7)
+    expected = linalg_device.cross_moment(phi, psi, steps)
+    monkeypatch.setattr(linalg_device, "kernels_of", lambda *rows: device_kernels)
+    monkeypatch.setattr(device_kernels, "VALUES_PER_PROGRAM", 4)
+    found = linalg_device.cross_moment(phi, psi, steps, dtype=dtype)
+    rtol = 1e-12 if dtype == torch.float64 else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("kind", ["ratio", "shuffled", "dual"])
 @pytest.mark.parametrize("cross", [False, True])
 def test_a_sketch_equals_that_of_torch(kind, cross, monkeypatch):

@@ -69,19 +69,12 @@ def second_moment(psi: DeviceRows, visits: Tensor) -> Tensor:
 def cross_moment(phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """sum of u_t v_t' in float64, of products in `dtype`; float32 is TF32 on a GPU that has it."""
     A = torch.zeros((psi.shape[1], phi.shape[1]), dtype=torch.float64, device=phi.device)
-    weighted = bool(((steps.ratio != 0) & (steps.ratio != 1)).any())
     carried = None
     with tensor_cores():
         for part in blocks_of(len(steps.ratio), min(phi.block_size, psi.block_size)):
-            here, after = pair_block(phi, steps, part, dtype)
-            V = torch.addcmul(here, steps.discount[part, None].to(dtype), after, value=-1)
-            U = here if psi is phi else row_block(psi, steps, part, dtype)
+            U, V = step_block(phi, psi, steps, part, dtype)
             if steps.trace:
                 U, carried = trace_rows(U, steps.ratio[part], steps.keep_forward[part], carried)
-            elif weighted:
-                V *= steps.ratio[part, None].to(dtype)
-            else:  # few steps, if any: those that are not in the log
-                V.index_fill_(0, (steps.ratio[part] == 0).nonzero()[:, 0], 0.0)
             if dtype == A.dtype:
                 A.addmm_(U.T, V)
             else:
@@ -89,14 +82,26 @@ def cross_moment(phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, *, dtype:
     return A
 
 
+def step_block(
+    phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, part: slice, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """psi_t and v_t of some steps; without traces v_t times ratio_t."""
+    kernels = kernels_of(phi) if steps.trajectory else None
+    if kernels is not None:
+        U = psi.span(part.start, part.stop).to(dtype)
+        return U, kernels.differences(phi, steps, part, dtype, weighted=not steps.trace)
+    here, after = pair_block(phi, steps, part, dtype)
+    V = torch.addcmul(here, steps.discount[part, None].to(dtype), after, value=-1)
+    if not steps.trace:
+        V *= steps.ratio[part, None].to(dtype)
+    if psi is phi:
+        return here, V
+    return (psi.span(part.start, part.stop) if steps.trajectory else psi.take(steps.now[part])).to(dtype), V
+
+
 def blocks_of(count: int, size: int) -> list[slice]:
     """Consecutive slices of at most `size`."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def row_block(rows: DeviceRows, steps: DeviceSteps, part: slice, dtype: torch.dtype) -> Tensor:
-    """The rows of some steps, a view of them where they follow one another."""
-    return (rows.span(part.start, part.stop) if steps.trajectory else rows.take(steps.now[part])).to(dtype)
 
 
 def pair_block(rows: DeviceRows, steps: DeviceSteps, part: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

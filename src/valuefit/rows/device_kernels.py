@@ -11,7 +11,7 @@ from valuefit.rows.device import DeviceSteps, Members, Tensor, TensorRows
 PARTS = 528  # of the rows in one sweep: four for each of 132 multiprocessors, a fixed number for the same bits
 COLUMNS_PER_WARP = 256  # eight numbers of a row for each thread
 MAX_WARPS = 32
-VALUES_PER_PROGRAM = 1024  # of a kernel function
+VALUES_PER_PROGRAM = 1024  # of the columns of a row, in kernels that compute them one by one
 
 
 @triton.jit
@@ -77,6 +77,31 @@ def sweep(
         width=width, both=w is not None, num_warps=_warps(width),
     )  # fmt: skip
     return None if w is None else of_theta.sum(dim=0), of_w.sum(dim=0)
+
+
+@triton.jit
+def _differences(rows, discount, ratio, out, start, m, d, weighted: tl.constexpr, width: tl.constexpr):
+    """Some columns of one row of `differences`."""
+    row = tl.program_id(0).to(tl.int64)
+    t = start + row
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    here = tl.load(rows + t * d + column, mask=column < d, other=0.0).to(tl.float64)
+    after = tl.load(rows + (t + 1) * d + column, mask=(column < d) & (t + 1 < m), other=0.0).to(tl.float64)
+    value = here - tl.load(discount + t) * after
+    if weighted:
+        value *= tl.load(ratio + t)
+    tl.store(out + row * d + column, value, mask=column < d)
+
+
+def differences(phi: TensorRows, steps: DeviceSteps, part: slice, dtype: torch.dtype, *, weighted: bool) -> Tensor:
+    """v_t of some steps of a trajectory, times ratio_t if `weighted`; every row is read once."""
+    (m, d), count = phi.shape, part.stop - part.start
+    out = torch.empty((count, d), dtype=dtype, device=phi.device)
+    grid = count, triton.cdiv(d, VALUES_PER_PROGRAM)
+    _differences[grid](
+        phi.matrix, steps.discount, steps.ratio, out, part.start, m, d, weighted=weighted, width=VALUES_PER_PROGRAM
+    )
+    return out
 
 
 @triton.jit
