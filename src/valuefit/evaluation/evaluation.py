@@ -396,7 +396,7 @@ def evaluate(
             "values": values, "solver": solver, "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts,
             "interval": interval, "level": level, "callback": callback,
         }  # fmt: skip
-        _refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target)
+        _refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target, device=device)
         return _of_shards(log, features, settings, checks, client)
     if client is not None:
         raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
@@ -427,12 +427,13 @@ def evaluate(
     return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
 
 
-def _refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None) -> None:
+def _refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None, device: Any) -> None:
     """Raise ValueError for what needs the whole log in memory."""
     refused = {
         "a penalty": bool(penalty),
         "clusters of episodes": cluster is not None,
         'interval="bootstrap"': interval == "bootstrap",
+        "a device": device is not None,
         "target probabilities by step": policy is not None and policy.by_step is not None,
     }
     for what, asked in refused.items():
