@@ -6,11 +6,12 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow test-cpus test-cpus-quick browser lint format fuzz bench coverage docs clean
+.PHONY: help demo test test-slow test-torch test-cpus test-cpus-quick browser lint format fuzz bench coverage docs clean
 help:
 	@echo "make demo       set up and evaluate a policy from the built-in log; writes valuefit-report.html"
 	@echo "make test       set up and run every test not marked slow"
 	@echo "make test-slow  run all tests"
+	@echo "make test-torch run the tests of device problems on torch's CPU tensors, in an environment of its own"
 	@echo "make test-cpus  run the numerical tests as four other processors would compute them"
 	@echo "make lint       ruff and mypy"
 	@echo "make fuzz       try mutated files and odd arguments on every reader and API entry, within 20 minutes"
@@ -26,6 +27,18 @@ test: $(call STAMP,dev) browser
 
 test-slow: $(call STAMP,dev) browser
 	$(BIN)/python -m pytest
+
+# Torch and Triton, whose interpreter runs the GPU kernels on the CPU, are large, so they are not in .venv.
+TORCH := .venv-torch/bin
+TORCH_STAMP = $(TORCH)/.installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
+test-torch: $(TORCH_STAMP)
+	$(TORCH)/python -m pytest $(shell grep -rl '^import torch' tests --include='test_*.py')
+
+$(TORCH_STAMP):
+	@echo "Installing valuefit with torch into .venv-torch ..."
+	@$(PYTHON) -m venv .venv-torch
+	@$(TORCH)/python -m pip install --quiet --disable-pip-version-check -e ".[all,dev]" torch==2.13.0 triton==3.8.0
+	@rm -f $(TORCH)/.installed-*; touch $@
 
 # OpenBLAS chooses its kernels by processor and numba compiles for it, so the last bits of results differ between
 # machines. These repeat the numerical tests as other machines would compute them: BLAS kernels of other processors,
@@ -112,4 +125,4 @@ $(call STAMP,docs): | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf docs/_build .venv .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build .venv .venv-torch .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

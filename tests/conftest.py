@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +52,14 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     return Oracle(request.param)
 
 
+# Files that need torch are collected where it is installed, as by `make test-torch`, and listed elsewhere.
+TORCH_TESTS = [
+    path.relative_to(ROOT / "tests").as_posix()
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+    if "\nimport torch\n" in path.read_text()
+]
+collect_ignore = [] if find_spec("torch") else TORCH_TESTS
+
 # Tests that may be skipped, each with its reason; any other skip fails the run.
 NO_BROWSER = "needs chromium, which `make test` installs where it is root and has apt-get"
 ALLOWED_SKIPS: dict[str, str] = {
@@ -85,3 +94,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in sorted({ALLOWED_SKIPS[test] for test in skipped}):
         tests = ", ".join(test for test in skipped if ALLOWED_SKIPS[test] == reason)
         terminalreporter.write_line(f"Skipped, {reason}: {tests}")
+    if collect_ignore:
+        terminalreporter.write_line(f"Not run, needs torch (make test-torch): {', '.join(collect_ignore)}")

@@ -8,6 +8,7 @@ from valuefit.threads import thread_count
 # (benchmarks/engine.py measures the first). A number of a sparse row takes longer, because the weights that it is
 # multiplied by are scattered over memory.
 GEMM_FLOPS, SPARSE_FLOPS = 32, 200
+GPU_FLOPS = 96  # the same for dense rows on a GPU (benchmarks/gpu.py), where a pass reads a number once
 
 # Seconds on one core, between those that benchmarks/costs.py measured on a 2-core and on a 16-core machine: within a
 # factor of 2 of both. Only their ratios affect the choice of a solver.
@@ -32,10 +33,22 @@ SPEED_UP = {
     "gram_flop": (1.0, 5.0),
     "factor_flop": (0.5, 2.5),
 }
+# Seconds on a GPU, from benchmarks/gpu.py on one H200; factors of `lstd` and vectors of solvers stay on the host.
+GPU_COSTS = {
+    "fixed": 5.0e-3,
+    "solve_step": 0.0,
+    "pass_byte": 2.5e-13,
+    "pass_step": 1.0e-11,
+    "gram_flop": 2.2e-14,
+    "factor_flop": 1.0e-12,
+    "iteration": 5.0e-4,
+}
 
 
-def seconds(name: str, threads: int | None = None) -> float:
-    """The cost of this name on so many threads, by default those that valuefit may use."""
+def seconds(name: str, threads: int | None = None, *, gpu: bool = False) -> float:
+    """The cost of this name on so many threads, by default those that valuefit may use, or on a GPU."""
+    if gpu:
+        return GPU_COSTS[name]
     exponent, limit = SPEED_UP.get(name, (0.0, 1.0))
     threads = thread_count() if threads is None else threads
     return COSTS[name] / min(threads**exponent, limit)

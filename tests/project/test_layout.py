@@ -14,6 +14,7 @@ OTHER_TESTS = {
     "data/test_mutated_files.py": "damaged files of every format, made by seeded mutations",
     "data/test_untrusted_files.py": "damaged and malicious files, in all readers",
     "datasets/test_datasets.py": "all generators against known solutions",
+    "evaluation/test_device_evaluation.py": "evaluate(device=) on torch tensors",
     "evaluation/test_clusters.py": "cluster= in logs, files, standard errors and comparisons",
     "features/test_transformers.py": "all transformers against plain loops",
     "problem/test_refusals.py": "messages for wrong arguments of Transitions, Problem and solve",

@@ -111,6 +111,7 @@ def evaluate_with(
         checks=settings.checks,
         client=client,
         callback=callback,
+        device=settings.device,
     )
 
 

@@ -51,6 +51,7 @@ solving_options = options(
                    kind=Tolerance()),
     setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
     setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
+    setting_option("device", "NAME", "Solve on this device: cuda for a GPU, with torch installed (extra gpu)."),
 )  # fmt: skip
 
 # how a run is checked, printed and repeated; shared by evaluate and compare

@@ -25,7 +25,7 @@ SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts", "memory", "scheduler"),
     "The value function": ("features", "discount", "values", "trace", "ridge", "penalty"),
     "The interval": ("interval", "level", "cluster"),
-    "The solver": ("solver", "tol", "max_passes", "seed"),
+    "The solver": ("solver", "tol", "max_passes", "seed", "device"),
     "The checks": ("checks", "strict"),
     "The output": ("report", "save", "json", "quiet", "force"),
     "A file of options": ("config", "write_config"),

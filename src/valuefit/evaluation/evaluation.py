@@ -55,6 +55,7 @@ from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
+from valuefit.problem.placement import placement
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import dense, small_rows
 from valuefit.solvers.solver import Solver
@@ -354,6 +355,7 @@ def evaluate(
     checks: str = "standard",
     client: Any = None,
     callback: Callable[[Progress], Any] | None = None,
+    device: Any = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
@@ -376,9 +378,11 @@ def evaluate(
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
     a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
     compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is loaded with
-    memory="stream".
+    memory="stream". device: "cuda" copies dense feature rows to the GPU once, and solves and forms the moments there
+    (extra `gpu`); features, standard errors and checks are computed in memory.
     """
     level = check_level(level)
+    place = placement(device)
     log = load_log(log, columns, cluster)
     for name, given, allowed in (("interval", interval, KINDS), ("values", values, VALUES), ("checks", checks, WHICH)):
         if not isinstance(given, str) or given not in allowed:
@@ -392,7 +396,7 @@ def evaluate(
             "values": values, "solver": solver, "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts,
             "interval": interval, "level": level, "callback": callback,
         }  # fmt: skip
-        _refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target)
+        _refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target, device=device)
         return _of_shards(log, features, settings, checks, client)
     if client is not None:
         raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
@@ -411,7 +415,7 @@ def evaluate(
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
     result, sandwich = solve_reported(
         sandwich, start_rows, penalised=penalty > 0, solver=solver, tol=tol, max_passes=max_passes, seed=seed,
-        callback=callback,
+        callback=callback, place=place,
     )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
@@ -423,12 +427,13 @@ def evaluate(
     return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
 
 
-def _refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None) -> None:
+def _refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None, device: Any) -> None:
     """Raise ValueError for what needs the whole log in memory."""
     refused = {
         "a penalty": bool(penalty),
         "clusters of episodes": cluster is not None,
         'interval="bootstrap"': interval == "bootstrap",
+        "a device": device is not None,
         "target probabilities by step": policy is not None and policy.by_step is not None,
     }
     for what, asked in refused.items():

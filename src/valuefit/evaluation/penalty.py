@@ -28,6 +28,7 @@ from valuefit.features.registry import Fitted
 from valuefit.features.whitened import whiten
 from valuefit.problem.arguments import MAX_RIDGE
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 MAX_PENALTY = 1e3  # p (H + p I)^-1 is 1 but for rounding then, since the eigenvalues of H are at most about 4
@@ -104,18 +105,24 @@ def solve_corrected(
 
 
 def solve_reported(
-    sandwich: Sandwich, starts: LinearFunction, *, penalised: bool, **settings: Any
+    sandwich: Sandwich,
+    starts: LinearFunction,
+    *,
+    penalised: bool,
+    place: Callable[[Problem], SaddlePoint],
+    **settings: Any,
 ) -> tuple[Result, Sandwich]:
     """The weights of the problem of a sandwich, corrected if penalised, and the sandwich at them.
 
-    settings: arguments of `solve`, which stops when the solver errors of the reported numbers are negligible.
+    place: the problem where it is solved (`problem.placement`). settings: arguments of `solve`, which stops when the
+    solver errors of the reported numbers are negligible.
     """
 
     def solve_one(problem: Problem, centre: Array | None) -> Result:
         nonlocal sandwich
         if centre is not None:
             sandwich = sandwich.at(centre).recentred()
-        return solve(problem, reported=Reported(sandwich, starts, centre), **settings)
+        return solve(place(problem), reported=Reported(sandwich, starts, centre), **settings)
 
     result, centre = solve_corrected(sandwich.problem, solve_one, penalised=penalised)
     if centre is not None and sandwich.first is None:  # interrupted before the correction

@@ -96,7 +96,7 @@ class Kernel(FeatureTransformer):
                 break
             drawn = drawn[kept]
         if len(drawn) == 1 and not is_list(self.landmarks):
-            values = self._kernel(self._scaled(sample), self.scaled_landmarks_)
+            values = self._kernel(self.coordinates(sample), self.scaled_landmarks_)
             if values.min() > 1 - CUTOFF:  # a second constant
                 self._place(drawn[:0])
                 self.factor_ = np.zeros((0, 0))
@@ -109,7 +109,7 @@ class Kernel(FeatureTransformer):
         out = np.empty((len(observations), 1 + columns))
         out[:, 0] = 1.0
         for block in row_blocks(len(observations) if columns else 0, 2 * columns, MAX_BLOCK_BYTES):
-            values = self._kernel(self._scaled(observations[block]), self.scaled_landmarks_)
+            values = self._kernel(self.coordinates(observations[block]), self.scaled_landmarks_)
             out[block, 1:] = linalg.solve_triangular(
                 self.factor_, values.T, lower=True, overwrite_b=True, check_finite=False
             ).T  # fmt: skip
@@ -165,7 +165,7 @@ class Kernel(FeatureTransformer):
     def _place(self, landmarks: Array) -> None:
         self.landmarks_ = landmarks
         self.codes_ = {k: np.unique(landmarks[:, k]) for k in self.categories_}
-        self.scaled_landmarks_ = self._scaled(landmarks)
+        self.scaled_landmarks_ = self.coordinates(landmarks)
 
     def _choose_length_scale(self, dimensions: int) -> Array:
         """One for each dimension of the observations."""
@@ -178,7 +178,7 @@ class Kernel(FeatureTransformer):
             raise ValueError(f"length_scale is {shown(self.length_scale)}; {requirement}.")
         return np.array([number("length_scale", scale, requirement, lambda x: low <= x <= high) for scale in given])
 
-    def _scaled(self, X: Array) -> Array:
+    def coordinates(self, X: Array) -> Array:
         """Coordinates in which the length scale is 1; periodic columns become a circle, categories corners."""
         columns = 2 * MAX_UNITS * to_unit(X, self.low_, self.high_)
         parts = []

@@ -2,18 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.data.validation import array_of, number, numbers
+from valuefit.data.validation import array_of, number, numbers, run_starts
 from valuefit.memory import require_memory
-from valuefit.rows.storage import MAX_MAGNITUDE, Rows
+from valuefit.messages import shown
+from valuefit.rows.storage import MAX_MAGNITUDE, Rows, require_range
 from valuefit.typing import Array
 
 MAX_RIDGE = 1e100  # a ridge other than 0 lies between the inverse of this and this
 MAX_RATIO = 1e50  # the largest ratio, also as a product along a trace, must lie between the inverse of this and this
+
+
+class StepArrays(NamedTuple):
+    """Columns of the steps of a problem; next is -1 where an episode terminated, begins True at its first step."""
+
+    now: Array
+    next: Array
+    reward: Array
+    discount: Array
+    ratio: Array
+    begins: Array
+
+
+def step_arrays(
+    now: Any, next: Any, reward: Any, discount: Any, ratio: Any, episode: Any, *, rows: int, part: bool = False
+) -> StepArrays:  # fmt: skip
+    """The columns that a user gave, as arrays of one length, with indices of `rows` rows; part: of a longer log."""
+    now = numbers("now", now, dtype=np.int64)
+    n = len(now)
+    next = numbers("next", next, length=n, dtype=np.int64)
+    check_indices("now", now, 0, rows)
+    check_indices("next", next, -1, rows)
+    discount = np.where(next < 0, 0.0, discounts(discount, n))
+    endless = n > 0 and not part and bool((discount == 1).all())
+    refuse_infinite_sums(endless, "mark the terminated steps with next = -1")
+    episode = np.zeros(n, np.int64) if episode is None else numbers("episode", episode, length=n, dtype=np.int64)
+    return StepArrays(
+        now,
+        next,
+        numbers("reward", reward, length=n),
+        discount,
+        np.ones(n) if ratio is None else numbers("ratio", ratio, length=n),
+        run_starts(episode) if n else np.zeros(0, bool),
+    )
+
+
+def check_steps(steps: StepArrays) -> None:
+    """Refuse an empty log, negative ratios, and rewards whose products leave the range of float64."""
+    if len(steps.now) == 0:
+        raise ValueError("The log is empty: give at least one step.")
+    check_ratios(steps.ratio)
+    require_range("Rewards", float(np.abs(steps.reward).max()))
+
+
+def settings_of(trace: Any, ridge: Any, metric: Any) -> tuple[float, float, bool]:
+    """The trace, the ridge, and whether the metric is the identity."""
+    trace, ridge = fraction("trace", trace), ridge_of(ridge)
+    if not isinstance(metric, str) or metric not in ("C", "identity"):
+        raise ValueError(f'metric is {shown(metric)}; it must be "C" (MSPBE) or "identity" (NEU).')
+    return trace, ridge, metric == "identity"
+
+
+def is_device_array(values: Any) -> bool:
+    """Whether this is a torch tensor or a CuPy array, without importing either."""
+    return type(values).__module__.split(".")[0] in ("torch", "cupy")
 
 
 def fraction(name: str, value: Any) -> float:
@@ -53,17 +109,19 @@ def rows_of(matrix: Any, name: str) -> Rows:
     return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
 
 
+def check_dual_shape(psi: tuple[int, int], phi: tuple[int, int]) -> None:
+    """Refuse dual rows of another number than the rows of the features, or with fewer columns."""
+    if psi[0] != phi[0]:
+        raise ValueError(
+            f"The dual features have {psi[0]} rows but the features have {phi[0]}. Both need one row per observation."
+        )
+    if psi[1] < phi[1]:
+        raise ValueError(f"There are {psi[1]} dual features for {phi[1]} features; at least as many are needed.")
+
+
 def dual_rows_of(psi: Rows, phi: Rows) -> Rows:
     """The dual rows, dense or sparse as the rows of the features are: the products of a problem take one kind."""
-    if psi.shape[0] != phi.shape[0]:
-        raise ValueError(
-            f"The dual features have {psi.shape[0]} rows but the features have {phi.shape[0]}. "
-            "Both need one row per observation."
-        )
-    if psi.shape[1] < phi.shape[1]:
-        raise ValueError(
-            f"There are {psi.shape[1]} dual features for {phi.shape[1]} features; at least as many are needed."
-        )
+    check_dual_shape(psi.shape, phi.shape)
     if psi.sparse == phi.sparse:
         return psi
     if phi.sparse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
-from valuefit.machine import GEMM_FLOPS, SPARSE_FLOPS, seconds
+from valuefit.machine import GEMM_FLOPS, GPU_FLOPS, SPARSE_FLOPS, seconds
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Cost:
     n, d, k: steps, features and dual features. row: mean stored numbers of a feature row. starts: distinct rows
     that steps start from. sparse, traced, identity: sparse rows, trace > 0, identity metric. square: whether
     A theta = b is solved, with ridge 0 and as many dual features as features. row_bytes: of all feature rows.
-    two_reads: whether a pass reads dense rows twice, with traces or dual features.
+    two_reads: whether a pass reads dense rows twice, with traces or dual features. gpu: whether rows are on a GPU.
     """
 
     n: int
@@ -29,18 +29,23 @@ class Cost:
     square: bool
     row_bytes: float
     two_reads: bool
+    gpu: bool = False
+
+    def seconds(self, name: str, threads: int | None = None) -> float:
+        """The cost of this name where the rows are."""
+        return seconds(name, threads, gpu=self.gpu)
 
     @property
     def fixed_seconds(self) -> float:
         """Estimated seconds of what every solve begins with."""
-        return seconds("fixed") + seconds("solve_step") * self.n
+        return self.seconds("fixed") + self.seconds("solve_step") * self.n
 
     @property
     def pass_seconds(self) -> float:
         """Estimated seconds of A theta."""
         if self.sparse:
-            return seconds("pass_nonzero") * self.n * self.row + seconds("sparse_step") * self.n
-        one = seconds("pass_byte") * self.row_bytes + seconds("pass_step") * self.n
+            return self.seconds("pass_nonzero") * self.n * self.row + self.seconds("sparse_step") * self.n
+        one = self.seconds("pass_byte") * self.row_bytes + self.seconds("pass_step") * self.n
         return 1.3 * one if self.two_reads else one
 
     @property
@@ -51,6 +56,8 @@ class Cost:
     @property
     def _flops(self) -> int:
         """Matrix-product operations that take as long as one stored number in a pass."""
+        if self.gpu:
+            return GPU_FLOPS
         return SPARSE_FLOPS if self.sparse else GEMM_FLOPS
 
     def flops(self, count: float) -> float:

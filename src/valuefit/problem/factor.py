@@ -136,9 +136,14 @@ def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool 
     share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
     if A is not None and problem.shared:
-        shrink = 0.75 * np.sqrt(k / size)
-        A = (1 - shrink) * A + shrink * C
+        A = shrunk(A, C, size)
     return Sketch(C, A, float(share), likely_excess(k, size, share), passes)
+
+
+def shrunk(A: Any, C: Any, size: int) -> Any:
+    """The sketched A, an array or a tensor, shrunk towards the sketched C."""
+    shrink = 0.75 * float(np.sqrt(len(C) / size))
+    return (1 - shrink) * A + shrink * C
 
 
 def _float32(problem: SaddlePoint, size: int) -> Sketch | None:

@@ -5,28 +5,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import numbers, run_starts
+from valuefit.extras import need
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.linalg.sketch import count_sketch, sketch_rows, sketch_steps
 from valuefit.memory import require_memory
-from valuefit.messages import shown
 from valuefit.problem.arguments import (
-    check_indices,
+    StepArrays,
     check_ratio_products,
-    check_ratios,
-    discounts,
+    check_steps,
     dual_rows_of,
     fraction,
+    is_device_array,
     refuse_infinite_sums,
-    ridge_of,
     rows_of,
+    settings_of,
+    step_arrays,
     trace_rows,
 )
 from valuefit.problem.clusters import clusters
@@ -35,7 +36,7 @@ from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
-from valuefit.rows.storage import Rows, require_range
+from valuefit.rows.storage import Rows
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
@@ -72,22 +73,13 @@ class Problem(SaddlePoint):
         refuse_infinite_sums(discount == 1 and not part and not log.terminated.any(), "mark the terminated steps")
         used = np.union1d(log.now, log.next[log.next >= 0])
         next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
-        self._set_up(
-            rows_of(featurise(log.observations, used, features, "features"), "features"),
-            np.searchsorted(used, log.now),
-            next,
-            log.reward,
-            np.where(log.terminated, 0.0, discount),
-            log.ratio,
-            log.begins,
-            trace,
-            ridge,
-            None
-            if dual_features is None
-            else rows_of(featurise(log.observations, used, dual_features, "dual_features"), "dual_features"),
-            metric,
-            part,
-        )
+        rows = rows_of(featurise(log.observations, used, features, "features"), "features")
+        dual_rows = None
+        if dual_features is not None:
+            dual_rows = rows_of(featurise(log.observations, used, dual_features, "dual_features"), "dual_features")
+        per_step = np.where(log.terminated, 0.0, discount)
+        steps = StepArrays(np.searchsorted(used, log.now), next, log.reward, per_step, log.ratio, log.begins)
+        self._set_up(rows, dual_rows, steps, trace=trace, ridge=ridge, metric=metric, part=part)
 
     @classmethod
     def from_rows(
@@ -105,65 +97,52 @@ class Problem(SaddlePoint):
         dual_rows: Any = None,
         metric: str = "C",
         part: bool = False,
-    ) -> Problem:
+    ) -> Any:
         """A problem from feature rows `Phi (m, d)` and the row indices `now` and `next` of each step.
 
         `next[t] = -1` or `discount[t] = 0`: the episode terminated at step t. `discount`, `ratio` (1 if None)
         and `episode` (one episode if None) have one entry per step; a scalar discount applies to all steps.
-        `dual_rows (m, k)`: rows of the dual features, k >= d.
+        `dual_rows (m, k)`: rows of the dual features, k >= d. A torch tensor or a CuPy array as `Phi` gives a
+        `DeviceProblem`, which computes where the rows are.
         """
+        options: dict[str, Any] = {"trace": trace, "ridge": ridge, "metric": metric}
+        if is_device_array(Phi):
+            device = import_module("valuefit.problem.on_device")
+            columns = now, next, reward, discount, ratio, episode
+            return device.from_device_rows(Phi, *columns, dual_rows=dual_rows, **options)
         rows = rows_of(Phi, "features")
-        now = numbers("now", now, dtype=np.int64)
-        n = len(now)
-        next = numbers("next", next, length=n, dtype=np.int64)
-        check_indices("now", now, 0, rows.shape[0])
-        check_indices("next", next, -1, rows.shape[0])
-        discount = discounts(discount, n)
-        discount = np.where(next < 0, 0.0, discount)
-        refuse_infinite_sums(
-            n > 0 and not part and bool((discount == 1).all()), "mark the terminated steps with next = -1"
-        )
-        episode = np.zeros(n, np.int64) if episode is None else numbers("episode", episode, length=n, dtype=np.int64)
+        steps = step_arrays(now, next, reward, discount, ratio, episode, rows=rows.shape[0], part=part)
+        dual = None if dual_rows is None else rows_of(dual_rows, "dual_rows")
         problem = cls.__new__(cls)
-        problem._set_up(
-            rows,
-            now,
-            next,
-            numbers("reward", reward, length=n),
-            discount,
-            np.ones(n) if ratio is None else numbers("ratio", ratio, length=n),
-            run_starts(episode) if n else np.zeros(0, bool),
-            trace,
-            ridge,
-            None if dual_rows is None else rows_of(dual_rows, "dual_rows"),
-            metric,
-            part,
-        )
+        problem._set_up(rows, dual, steps, part=part, **options)
         return problem
 
+    @classmethod
+    def from_kernel(
+        cls,
+        log: Transitions,
+        kernel: Any,
+        *,
+        device: Any = "cuda",
+        discount: float = 0.99,
+        trace: float = 0.0,
+        ridge: float = 0.0,
+    ) -> Any:
+        """A `DeviceProblem` whose feature rows are computed on the device whenever they are read, and never stored.
+
+        kernel: a fitted `valuefit.features.Kernel`; fit it on a sample of the observations. For logs whose rows,
+        steps times landmarks, do not fit into the memory of the device. Needs torch (extra `gpu`).
+        """
+        need("torch", "gpu", "Problem.from_kernel")
+        module = import_module("valuefit.problem.on_device")
+        return module.kernel_problem(log, kernel, device, discount=discount, trace=trace, ridge=ridge)
+
     def _set_up(
-        self,
-        phi: Rows,
-        now: Array,
-        next: Array,
-        reward: Array,
-        discount: Array,
-        ratio: Array,
-        begins: Array,
-        trace: float,
-        ridge: float,
-        psi: Rows | None,
-        metric: str,
-        part: bool,
+        self, phi: Rows, psi: Rows | None, steps: StepArrays, *, trace: float, ridge: float, metric: str, part: bool
     ) -> None:
-        if len(now) == 0:
-            raise ValueError("The log is empty: give at least one step.")
-        check_ratios(ratio)
-        require_range("Rewards", float(np.abs(reward).max()))
-        trace = fraction("trace", trace)
-        ridge = ridge_of(ridge)
-        if not isinstance(metric, str) or metric not in ("C", "identity"):
-            raise ValueError(f'metric is {shown(metric)}; it must be "C" (MSPBE) or "identity" (NEU).')
+        check_steps(steps)
+        self.trace, self.ridge, self.identity = settings_of(trace, ridge, metric)
+        now, next, self.reward, self.discount, self.ratio, self.begins = steps
         psi = None if psi is None else dual_rows_of(psi, phi)
         is_now_row = np.zeros(phi.shape[0], bool)
         is_now_row[now] = True
@@ -176,12 +155,10 @@ class Problem(SaddlePoint):
         self.now = np.ascontiguousarray(now, np.int64)
         # A terminated step has discount 0, so its next row is arbitrary: its own row needs no branch in the kernels.
         self.next = np.ascontiguousarray(np.where(next < 0, now, next), np.int64)
-        self.discount, self.reward, self.ratio = discount, reward, ratio
-        self.begins, self.trace, self.ridge = begins, float(trace), float(ridge)
-        self.identity, self.max_discount = metric == "identity", float(discount.max())
-        if (ratio != 1).any():
+        self.max_discount = float(self.discount.max())
+        if (self.ratio != 1).any():
             with np.errstate(over="ignore", invalid="ignore"):
-                check_ratio_products(ratio, self.forward(np.ones(self.n)))
+                check_ratio_products(self.ratio, self.forward(np.ones(self.n)))
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits)) or "on-policy"
@@ -317,6 +294,10 @@ class Problem(SaddlePoint):
     @cached_property
     def dual_squares(self) -> Array:
         return self.psi.column_squares(self.visits) / self.n
+
+    def use_moments_of(self, other: SaddlePoint) -> None:
+        """Take the moments from the same problem on a device, where they cost less."""
+        self.__dict__.update(A=other.A, b=other.b, second_moment=other.second_moment)
 
     # ---- other full passes --------------------------------------------------------------------------------
 

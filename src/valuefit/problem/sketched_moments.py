@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 from scipy.linalg import blas
 
@@ -14,7 +16,11 @@ BLOCK_ROWS = 512  # sums that are multiplied at a time, at least
 def sketched_moments(
     problem: SaddlePoint, size: int, rng: np.random.Generator, *, cross: bool, traces: bool = False
 ) -> tuple[Array, Array | None]:
-    """mean psi psi' and, if `cross`, A, estimated from `size` sums of rows."""
+    """mean psi psi' and, if `cross`, A, estimated from `size` sums of rows; multiplied on the device of the rows."""
+    if "device" in problem.traits:
+        device = import_module("valuefit.problem.device")
+        found: tuple[Array, Array | None] = device.sketched_moments(problem, size, rng, cross=cross, traces=traces)
+        return found
     k, d = problem.k, problem.d
     C, A = np.zeros((k, k), order="F"), np.zeros((k, d) if cross else (0, 0), order="F")
     size_of_block = max(BLOCK_ROWS, k // 4)

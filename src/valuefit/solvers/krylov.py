@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
-from valuefit.machine import seconds
 from valuefit.memory import memory_limit
 from valuefit.messages import said, shown
 from valuefit.problem.equations import Equations, equations_at
@@ -60,26 +59,29 @@ class Krylov(Solver):
             )
 
     def cost(self, problem: SaddlePoint, gap: float) -> Estimate:
-        n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
+        cost, n, d, k, work = problem.cost, problem.n, problem.d, problem.k, relative_work(gap)
+        pass_seconds = cost.pass_seconds
         if problem.sparse:
             # C is a sparse matrix unless it fits in cache; triangular solves or sweeps cost about another pass
-            row, in_cache = problem.cost.row, 8 * k * d <= CACHED_MATRIX_BYTES
-            forming = seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
-            iterations = 48 * work * (seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
+            row, in_cache = cost.row, 8 * k * d <= CACHED_MATRIX_BYTES
+            forming = cost.seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
+            iterations = 48 * work * (cost.seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
             entries = min(float(k) * k, n * row**2)
-            return Estimate(problem.cost.fixed_seconds + forming + iterations, 8.0 * 60 * 3 * (k + d) + 24 * entries)
+            return Estimate(cost.fixed_seconds + forming + iterations, 8.0 * 60 * 3 * (k + d) + 24 * entries)
         size, cross = plan(problem)
-        starts = n if problem.trace else problem.cost.starts
+        starts = n if problem.trace else cost.starts
         rows, iterations = min(size, starts), 2.0
         if size < starts:
             iterations = work * (6 + 72 * k / size if cross else 26 + 28 * math.sqrt(k / size))
             iterations *= max(1.0, math.log(1 / max(1 - problem.max_discount, 1e-3)) / 3.5)  # 3 at 0.95
-        setup = 1.6 * seconds("pass_byte", threads=1) * problem.cost.row_bytes  # sketching gains little from threads
-        setup += seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
-        setup += seconds("factor_flop") * (k**3 / 3 + (problem.cost.solve_flops if cross else 0.0))
-        iteration = seconds("iteration") + pass_seconds + seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
+        setup = 1.6 * cost.seconds("pass_byte", threads=1) * cost.row_bytes  # sketching gains little from threads
+        setup += cost.seconds("gram_flop") * rows * (k**2 + (2 * k * d if cross else 0))
+        setup += cost.seconds("factor_flop") * (k**3 / 3 + (cost.solve_flops if cross else 0.0))
+        iteration = (
+            cost.seconds("iteration") + pass_seconds + cost.seconds("pass_byte") * 8 * (k * k + (d * d if cross else 0))
+        )
         memory = 8.0 * (3 * k * (k + d) + rows * (k + d if cross else k))
-        return Estimate(problem.cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
+        return Estimate(cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 
     def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         preconditioner = precondition(problem) if self.preconditioner is None else self._given(problem)

@@ -11,7 +11,6 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
-from valuefit.machine import seconds
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
@@ -48,21 +47,22 @@ class LSTD(Solver):
         check_choice(self, "gram", "float64", "float32")
 
     def cost(self, problem: SaddlePoint, gap: float) -> Estimate:
-        n, d, k, pass_seconds = problem.n, problem.d, problem.k, problem.cost.pass_seconds
+        cost, n, d, k = problem.cost, problem.n, problem.d, problem.k
         memory = 8.0 * (k * d + k * k + 2 * d * d)
         if problem.sparse:
             # columns are usually dependent (those of a tiling sum to one), which takes eigenvalues and an SVD
-            row = problem.cost.row
-            moments = seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= CACHED_MATRIX_BYTES else 1.0)
+            row = cost.row
+            moments = cost.seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= CACHED_MATRIX_BYTES else 1.0)
             if problem.trace:
-                moments += seconds("gram_flop") * 2 * n * k * d
+                moments += cost.seconds("gram_flop") * 2 * n * k * d
             return Estimate(
-                problem.cost.fixed_seconds + moments + seconds("factor_flop") * 15 * float(max(d, k)) ** 3, memory
+                cost.fixed_seconds + moments + cost.seconds("factor_flop") * 15 * float(max(d, k)) ** 3,
+                memory,
             )
-        starts = n if problem.trace else problem.cost.starts
-        flops = starts * (2.0 * k * d + (0.0 if problem.cost.square or problem.identity else 1.0 * k**2))
-        direct = seconds("gram_flop") * flops + seconds("factor_flop") * problem.cost.solve_flops
-        return Estimate(problem.cost.fixed_seconds + direct + 6 * pass_seconds, memory)
+        starts = n if problem.trace else cost.starts
+        flops = starts * (2.0 * k * d + (0.0 if cost.square or problem.identity else 1.0 * k**2))
+        direct = cost.seconds("gram_flop") * flops + cost.seconds("factor_flop") * cost.solve_flops
+        return Estimate(cost.fixed_seconds + direct + 6 * cost.pass_seconds, memory)
 
     def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:

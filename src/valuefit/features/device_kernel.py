@@ -1,0 +1,81 @@
+"""Kernel features that are computed on a device as they are read, so that n x landmarks numbers are never stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from valuefit.features.kernel import KERNELS, Kernel
+from valuefit.linalg.device import kernels_on
+from valuefit.rows.device import DeviceRows, Tensor
+from valuefit.typing import Array
+
+
+class KernelRows(DeviceRows):
+    """The rows that a fitted `Kernel` gives for observations (m, dimensions): a constant and L^-1 k(x, landmarks).
+
+    Stored are the coordinates of the observations, extended so that one product with those of the landmarks gives
+    squared distances: |x - z|^2 = (-2 x, |x|^2, 1)'(z, 1, |z|^2). In products with vectors L^-1 is applied to these.
+    """
+
+    def __init__(self, kernel: Kernel, observations: Array, device: Any) -> None:
+        kernel.get_feature_names_out()  # refuses one that is not fitted
+        x, z = (
+            torch.tensor(found, dtype=torch.float64, device=device)
+            for found in (kernel.coordinates(observations), kernel.scaled_landmarks_)
+        )
+        self._points = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], dim=1)
+        self._landmarks = torch.cat([z, torch.ones_like(z[:, :1]), z.square().sum(1, keepdim=True)], dim=1).T
+        factor = torch.tensor(kernel.factor_, dtype=torch.float64, device=device)
+        self._L = torch.block_diag(torch.ones_like(factor[:1, :1]), factor)
+        self._kind = KERNELS.index(kernel.kernel)
+        self.shape = len(x), 1 + len(z)
+        self.device, self.dtype = x.device, np.dtype(np.float64)
+
+    def _values(self, points: Tensor) -> Tensor:
+        """A constant and k(x, landmarks), (rows, 1 + landmarks)."""
+        out = torch.ones((len(points), self.shape[1]), dtype=torch.float64, device=self.device)
+        values = out[:, 1:]
+        values.copy_(points @ self._landmarks)
+        compiled = kernels_on(self.device)
+        if compiled is None:
+            kernel_values(values, self._kind)
+        else:
+            compiled.kernel_values(values, self._kind)
+        return out
+
+    def _features(self, points: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self._L.T, self._values(points), upper=True, left=False)
+
+    def span(self, start: int, stop: int) -> Tensor:
+        return self._features(self._points[start:stop])
+
+    def take(self, index: Tensor) -> Tensor:
+        return self._features(self._points[index])
+
+    def dot(self, X: Tensor) -> Tensor:
+        inside = torch.linalg.solve_triangular(self._L.T, X.reshape(self.shape[1], -1), upper=True)
+        found = [self._values(self._points[part]) @ inside for part in self.parts()]
+        return torch.cat(found).reshape(self.shape[0], *X.shape[1:])
+
+    def tdot(self, A: Tensor) -> Tensor:
+        columns = A.reshape(self.shape[0], -1)
+        total = sum(self._values(self._points[part]).T @ columns[part] for part in self.parts())
+        return torch.linalg.solve_triangular(self._L, total, upper=False).reshape(self.shape[1], *A.shape[1:])
+
+
+def kernel_values(squares: Tensor, kind: int) -> None:
+    """Replace squared distances by the values of this kernel of `KERNELS`, with length scale 1."""
+    squares.clamp_(min=0.0)
+    if KERNELS[kind] == "gaussian":
+        squares.mul_(-0.5).exp_()
+        return
+    distance = squares.sqrt_()
+    if KERNELS[kind] == "laplace":
+        distance.neg_().exp_()
+        return
+    distance.mul_(5.0**0.5)
+    decay = torch.exp(-distance)
+    distance.copy_(distance.square().div_(3).add_(distance).add_(1).mul_(decay))

@@ -1,0 +1,53 @@
+"""Where the passes of a solver over a problem run: in memory, or on a device that its rows are copied to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from valuefit.extras import need
+from valuefit.memory import fits
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.rows.storage import Rows
+
+
+def placement(device: Any) -> Callable[[Problem], SaddlePoint]:
+    """A function that returns a problem as it is (None), or its copy on this device, such as "cuda"."""
+    if device is None:
+        return lambda problem: problem
+    need("torch", "gpu", "device=")
+    return Placement(device)
+
+
+class Placement:
+    """Copies problems in memory to a device; problems that share their rows share the copy.
+
+    Their moments are formed there too, and kept in the problem in memory, where standard errors and checks use them.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._module = import_module("valuefit.problem.on_device")  # imports torch
+        self.device = self._module.device_of(device)
+        self._copies: dict[int, tuple[Rows, Any]] = {}  # by identity; the rows stay alive with their copy
+
+    def __call__(self, problem: Problem) -> SaddlePoint:
+        placed: SaddlePoint = self._module.DeviceProblem(
+            self._copy(problem.phi), None if problem.shared else self._copy(problem.psi), problem.now, problem.next,
+            problem.reward, problem.discount, problem.ratio, problem.begins, trace=problem.trace, ridge=problem.ridge,
+            identity=problem.identity, dead=problem.dead,
+        )  # fmt: skip
+        if fits(2 * problem.k * (problem.k + problem.d)):
+            problem.use_moments_of(placed)
+        return placed
+
+    def _copy(self, rows: Rows) -> Any:
+        if rows.sparse:
+            raise ValueError(
+                "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or "
+                "leave out the device."
+            )
+        if id(rows) not in self._copies:
+            self._copies[id(rows)] = rows, self._module.copied(rows.matrix, self.device)
+        return self._copies[id(rows)][1]

@@ -1,0 +1,60 @@
+"""Problems in memory that are copied to a device."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+import torch
+
+import valuefit as vf
+from helpers.devices import both
+from valuefit.problem.placement import Placement, placement
+
+
+def close(found, expected, rtol=1e-8):
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
+
+
+def test_without_a_device_a_problem_stays_where_it_is():
+    memory, _ = both("ridge")
+    assert placement(None)(memory) is memory
+
+
+def test_a_problem_in_memory_is_moved_to_a_device():
+    memory, _ = both("dual ridge trace")
+    device = Placement("cpu")(memory)
+    assert repr(device) == "DeviceProblem(n=600, d=8, rows=612, cpu, device, more dual features, ridge, trace)"
+    close(vf.solve(device, "lstd").theta, vf.solve(memory, "lstd").theta, rtol=1e-8)
+    assert device.phi.matrix.device == torch.device("cpu")
+
+
+def test_sparse_problems_are_not_moved():
+    memory, _ = both("on-policy")
+    rows = sparse.csr_array(memory.phi.matrix)
+    problem = vf.Problem.from_rows(rows, memory.now, memory.next, memory.reward, memory.discount)
+    with pytest.raises(ValueError, match="Sparse rows are not supported on a device"):
+        Placement("cpu")(problem)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "device is 'gpu'; it must be \"cuda\""),
+        (3.5, 'device is 3.5; it must be "cuda"'),
+        ("mps", "others do not compute in float64"),
+        ("cuda:99", "device is 'cuda:99', but torch finds [0-9]+ GPUs"),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(device, message):
+    with pytest.raises(ValueError, match=message):
+        Placement(device)
+
+
+def test_problems_over_the_same_rows_share_their_copy_and_get_its_moments():
+    memory, _ = both("ridge")
+    place = Placement("cpu")
+    first = place(memory)
+    assert memory.__dict__["A"] is first.A
+    second = place(memory.recentred(np.ones(memory.d)))
+    assert second.phi is first.phi
+    expected, _ = both("ridge")
+    close(vf.solve(second, "lstd").theta, vf.solve(expected.recentred(np.ones(memory.d)), "lstd").theta, rtol=1e-8)
