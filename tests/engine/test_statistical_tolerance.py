@@ -9,7 +9,8 @@ import valuefit as vf
 from helpers.problems import problem_of
 from valuefit.engine import statistical_tolerance
 from valuefit.engine.statistical_tolerance import LOOSEST_GAP, optimistic_gap, supported_gap
-from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.errors import LinearFunction
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.problem.exact import Exact
 
 

@@ -9,7 +9,8 @@ from helpers.problems import problem_of, wide_log
 from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
-from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.errors import LinearFunction
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 
 

@@ -14,7 +14,8 @@ from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import saddle_iterations
 from valuefit.evaluation import sandwich as module
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 
 

@@ -12,7 +12,8 @@ from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import uncertainty as module
-from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, row_intervals, uncertainty
 
 

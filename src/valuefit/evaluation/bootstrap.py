@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.jackknife import Centre, reweighted
-from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 

@@ -18,10 +18,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
 from valuefit.evaluation.comparison_text import comparison_summary
+from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.policy_value import check_level, starts_of
-from valuefit.evaluation.sandwich import ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
 from valuefit.evaluation.student import t_quantile
 from valuefit.evaluation.uncertainty import Kind, Uncertainty, suitable_clusters

@@ -22,11 +22,12 @@ from scipy.special import stdtrit
 from valuefit.engine.loop import solve
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.episode_weights import EpisodeWeights
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import is_continuous, target_probabilities
 from valuefit.evaluation.penalty import sandwich_of, solve_corrected
 from valuefit.evaluation.policy_value import starts_of
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction
+from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted, for_actions

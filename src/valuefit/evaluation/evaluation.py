@@ -24,8 +24,10 @@ from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
+from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.notes import GIVEN_STARTS, policy_note, starts_note
 from valuefit.evaluation.penalty import (
     Solution,
     outside_note,
@@ -44,11 +46,11 @@ from valuefit.evaluation.policy_value import (
     value_at_starts,
     value_rows,
 )
-from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.storage import as_plain
-from valuefit.evaluation.streamed import solve_shards
+from valuefit.evaluation.streamed import refuse_with_shards, solve_shards
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
@@ -62,9 +64,7 @@ from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
-GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
 MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
-METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)", "bootstrap": "the bootstrap"}
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
@@ -396,13 +396,13 @@ def evaluate(
             "values": values, "solver": solver, "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts,
             "interval": interval, "level": level, "callback": callback,
         }  # fmt: skip
-        _refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target, device=device)
+        refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target, device=device)
         return _of_shards(log, features, settings, checks, client)
     if client is not None:
         raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
     if target is not None and values == "state":
         log = with_ratios(log, target)
-    notes.append(_policy_note(log, target, values))
+    notes.append(policy_note(log, target, values))
     count = action_count(log, target) if values == "state-action" and target is not None else 1
     fitted, _ = make(features, log, actions=count)
     if penalty:
@@ -420,28 +420,11 @@ def evaluate(
     notes.append(f"Solved with {result.solver}: {result.message}")
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
     value, error = value_at_starts(log, errors, start_rows, values, level)
-    notes.append(_starts_note(value, starts, errors))
+    notes.append(starts_note(value, starts, errors))
     fit = Fit(
         log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
     )
     return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
-
-
-def _refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None, device: Any) -> None:
-    """Raise ValueError for what needs the whole log in memory."""
-    refused = {
-        "a penalty": bool(penalty),
-        "clusters of episodes": cluster is not None,
-        'interval="bootstrap"': interval == "bootstrap",
-        "a device": device is not None,
-        "target probabilities by step": policy is not None and policy.by_step is not None,
-    }
-    for what, asked in refused.items():
-        if asked:
-            raise ValueError(
-                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
-                "that it fits into, or leave that out."
-            )
 
 
 def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks: str, client: Any) -> Evaluation:
@@ -508,37 +491,3 @@ def make_problem(
     if values == "state":
         return Problem(log, fitted, discount=discount, trace=trace, ridge=ridge)
     return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
-
-
-def _policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
-    """Which policy is evaluated, and how."""
-    if values == "state-action":
-        name = "the policy" if policy is None else policy.name
-        return f"Off-policy by state-action values: the next value is averaged over the actions of {name}."
-    if policy is not None:
-        return (
-            f"Off-policy: steps are weighted by the probability of their action under {policy.name} / behaviour_prob."
-        )
-    if (log.ratio != 1).any():
-        return "Off-policy: steps are weighted by the ratios of the log."
-    if log.behaviour_prob is not None:
-        return (
-            "The log has behaviour_prob, but no target policy was given: it is treated as on-policy, so this is the "
-            "value of the policy that generated the log."
-        )
-    return "On-policy: this is the value of the policy that generated the log."
-
-
-def _starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
-    """Which starts the value is averaged over, and how its standard error is computed."""
-    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} {GIVEN_STARTS}"
-    if value.standard_error is None:
-        return f"The policy value is the mean over {over}."
-    clusters = errors.sandwich.clusters
-    whole = clusters == len(np.unique(errors.sandwich.episode))
-    parts = "clusters of episodes" if errors.sandwich.grouped else "episodes" if whole else "blocks of steps"
-    method = METHODS[errors.kind]
-    return (
-        f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
-        f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
-    )

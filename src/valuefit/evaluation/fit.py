@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
-from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem

@@ -22,8 +22,9 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import number
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.policy_value import Reported
-from valuefit.evaluation.sandwich import LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.features.registry import Fitted
 from valuefit.features.whitened import whiten
 from valuefit.problem.arguments import MAX_RIDGE

@@ -9,9 +9,10 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations, number, numbers
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.importance import action_probabilities, effective_sample_size
 from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.sandwich import ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted
 from valuefit.messages import shown

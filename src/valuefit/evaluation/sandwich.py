@@ -21,17 +21,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.engine.statistical_tolerance import NEGLIGIBLE_ERROR
+from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
-from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
 from valuefit.problem.clusters import MIN_BLOCK_STEPS, clusters
 from valuefit.problem.exact import Exact
@@ -52,92 +50,6 @@ class AdjointMethod(Enum):
     LU = "LU factorisation of the saddle matrix"
     PSEUDO_INVERSE = "pseudo-inverse of the Hessian, where the saddle matrix is nearly singular"
     ITERATIVE = "GMRES or MINRES over products with the log, where the moments are too expensive"
-
-
-@dataclass(frozen=True)
-class ErrorEstimate:
-    """Statistical and solver error of one number c'theta.
-
-    standard_error: None where it is unknown; `reason` then explains why. effective_clusters: the number of equally
-    important clusters that would give as precise a standard error; Student's t has one degree of freedom less.
-    determined: False where the data do not determine c'theta, so that the estimate is that of the minimum-norm theta
-    and has no standard error. solver_error: |c'(theta - theta*)|, theta* the exact minimiser on this log; None where
-    it is unknown. one_cluster: whether the value rests on a single cluster.
-    """
-
-    standard_error: float | None
-    effective_clusters: float = 0.0
-    determined: bool = True
-    reason: str = ""
-    solver_error: float | None = None
-    one_cluster: bool = False
-
-    @property
-    def degrees_of_freedom(self) -> float:
-        """Of Student's t."""
-        return max(self.effective_clusters - 1, 1.0)
-
-    def interval(self, estimate: float, level: float) -> tuple[float, float] | None:
-        """estimate -+ (t * standard_error + solver_error), two-sided at this level."""
-        if self.standard_error is None:
-            return None
-        half_width = self.half_width((1 - level) / 2)
-        return estimate - half_width, estimate + half_width
-
-    def half_width(self, tail: float) -> float:
-        """From the estimate to the end of an interval that leaves this probability beyond it."""
-        assert self.standard_error is not None
-        quantile = float(t_quantile(self.degrees_of_freedom, tail))
-        return quantile * self.standard_error + (self.solver_error or 0.0)
-
-    @property
-    def solver_tolerance(self) -> float | None:
-        """The negligible solver error, a tenth of the standard error; None where that is unknown."""
-        return None if self.standard_error is None else NEGLIGIBLE_ERROR * self.standard_error
-
-    @property
-    def relative_solver_error(self) -> float:
-        """solver_error / solver_tolerance: negligible up to 1; 0 where either is unknown."""
-        if not self.solver_error or self.solver_tolerance is None:
-            return 0.0
-        return self.solver_error / self.solver_tolerance if self.solver_tolerance else np.inf
-
-
-class LinearFunction(NamedTuple):
-    """c'theta, (d,). If c is the mean row of starts of the log: `rows` (m, d), and the steps that they belong to.
-
-    total: the number of starts, if the rows are those of a part of the log only.
-    """
-
-    c: Array
-    rows: Any = None
-    first: Array | None = None
-    total: int | None = None
-
-    @property
-    def starts(self) -> int:
-        """The number of starts of the whole log."""
-        return int(self.rows.shape[0]) if self.total is None else self.total
-
-
-class Influence(NamedTuple):
-    """How the steps of the log influence one number c'theta.
-
-    steps: (n,), their sum over an episode is its part in the error. expected: (clusters,), the expected square of
-    that part, up to a common factor, if steps were independent; it determines `effective_clusters`.
-    """
-
-    steps: Array
-    expected: Array
-    solver_error: float
-
-    @property
-    def effective_clusters(self) -> float:
-        peak = float(self.expected.max())
-        if peak == 0:
-            return float(len(self.expected))
-        shares = self.expected / peak  # squares of the parts themselves could underflow
-        return float(shares.sum() ** 2 / (shares @ shares))
 
 
 class Sandwich:

@@ -22,11 +22,11 @@ from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import SEED_REQUIREMENT, Transitions
 from valuefit.data.validation import boolean, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate, load_log
 from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level
-from valuefit.evaluation.sandwich import ErrorEstimate
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
 from valuefit.evaluation.selection_text import selection_summary
 from valuefit.evaluation.storage import as_plain

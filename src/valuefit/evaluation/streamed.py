@@ -19,10 +19,11 @@ from valuefit.data.shards import ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
 from valuefit.features.registry import Fitted, make
@@ -333,3 +334,20 @@ def _with_moments_of(problem: Problem, whole: SaddlePoint) -> Problem:
     other.__dict__["b"] = whole.b
     other.__dict__.update({name: vars(whole)[name] for name in ("A", "C") if name in vars(whole)})
     return other
+
+
+def refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None, device: Any) -> None:
+    """Raise ValueError for what needs the whole log in memory."""
+    refused = {
+        "a penalty": bool(penalty),
+        "clusters of episodes": cluster is not None,
+        'interval="bootstrap"': interval == "bootstrap",
+        "a device": device is not None,
+        "target probabilities by step": policy is not None and policy.by_step is not None,
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ValueError(
+                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
+                "that it fits into, or leave that out."
+            )

@@ -16,8 +16,9 @@ import scipy.sparse as sparse
 from scipy.special import ndtr
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
+from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.jackknife import Centre, Replicates, replicates
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, Influence, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
 from valuefit.typing import Array

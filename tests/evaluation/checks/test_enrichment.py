@@ -8,7 +8,7 @@ from helpers.small_mdp import SmallMDP
 from valuefit.evaluation.checks.enrichment import enrichment
 from valuefit.evaluation.checks.instruments import COUNT, Instruments
 from valuefit.evaluation.checks.moments import TDMoments
-from valuefit.evaluation.sandwich import Influence
+from valuefit.evaluation.errors import Influence
 
 SETTINGS = [{}, {"trace": 0.6}, {"off_policy": True}, {"off_policy": True, "values": "state-action"}]
 

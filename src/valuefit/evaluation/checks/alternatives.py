@@ -13,9 +13,9 @@ from scipy.special import stdtr
 
 from valuefit.engine.loop import solve
 from valuefit.evaluation.checks.check import Check, HypothesisTest, Outcome
+from valuefit.evaluation.errors import Influence
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.penalty import sandwich_of, solve_corrected
-from valuefit.evaluation.sandwich import Influence
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.sandwich import AdjointMethod, ErrorEstimate, LinearFunction, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 

@@ -7,7 +7,7 @@ from scipy.special import stdtr
 
 from valuefit.evaluation.checks.check import HypothesisTest
 from valuefit.evaluation.checks.inputs import TestInputs
-from valuefit.evaluation.sandwich import ErrorEstimate
+from valuefit.evaluation.errors import ErrorEstimate
 
 
 def penalty_test(inputs: TestInputs) -> HypothesisTest | None:

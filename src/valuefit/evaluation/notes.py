@@ -1,0 +1,49 @@
+"""Sentences on what was evaluated and how, for the notes of an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from valuefit.data.transitions import Transitions
+from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.uncertainty import Uncertainty
+
+GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
+METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)", "bootstrap": "the bootstrap"}
+
+
+def policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
+    """Which policy is evaluated, and how."""
+    if values == "state-action":
+        name = "the policy" if policy is None else policy.name
+        return f"Off-policy by state-action values: the next value is averaged over the actions of {name}."
+    if policy is not None:
+        return (
+            f"Off-policy: steps are weighted by the probability of their action under {policy.name} / behaviour_prob."
+        )
+    if (log.ratio != 1).any():
+        return "Off-policy: steps are weighted by the ratios of the log."
+    if log.behaviour_prob is not None:
+        return (
+            "The log has behaviour_prob, but no target policy was given: it is treated as on-policy, so this is the "
+            "value of the policy that generated the log."
+        )
+    return "On-policy: this is the value of the policy that generated the log."
+
+
+def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
+    """Which starts the value is averaged over, and how its standard error is computed."""
+    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} {GIVEN_STARTS}"
+    if value.standard_error is None:
+        return f"The policy value is the mean over {over}."
+    clusters = errors.sandwich.clusters
+    whole = clusters == len(np.unique(errors.sandwich.episode))
+    parts = "clusters of episodes" if errors.sandwich.grouped else "episodes" if whole else "blocks of steps"
+    method = METHODS[errors.kind]
+    return (
+        f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
+        f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
+    )
