@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.streamed import log_with_actions
+from valuefit.data.shards import episode_blocks
+from valuefit.features.registry import make
+
+
+def test_parts_that_are_added_or_merged_give_the_solution_of_the_log() -> None:
+    log = log_with_actions()
+    fitted, _ = make("fourier:order=2", log)
+    expected = vf.solve(vf.Problem(log, fitted, discount=0.9), "lstd").theta
+    parts = list(episode_blocks(log, 200))
+    one, other = (vf.Moments(fitted, discount=0.9) for _ in range(2))
+    for place, part in enumerate(parts):
+        (one if place % 2 else other).add(part)
+    assert one.merge(other).solve().theta == pytest.approx(expected, rel=1e-7)
+    assert repr(one) == f"Moments({len(log)} steps, {len(expected)} features)"
+    assert vf.Moments(fitted, discount=0.9).merge(one).solve().theta == pytest.approx(expected, rel=1e-7)
+    assert one.solve(ridge=0.5).theta == pytest.approx(
+        vf.solve(vf.Problem(log, fitted, discount=0.9, ridge=0.5), "lstd").theta, rel=1e-7
+    )
+
+
+def test_moments_refuse_what_does_not_belong_together() -> None:
+    log = log_with_actions(10)
+    empty = vf.Moments("fourier:order=2", discount=0.9)
+    assert repr(empty) == "Moments(no steps)"
+    with pytest.raises(ValueError, match="There are no steps yet"):
+        empty.solve()
+    with pytest.raises(ValueError, match="add takes a Transitions, not dict"):
+        empty.add({})
+    with pytest.raises(ValueError, match="merge takes Moments, not int"):
+        empty.merge(3)
+    filled = vf.Moments("fourier:order=2", discount=0.9).add(log)
+    with pytest.raises(ValueError, match="discounts and traces"):
+        filled.merge(vf.Moments(discount=0.8).add(log))
+    with pytest.raises(ValueError, match="different features"):
+        filled.merge(vf.Moments("fourier:order=3", discount=0.9).add(log))
+    assert filled.merge(empty) is filled
+
+
+def test_discount_one_needs_an_end() -> None:
+    rng = np.random.default_rng(0)
+    endless = vf.Transitions.from_arrays(rng.normal(size=(20, 1)), np.ones(20), truncated=np.arange(20) == 19,
+                                         next_observation=rng.normal(size=(20, 1)))  # fmt: skip
+    moments = vf.Moments("fourier:order=2", discount=1.0).add(endless)
+    with pytest.raises(ValueError, match="terminated"):
+        moments.solve()
+
+
+def test_partial_fit_gives_the_fit_of_all_parts() -> None:
+    log = log_with_actions()
+    fitted, _ = make("fourier:order=2", log)
+    whole = vf.PolicyEvaluator(features=fitted, discount=0.9, solver="lstd").fit(log)
+    found = vf.PolicyEvaluator(features=fitted, discount=0.9)
+    for part in episode_blocks(log, 300):
+        found.partial_fit(part)
+    assert found.theta_ == pytest.approx(whole.theta_, rel=1e-7)
+    assert found.predict(log[:5]) == pytest.approx(whole.predict(log[:5]), rel=1e-7)
+    found.fit(log[:500])
+    assert found.partial_fit(log).theta_ == pytest.approx(whole.theta_, rel=1e-7)  # fit begins again
+    with pytest.raises(ValueError, match="partial_fit takes a Transitions"):
+        found.partial_fit(np.ones((3, 2)))
+    with pytest.raises(ValueError, match="takes no penalty"):
+        vf.PolicyEvaluator(penalty=0.1).partial_fit(log)
