@@ -17,9 +17,16 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # copies MathJax into the pages, which then need no network
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "docstrings",
 ]
-exclude_patterns = ["_build"]
+# the pages of execution times need scripts from the network
+exclude_patterns = [
+    "_build",
+    "sg_execution_times.rst",
+    "gallery/sg_execution_times.rst",
+    "gallery/**/sg_execution_times.rst",
+]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 math_numfig = False
@@ -34,6 +41,22 @@ python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 add_module_names = False
 
+# The scripts run at every build; `sphinx-build -D plot_gallery=0` leaves them and their pictures out.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "thumbnail_size": (400, 220),
+    "within_subsection_order": "reading_order.ReadingOrder",
+    "run_stale_examples": True,
+    "abort_on_example_error": True,
+    "capture_repr": (),
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1,
+}
+
 html_theme = "pydata_sphinx_theme"
 html_title = f"valuefit {version}"
 html_theme_options = {
@@ -46,6 +69,6 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "quickstart": []}  # these pages have no subpages
 html_static_path = ["_static"]
-html_css_files = ["valuefit.css"]
+html_css_files = ["valuefit.css", "gallery.css"]
 html_show_sourcelink = False
 html_copy_source = False

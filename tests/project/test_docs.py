@@ -135,7 +135,8 @@ def test_every_page_is_in_a_toctree_and_every_link_resolves():
         text = page.read_text()
         for tree in re.findall(r"```\{toctree\}\n(.*?)```", text, re.S):
             names = [line.strip() for line in tree.splitlines() if line.strip() and not line.startswith(":")]
-            listed |= {(page.parent / f"{name}.md").resolve() for name in names}
+            written = [name for name in names if name != "gallery/index"]  # which is generated
+            listed |= {(page.parent / f"{name}.md").resolve() for name in written}
         for target in LINK.findall(text):
             assert (page.parent / target).is_file(), f"{page.relative_to(ROOT)} links to {target}"
     assert listed == set(PAGES)
