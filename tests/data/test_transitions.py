@@ -378,3 +378,18 @@ def test_repr_gives_the_numbers_of_steps_and_episodes():
     assert repr(RAGGED.log()) == "Transitions(17 steps, 5 episodes, observations (2,), off-policy)"
     states = vf.Transitions.from_arrays([0, 1], [0.0, 0.0], terminated=[0, 1])
     assert repr(states) == "Transitions(2 steps, 1 episodes, observations (), on-policy)"
+
+
+@pytest.mark.parametrize("steps", [slice(None), slice(3, 7), slice(20, 22)])
+def test_used_observations_are_those_of_the_steps(steps):
+    rng = np.random.default_rng(0)
+    log = vf.Transitions.from_arrays(
+        rng.normal(size=(30, 2)),
+        np.zeros(30),
+        terminated=np.arange(30) % 5 == 4,
+        next_observation=rng.normal(size=(30, 2)),
+    )[steps]
+    used, now, next = log.used_observations()
+    np.testing.assert_array_equal(used, np.unique(np.append(log.now, log.next[log.next >= 0])))
+    np.testing.assert_array_equal(used[now], log.now)
+    np.testing.assert_array_equal(np.where(next < 0, -1, used[next]), log.next)

@@ -20,6 +20,7 @@ from valuefit.cli.commands import (
 )
 from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_facts, difference_lines
+from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison import compare
 from valuefit.evaluation.comparison_text import comparison_summary
@@ -41,6 +42,11 @@ def run_compare(settings: Settings, write_config: str | None) -> int:
     saved = saved_paths(settings, len(policies))
     check_outputs(settings, saved, write_config)
     log = load_log(settings)
+    if isinstance(log, ShardedLog):
+        raise ValueError(
+            "Policies are compared on a log in memory, but this one is read in parts. Evaluate each policy, or compare "
+            "them on a sample of the episodes."
+        )
     compared = compare({policy: evaluate_policy(log, settings, policy) for policy in policies}, level=settings.level)
     print_comparison(compared.to_dict(), settings)
     evaluations = dict(zip(saved, compared.evaluations, strict=False))  # `saved` is empty without --save

@@ -51,6 +51,11 @@ solving_options = options(
                    kind=Tolerance()),
     setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
     setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
+    setting_option("memory", "HOW", "stream: read the log in parts (Parquet files, or a folder that valuefit saved), "
+                   "which auto does if it would not fit into memory. Not for compare.",
+                   kind=click.Choice(CHOICES["memory"])),
+    setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts. Not "
+                   "for compare."),
     setting_option("device", "NAME", "Solve on this device: cuda for a GPU, with torch installed (extra gpu)."),
 )  # fmt: skip
 
@@ -106,16 +111,6 @@ def main() -> None:
 @solving_options
 @running_options
 @setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
-@options(
-    setting_option(
-        "memory",
-        "HOW",
-        "stream: read the log in parts (Parquet files, or a folder that valuefit saved), "
-        "which auto does if it would not fit into memory.",
-        kind=click.Choice(CHOICES["memory"]),
-    ),
-    setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts."),
-)
 @click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value, its interval and the verdict.")
 def evaluate(config: str | None, write_config: str | None, **given: Any) -> None:
     """Estimate the value of a policy from a log.

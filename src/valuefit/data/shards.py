@@ -265,9 +265,8 @@ def join_logs(logs: list[Transitions]) -> Transitions:
 
 def compact(log: Transitions) -> Transitions:
     """The log with the observations that its steps use, copied."""
-    used = np.union1d(log.now, log.next[log.next >= 0])
-    next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
-    return replace(log, observations=log.observations[used], now=np.searchsorted(used, log.now), next=next)._frozen()
+    used, now, next = log.used_observations()
+    return replace(log, observations=log.observations[used], now=now, next=next)._frozen()
 
 
 def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:

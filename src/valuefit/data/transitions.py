@@ -183,6 +183,18 @@ class Transitions:
             columns[name] = None if column is None else column[chosen]
         return replace(self, **columns, begins=begins)._frozen()
 
+    def used_observations(self) -> tuple[Array, Array, Array]:
+        """The rows of `observations` that steps use, ascending, and `now` and `next` as places among them."""
+        goes_on = self.next >= 0
+        if len(self.observations) > 8 * len(self):  # a few steps of a long log
+            rows = np.unique(np.concatenate([self.now, self.next[goes_on]]))
+            return rows, np.searchsorted(rows, self.now), np.where(goes_on, np.searchsorted(rows, self.next), -1)
+        used = np.zeros(len(self.observations), bool)
+        used[self.now] = True
+        used[self.next[goes_on]] = True
+        place = np.cumsum(used) - 1
+        return np.flatnonzero(used), place[self.now], np.where(goes_on, place[self.next], -1)
+
     @property
     def episodes(self) -> Array:
         """Episode ids, in the order of the log."""

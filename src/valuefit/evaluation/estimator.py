@@ -155,10 +155,9 @@ class PolicyEvaluator(BaseEstimator):
         check_is_fitted(self)
         discount = float(self.discount)  # which may be a Fraction
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=False)
-        used = np.union1d(log.now, log.next[log.next >= 0])
+        used, now, next = log.used_observations()
         value = self._values(log.observations[used])
-        after = np.where(log.terminated, 0.0, discount * value[np.searchsorted(used, np.maximum(log.next, 0))])
-        td_errors = log.reward + after - value[np.searchsorted(used, log.now)]
+        td_errors = log.reward + np.where(log.terminated, 0.0, discount * value[next]) - value[now]
         criterion = criterion_of(log, discount=discount, values="state", returns=on_policy(log, "state"))
         return -criterion.score(td_errors).value
 

@@ -71,14 +71,13 @@ class Problem(SaddlePoint):
     ) -> None:
         discount = fraction("discount", discount)
         refuse_infinite_sums(discount == 1 and not part and not log.terminated.any(), "mark the terminated steps")
-        used = np.union1d(log.now, log.next[log.next >= 0])
-        next = np.where(log.next < 0, -1, np.searchsorted(used, log.next))
+        used, now, next = log.used_observations()
         rows = rows_of(featurise(log.observations, used, features, "features"), "features")
         dual_rows = None
         if dual_features is not None:
             dual_rows = rows_of(featurise(log.observations, used, dual_features, "dual_features"), "dual_features")
         per_step = np.where(log.terminated, 0.0, discount)
-        steps = StepArrays(np.searchsorted(used, log.now), next, log.reward, per_step, log.ratio, log.begins)
+        steps = StepArrays(now, next, log.reward, per_step, log.ratio, log.begins)
         self._set_up(rows, dual_rows, steps, trace=trace, ridge=ridge, metric=metric, part=part)
 
     @classmethod
@@ -143,6 +142,7 @@ class Problem(SaddlePoint):
         check_steps(steps)
         self.trace, self.ridge, self.identity = settings_of(trace, ridge, metric)
         now, next, self.reward, self.discount, self.ratio, self.begins = steps
+        self.part = part
         psi = None if psi is None else dual_rows_of(psi, phi)
         is_now_row = np.zeros(phi.shape[0], bool)
         is_now_row[now] = True
@@ -322,7 +322,10 @@ class Problem(SaddlePoint):
         else:
             value, psi_g = self.phi.dot(theta), self.psi.matmul(g)
         td = self.reward + self.discount * value[self.next] - value[self.now]
-        cluster, count, _ = clusters(np.cumsum(self.begins))
+        cluster = np.cumsum(self.begins) - 1
+        if not self.part:
+            cluster = clusters(cluster)[0]
+        count = int(cluster.max()) + 1
         terms = (self.forward(np.ascontiguousarray(column[self.now])) * td for column in psi_g.T)
         sums = np.column_stack([np.bincount(cluster, term, count) for term in terms])
         return sums.T @ sums / self.n, psi_g.T @ (self.visits[:, None] * psi_g) / self.n, count

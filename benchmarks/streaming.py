@@ -1,0 +1,148 @@
+"""Evaluate logs in shards: seconds and memory by number of steps, next to a plain read of the same bytes.
+
+Writes benchmarks/streaming.md. Each size runs in a process of its own, whose peak of anonymous memory is recorded:
+    python -m benchmarks.streaming [--steps 1e6 1e7] [--folder FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+import valuefit as vf
+from valuefit.atomic import write_bytes
+from valuefit.data.readers.native import LOG_FORMAT, METADATA_FILE
+
+PAGE = Path(__file__).with_name("streaming.md")
+WIDTH, LENGTH = 8, 200  # numbers in an observation, steps in an episode
+BLOCK = 1_000_000  # steps that are written at a time
+LIMIT = 256 << 20  # bytes that a stream may hold
+
+
+def write_log(folder: Path, steps: int) -> None:
+    """An autoregression of 8 float32 numbers in valuefit's own format, written in blocks."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    columns = {
+        "observations": (np.float32, (steps, WIDTH)), "now": (np.int64, (steps,)), "next": (np.int64, (steps,)),
+        "reward": (np.float64, (steps,)), "terminated": (bool, (steps,)), "truncated": (bool, (steps,)),
+        "episode": (np.int64, (steps,)), "ratio": (np.float64, (steps,)), "begins": (bool, (steps,)),
+    }  # fmt: skip
+    files: dict[str, Any] = {}
+    for name, (dtype, shape) in columns.items():
+        files[name] = (folder / f"{name}.npy").open("wb")  # closed below
+        header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(files[name], header)
+    for first in range(0, steps, BLOCK):
+        t = np.arange(first, min(first + BLOCK, steps))
+        episodes = len(t) // LENGTH
+        x = np.empty((LENGTH, episodes, WIDTH), np.float32)
+        x[0] = rng.standard_normal((episodes, WIDTH), np.float32)
+        for step in range(1, LENGTH):
+            x[step] = 0.9 * x[step - 1] + 0.3 * rng.standard_normal((episodes, WIDTH), np.float32)
+        observations = x.transpose(1, 0, 2).reshape(-1, WIDTH)
+        last = t % LENGTH == LENGTH - 1
+        values = {
+            "observations": observations, "now": t, "next": np.where(last, -1, t + 1),
+            "reward": observations[:, 0].astype(np.float64), "terminated": last, "truncated": np.zeros(len(t), bool),
+            "episode": t // LENGTH, "ratio": np.ones(len(t)), "begins": t % LENGTH == 0,
+        }  # fmt: skip
+        for name, value in values.items():
+            files[name].write(np.ascontiguousarray(value, columns[name][0]).tobytes())
+    for file in files.values():
+        file.close()
+    facts = {"format": LOG_FORMAT, "steps": steps, "notes": [], "names": [], "warnings": []}
+    (folder / METADATA_FILE).write_text(json.dumps(facts))
+
+
+def anonymous_memory() -> int:
+    """Bytes of this process that no file backs."""
+    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+def measure(folder: Path, features: str) -> dict[str, float]:
+    """Seconds of a plain read of all files, of `evaluate`, and the peak of memory while that runs."""
+    started = time.perf_counter()
+    size = 0
+    for file in sorted(folder.iterdir()):
+        with open(file, "rb", buffering=0) as stream:
+            while block := stream.read(16 << 20):
+                size += len(block)
+    read = time.perf_counter() - started
+    log = vf.load(folder, memory="stream", limit=LIMIT)
+    peak, done = [anonymous_memory()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            peak[0] = max(peak[0], anonymous_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    started = time.perf_counter()
+    value = vf.evaluate(log, features=features, discount=0.95).policy_value
+    seconds = time.perf_counter() - started
+    done.set()
+    watcher.join()
+    return {
+        "steps": log.steps, "bytes": size, "read": read, "seconds": seconds, "peak": peak[0],
+        "estimate": value.estimate, "standard_error": value.standard_error or 0.0,
+    }  # fmt: skip
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Logs in shards",
+        "",
+        f"Logs of {WIDTH} float32 numbers a step in valuefit's own format, episodes of {LENGTH} steps, "
+        f"`limit={LIMIT >> 20} MiB`; time and memory of `evaluate` with interval and checks. Made by "
+        "`python -m benchmarks.streaming`.",
+        "",
+        "| steps | features | size | plain read | evaluate | microseconds a step | peak memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in records:
+        lines.append(
+            f"| {one['steps']:.0e} | {one['features']} | {one['bytes'] / 2**30:.2f} GiB | {one['read']:.1f} s | "
+            f"{one['seconds']:.1f} s | {1e6 * one['seconds'] / one['steps']:.2f} | {one['peak'] / 2**20:.0f} MiB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=float, nargs="*", default=[1e6, 1e7])
+    parser.add_argument("--features", nargs="*", default=["identity", "fourier:order=1,max_features=50"])
+    parser.add_argument("--folder", help="Where the logs are written; a temporary one by default.")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(Path(options.measure[0]), options.measure[1])))
+        return
+    records = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as place:
+        for steps in options.steps:
+            folder = Path(place) / f"{int(steps)}"
+            write_log(folder, int(steps))
+            for features in options.features:
+                command = [sys.executable, "-m", "benchmarks.streaming", "--measure", str(folder), features]
+                found = subprocess.run(command, capture_output=True, text=True, check=True)
+                records.append({**json.loads(found.stdout), "features": features})
+                print(records[-1], flush=True)
+    write_bytes(PAGE, table(records).encode(), force=True)
+
+
+if __name__ == "__main__":
+    main()
