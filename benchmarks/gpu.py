@@ -17,11 +17,13 @@ from scipy.signal import lfilter
 
 import valuefit as vf
 from valuefit.linalg.device import tensor_cores
+from valuefit.problem.placement import Placement
 
 HERE = Path(__file__).parent
 DEVICE = "cuda"
 STEPS, FEATURES = 1_000_000, 2048
 WIDE_STEPS, WIDE_FEATURES = 200_000, 16_384
+DEVICE_MEMORY = 8 << 30
 KERNEL_STEPS, LANDMARKS = 10_000_000, 2000
 EPISODE = 200  # steps
 
@@ -150,6 +152,23 @@ def wide() -> Figure:
     return Figure(name, text_of(seconds, found), "solved", found.status != "converged")
 
 
+def streamed() -> Figure:
+    """LSTD with rows that stay in the memory of the host."""
+    observations, now, episode = trajectory(STEPS)
+    reward = np.sin(observations[now]).sum(axis=1) + np.random.default_rng(2).standard_normal(STEPS)
+    rows = random_features(observations, FEATURES, torch.float64).cpu().numpy()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    memory = vf.Problem.from_rows(rows, now, now + 1, reward, 0.95, episode=episode)
+    problem = Placement(DEVICE, DEVICE_MEMORY)(memory)
+    seconds, found = solved(problem, "lstd", repeats=1)
+    one = seconds_of(lambda: problem.phi.dot(torch.ones(FEATURES, dtype=torch.float64, device=DEVICE)), repeats=1)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    name = f"lstd, rows of {rows.nbytes / 2**30:.1f} GiB in host memory, device_memory {DEVICE_MEMORY / 2**30:.0f} GiB"
+    value = f"{text_of(seconds, found)}, read at {rows.nbytes / one / 1e9:.0f} GB/s, peak {peak:.1f} GiB"
+    return Figure(name, value, "peak at most 8 GiB", peak > 8)
+
+
 def kernel_features() -> Figure:
     """LSTD with kernel features that are computed whenever they are read."""
     observations = states(KERNEL_STEPS)
@@ -177,6 +196,8 @@ def figures() -> Iterator[Figure]:
     yield wide()
     torch.cuda.empty_cache()
     yield kernel_features()
+    torch.cuda.empty_cache()
+    yield streamed()
     torch.cuda.empty_cache()
     yield same_as_cpu()
 
