@@ -17,11 +17,13 @@ from scipy.signal import lfilter
 
 import valuefit as vf
 from valuefit.linalg.device import tensor_cores
+from valuefit.problem.placement import Placement
 
 HERE = Path(__file__).parent
 DEVICE = "cuda"
 STEPS, FEATURES = 1_000_000, 2048
 WIDE_STEPS, WIDE_FEATURES = 200_000, 16_384
+DEVICE_MEMORY = 8 << 30
 KERNEL_STEPS, LANDMARKS = 10_000_000, 2000
 EPISODE = 200  # steps
 
@@ -80,21 +82,16 @@ def problem_of(steps: int, d: int, dtype: torch.dtype = torch.float64) -> Any:
     return vf.Problem.from_rows(rows, now, now + 1, reward, 0.95, episode=episode)
 
 
-class Rates(NamedTuple):
-    """Bytes a second of a copy, and operations a second of the Gram matrix in float64 and in TF32."""
-
-    copy: float
-    double: float
-    single: float
-
-
-def measured_rates(rows: Any) -> Rates:
-    count = 2.0 * rows.shape[0] * rows.shape[1] ** 2
-    single = rows.float()
-    other = torch.empty_like(single)
-    copy = 2 * single.nbytes / seconds_of(lambda: other.copy_(single))
+def gram_rate(rows: Any) -> float:
+    """Operations a second of the Gram matrix of these rows, in TF32 if they are float32."""
     with tensor_cores():
-        return Rates(copy, count / seconds_of(lambda: rows.T @ rows), count / seconds_of(lambda: single.T @ single))
+        return 2.0 * rows.shape[0] * rows.shape[1] ** 2 / seconds_of(lambda: rows.T @ rows)
+
+
+def copy_rate(rows: Any) -> float:
+    """Bytes a second, read and written."""
+    other = torch.empty_like(rows)
+    return 2 * rows.nbytes / seconds_of(lambda: other.copy_(rows))
 
 
 def solved(problem: Any, solver: Any, repeats: int = 3, **options: Any) -> tuple[float, Any]:
@@ -114,11 +111,26 @@ def text_of(seconds: float, result: Any) -> str:
     return f"{seconds:.3f} s, gap {result.gap:.0e}, {result.passes:.1f} passes, {result.status}"
 
 
-def in_float64(problem: Any, rates: Rates) -> Iterator[Figure]:
+def moments(problem: Any, name: str, work: Callable[[], Any], operations: float) -> Iterator[Figure]:
+    """The rate of moments next to that of the Gram matrix, measured before and after: clocks change with the load."""
+    before, seconds, after = gram_rate(problem.phi.matrix), seconds_of(work), gram_rate(problem.phi.matrix)
+    share = operations / seconds / max(before, after)
+    kind = "TF32" if problem.phi.matrix.dtype == torch.float32 else "float64"
+    yield Figure(f"Gram matrix, {kind}, before and after", f"{before / 1e12:.0f} and {after / 1e12:.0f} TFLOP/s")
+    value = f"{operations / seconds / 1e12:.0f} TFLOP/s, {share:.2f} of the larger"
+    yield Figure(f"{name}, {kind}", value, "at least 0.85", share < 0.85)
+
+
+def in_float64() -> Iterator[Figure]:
     n, d, size = STEPS, FEATURES, f"({STEPS:,}, {FEATURES:,})"
-    seconds = seconds_of(problem.cross_moment) + seconds_of(problem.second_moment_on_device)
-    share = 3.0 * n * d**2 / seconds / rates.double
-    yield Figure("moments A, C, float64: part of the Gram rate", f"{share:.2f}", "at least 0.85", share < 0.85)
+    problem = problem_of(STEPS, FEATURES)
+    yield Figure("copy", f"{copy_rate(problem.phi.matrix) / 1e12:.2f} TB/s")
+
+    def both_moments() -> None:
+        problem.cross_moment()
+        problem.second_moment_on_device()
+
+    yield from moments(problem, f"moments A, C {size}", both_moments, 3.0 * n * d**2)
     one = seconds_of(lambda: problem.residual(np.ones(d)))
     yield Figure("b - A theta", f"{1e3 * one:.1f} ms, {problem.phi.matrix.nbytes / one / 1e12:.2f} TB/s")
     both = seconds_of(lambda: problem.B(np.ones(d), np.ones(d)))
@@ -131,26 +143,44 @@ def in_float64(problem: Any, rates: Rates) -> Iterator[Figure]:
     off = np.linalg.norm(found.theta - lstd.theta) / np.linalg.norm(lstd.theta)
     text = f"{text_of(seconds, found)}, {off:.0e} from float64"
     yield Figure(f"lstd {size}, A in TF32, refined in float64", text, "within 1e-8", off > 1e-8)
+    seconds, found = solved(problem, "auto", tol=1e-8)
+    yield Figure(f"auto {size}, float64, to 1e-8", f"{found.solver}, {text_of(seconds, found)}")
     seconds, found = solved(problem, "pdbg", tol=1e-6)
     yield Figure(f"pdbg {size}, float64, to 1e-6", text_of(seconds, found))
 
 
-def in_float32(rates: Rates) -> Iterator[Figure]:
+def in_float32() -> Iterator[Figure]:
     problem, size = problem_of(STEPS, FEATURES, torch.float32), f"({STEPS:,}, {FEATURES:,})"
-    seconds = seconds_of(lambda: problem.cross_moment(torch.float32))
-    share = 2.0 * STEPS * FEATURES**2 / seconds / rates.single
-    yield Figure("moment A, TF32, float32 rows: part of the Gram rate", f"{share:.2f}", "at least 0.85", share < 0.85)
+    operations = 2.0 * STEPS * FEATURES**2
+    yield from moments(problem, f"moment A {size}", lambda: problem.cross_moment(torch.float32), operations)
     seconds, found = solved(problem, "krylov", tol=1e-8)
     yield Figure(f"krylov {size}, float32 rows, to 1e-8", text_of(seconds, found))
 
 
-def wide() -> Figure:
+def wide() -> Iterator[Figure]:
     seconds, found = solved(problem_of(WIDE_STEPS, WIDE_FEATURES), "krylov", repeats=1, tol=1e-8)
     name = f"krylov ({WIDE_STEPS:,}, {WIDE_FEATURES:,}), float64, to 1e-8"
-    return Figure(name, text_of(seconds, found), "solved", found.status != "converged")
+    yield Figure(name, text_of(seconds, found), "solved", found.status != "converged")
 
 
-def kernel_features() -> Figure:
+def streamed() -> Iterator[Figure]:
+    """LSTD with rows that stay in the memory of the host."""
+    observations, now, episode = trajectory(STEPS)
+    reward = np.sin(observations[now]).sum(axis=1) + np.random.default_rng(2).standard_normal(STEPS)
+    rows = random_features(observations, FEATURES, torch.float64).cpu().numpy()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    memory = vf.Problem.from_rows(rows, now, now + 1, reward, 0.95, episode=episode)
+    problem = Placement(DEVICE, DEVICE_MEMORY)(memory)
+    seconds, found = solved(problem, "lstd", repeats=1)
+    one = seconds_of(lambda: problem.phi.dot(torch.ones(FEATURES, dtype=torch.float64, device=DEVICE)), repeats=1)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    name = f"lstd, rows of {rows.nbytes / 2**30:.1f} GiB in host memory, device_memory {DEVICE_MEMORY / 2**30:.0f} GiB"
+    value = f"{text_of(seconds, found)}, read at {rows.nbytes / one / 1e9:.0f} GB/s, peak {peak:.1f} GiB"
+    yield Figure(name, value, "peak at most 8 GiB", peak > 8)
+
+
+def kernel_features() -> Iterator[Figure]:
     """LSTD with kernel features that are computed whenever they are read."""
     observations = states(KERNEL_STEPS)
     reward = np.sin(observations).sum(axis=1) + np.random.default_rng(2).standard_normal(KERNEL_STEPS)
@@ -160,28 +190,16 @@ def kernel_features() -> Figure:
     problem = vf.Problem.from_kernel(log, kernel, device=DEVICE, discount=0.95)
     seconds, found = solved(problem, "lstd", repeats=1)
     name = f"lstd, kernel features on the fly ({KERNEL_STEPS:,} steps, {problem.d - 1:,} landmarks), float64"
-    return Figure(name, text_of(seconds, found), "at most 8 s", seconds > 8)
+    yield Figure(name, text_of(seconds, found), "at most 8 s", seconds > 8)
 
 
 def figures() -> Iterator[Figure]:
-    problem = problem_of(STEPS, FEATURES)
-    rates, size = measured_rates(problem.phi.matrix), f"({STEPS:,}, {FEATURES:,})"
-    yield Figure("copy", f"{rates.copy / 1e12:.2f} TB/s")
-    yield Figure(f"Gram matrix {size}, float64", f"{rates.double / 1e12:.1f} TFLOP/s")
-    yield Figure(f"Gram matrix {size}, TF32", f"{rates.single / 1e12:.0f} TFLOP/s")
-    yield from in_float64(problem, rates)
-    del problem
-    torch.cuda.empty_cache()
-    yield from in_float32(rates)
-    torch.cuda.empty_cache()
-    yield wide()
-    torch.cuda.empty_cache()
-    yield kernel_features()
-    torch.cuda.empty_cache()
-    yield same_as_cpu()
+    for section in (in_float64, in_float32, wide, kernel_features, streamed, same_as_cpu):
+        yield from section()
+        torch.cuda.empty_cache()
 
 
-def same_as_cpu(steps: int = 20_000, d: int = 300) -> Figure:
+def same_as_cpu(steps: int = 20_000, d: int = 300) -> Iterator[Figure]:
     """LSTD of the same rows on the device and on the CPU."""
     problem = problem_of(steps, d)
     _, now, episode = trajectory(steps)
@@ -189,7 +207,7 @@ def same_as_cpu(steps: int = 20_000, d: int = 300) -> Figure:
     rows = problem.phi.matrix.cpu().numpy()
     cpu = vf.solve(vf.Problem.from_rows(rows, now, now + 1, reward, 0.95, episode=episode), "lstd").theta
     off = np.linalg.norm(vf.solve(problem, "lstd").theta - cpu) / np.linalg.norm(cpu)
-    return Figure(f"lstd ({steps:,}, {d}): relative difference from the CPU", f"{off:.0e}", "at most 1e-8", off > 1e-8)
+    yield Figure(f"lstd ({steps:,}, {d}): relative difference from the CPU", f"{off:.0e}", "at most 1e-8", off > 1e-8)
 
 
 def main() -> None:
@@ -197,7 +215,8 @@ def main() -> None:
         "# Speed on a GPU",
         "",
         f"Written by `python -m benchmarks.gpu` on one {torch.cuda.get_device_name()} with torch {torch.__version__}. "
-        "Medians of three runs after one that is not counted; the rows are on the device before the clock starts. "
+        "Medians of three runs after one that is not counted; the rows are on the device before the clock starts, "
+        "unless they are computed or streamed there. "
         f"Episodes of {EPISODE} steps, a constant and random Fourier features of 8 dimensions, discount 0.95.",
         "",
         "| figure | value | target | |",

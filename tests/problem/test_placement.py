@@ -8,6 +8,7 @@ import torch
 import valuefit as vf
 from helpers.devices import both
 from valuefit.problem.placement import Placement, placement
+from valuefit.rows import device as device_rows
 
 
 def close(found, expected, rtol=1e-8):
@@ -47,6 +48,34 @@ def test_sparse_problems_are_not_moved():
 def test_devices_that_are_not_there_are_refused(device, message):
     with pytest.raises(ValueError, match=message):
         Placement(device)
+
+
+@pytest.mark.parametrize("solver", ["lstd", "krylov", "pdbg"])
+@pytest.mark.parametrize("kind", ["on-policy", "shuffled trace", "dual", "float32"])
+def test_rows_beyond_the_memory_of_the_device_are_streamed(kind, solver, monkeypatch):
+    monkeypatch.setattr(device_rows, "CPU_BLOCK_BYTES", 8 * 8 * 100)  # blocks of 100 rows
+    memory, _ = both(kind)
+    expected, _ = both(kind)
+    memory.phi.matrix.flags.writeable = False
+    device = Placement("cpu", memory.phi.matrix.nbytes - 1)(memory)
+    assert isinstance(device.phi, device_rows.StreamedRows)
+    found = vf.solve(device, solver, tol=1e-10)
+    assert found.status == "converged"
+    best = vf.solve(expected, "lstd").theta
+    close(found.theta, best, rtol=1e-8 if solver == "lstd" else 1e-3)
+
+
+def test_rows_within_the_memory_of_the_device_are_copied():
+    memory, _ = both("on-policy")
+    device = Placement("cpu", memory.phi.matrix.nbytes)(memory)
+    assert isinstance(device.phi, device_rows.TensorRows)
+
+
+def test_the_memory_of_a_device_is_a_number_of_bytes_and_needs_a_device():
+    with pytest.raises(ValueError, match="device_memory is 0; it must be a number of bytes"):
+        Placement("cpu", 0)
+    with pytest.raises(ValueError, match="device_memory is given without a device"):
+        placement(None, 1 << 30)
 
 
 def test_problems_over_the_same_rows_share_their_copy_and_get_its_moments():

@@ -356,6 +356,7 @@ def evaluate(
     client: Any = None,
     callback: Callable[[Progress], Any] | None = None,
     device: Any = None,
+    device_memory: int | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
@@ -379,10 +380,11 @@ def evaluate(
     a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
     compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is loaded with
     memory="stream". device: "cuda" copies dense feature rows to the GPU once, and solves and forms the moments there
-    (extra `gpu`); features, standard errors and checks are computed in memory.
+    (extra `gpu`); features, standard errors and checks are computed in memory. device_memory: bytes that the rows may
+    take there, by default 70% of what is free; larger ones are copied block by block whenever they are read.
     """
     level = check_level(level)
-    place = placement(device)
+    place = placement(device, device_memory)
     log = load_log(log, columns, cluster)
     for name, given, allowed in (("interval", interval, KINDS), ("values", values, VALUES), ("checks", checks, WHICH)):
         if not isinstance(given, str) or given not in allowed:

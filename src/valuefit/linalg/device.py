@@ -171,7 +171,8 @@ def sketch(
             found, carried = trace_rows(rows, members.ratio[part], members.keep[part], carried)
             U.index_add_(0, place, found * sign[part, None])
         if V is not None:
-            here, after = phi.take(members.now[part]).double(), phi.take(members.next[part]).double()
+            here = rows if psi is phi else phi.take(members.now[part]).double()
+            after = phi.take(members.next[part]).double()
             weight = sign[part] if traces else sign[part] * members.ratio[part]
             V.index_add_(0, place, torch.addcmul(here, members.discount[part, None], after, value=-1) * weight[:, None])
     return Sketch(X, U, V)

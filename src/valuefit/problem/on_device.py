@@ -22,8 +22,10 @@ from valuefit.problem.arguments import (
     step_arrays,
 )
 from valuefit.problem.device import DeviceProblem
-from valuefit.rows.device import Tensor, TensorRows
+from valuefit.rows.device import StreamedRows, Tensor, TensorRows
 from valuefit.typing import Array
+
+MAX_SHARE = 0.7  # of the free memory of a GPU that rows may take; products need some too
 
 
 def from_device_rows(
@@ -87,8 +89,15 @@ def kernel_problem(
     return problem
 
 
-def copied(matrix: Array, device: torch.device) -> TensorRows:
-    """Rows in memory, copied to a device."""
+def copied(matrix: Array, device: torch.device, memory: int | None) -> TensorRows | StreamedRows:
+    """Rows in memory, copied to a device; copied block by block whenever they are read if they exceed `memory` bytes.
+
+    memory: None takes MAX_SHARE of what is free on a GPU.
+    """
+    if memory is None and device.type == "cuda":
+        memory = int(MAX_SHARE * torch.cuda.mem_get_info(device)[0])
+    if memory is not None and matrix.nbytes > memory:
+        return StreamedRows(matrix, device)
     return TensorRows(torch.tensor(matrix, device=device))
 
 

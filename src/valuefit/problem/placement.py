@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.memory import fits
 from valuefit.problem.problem import Problem
@@ -13,21 +14,26 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.rows.storage import Rows
 
 
-def placement(device: Any) -> Callable[[Problem], SaddlePoint]:
+def placement(device: Any, memory: Any = None) -> Callable[[Problem], SaddlePoint]:
     """A function that returns a problem as it is (None), or its copy on this device, such as "cuda"."""
     if device is None:
+        if memory is not None:
+            raise ValueError('device_memory is given without a device. Give device="cuda" too, or leave it out.')
         return lambda problem: problem
     need("torch", "gpu", "device=")
-    return Placement(device)
+    return Placement(device, memory)
 
 
 class Placement:
     """Copies problems in memory to a device; problems that share their rows share the copy.
 
     Their moments are formed there too, and kept in the problem in memory, where standard errors and checks use them.
+    memory: bytes that rows may take on the device; larger ones stay in memory and are copied whenever they are read.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, memory: Any = None) -> None:
+        requirement = "it must be a number of bytes, 1 or more"
+        self.memory = None if memory is None else whole_number("device_memory", memory, requirement, low=1)
         self._module = import_module("valuefit.problem.on_device")  # imports torch
         self.device = self._module.device_of(device)
         self._copies: dict[int, tuple[Rows, Any]] = {}  # by identity; the rows stay alive with their copy
@@ -49,5 +55,5 @@ class Placement:
                 "leave out the device."
             )
         if id(rows) not in self._copies:
-            self._copies[id(rows)] = rows, self._module.copied(rows.matrix, self.device)
+            self._copies[id(rows)] = rows, self._module.copied(rows.matrix, self.device, self.memory)
         return self._copies[id(rows)][1]

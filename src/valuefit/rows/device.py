@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -128,6 +129,49 @@ class TensorRows(DeviceRows):
     def without(self, columns: Tensor) -> TensorRows:
         """A copy with these columns (a mask) set to zero; self if there are none."""
         return TensorRows(self.matrix.masked_fill(columns, 0.0)) if bool(columns.any()) else self
+
+
+class StreamedRows(DeviceRows):
+    """Rows in the memory of the host, more than fit on the device: blocks are copied there whenever they are read.
+
+    A GPU works on one block while the next is copied, through two buffers in page-locked memory.
+    """
+
+    def __init__(self, matrix: Array, device: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
+            self._host = torch.from_numpy(matrix)
+        self.shape = self._host.shape[0], self._host.shape[1]
+        self.device, self.dtype = torch.device(device), matrix.dtype
+        self._buffers: list[tuple[Tensor, Any]] = []  # of pinned memory, with the event that ends its use
+
+    def span(self, start: int, stop: int) -> Tensor:
+        return self._copied(self._host[start:stop])
+
+    def take(self, index: Tensor) -> Tensor:
+        return self._copied(self._host[index.cpu()])
+
+    def _copied(self, rows: Tensor) -> Tensor:
+        """A copy on the device; the host goes on while it is made."""
+        if self.device.type != "cuda":
+            return rows
+        buffer, used = self._buffers.pop(0) if len(self._buffers) == 2 else (None, torch.cuda.Event())
+        used.synchronize()
+        if buffer is None or len(buffer) < len(rows):
+            buffer = torch.empty((len(rows), self.shape[1]), dtype=self._host.dtype, pin_memory=True)
+        buffer[: len(rows)].copy_(rows)
+        current = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._stream):
+            out = buffer[: len(rows)].to(self.device, non_blocking=True)
+            used.record()
+        current.wait_event(used)
+        out.record_stream(current)  # its memory is not used again before the work on it is done
+        self._buffers.append((buffer, used))
+        return out
+
+    @cached_property
+    def _stream(self) -> Any:
+        return torch.cuda.Stream(self.device)
 
 
 class RowSums:
