@@ -86,6 +86,7 @@ bench: $(call STAMP,dev)
 	$(BIN)/python -m benchmarks.costs
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.checks
+	$(BIN)/python -m benchmarks.streaming
 
 # JOBS=8 uses more processes.
 JOBS ?= 2

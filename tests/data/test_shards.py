@@ -62,12 +62,15 @@ def test_rows_within_a_row_group_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "parquet"])
-def test_load_opens_what_exceeds_the_limit_in_shards(kind: str, tmp_path: Path) -> None:
+def test_load_opens_what_exceeds_memory_in_shards(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_with_actions(40)
     in_shards(log, tmp_path, kind)
     path = tmp_path / ("log" if kind == "native" else "log.parquet")
     assert isinstance(vf.load(path), vf.Transitions)
-    found = vf.load(path, limit=20_000)
+    with pytest.raises(TooLarge, match="more than the limit"):
+        vf.load(path, limit=20_000)  # a limit that is given is kept
+    monkeypatch.setattr("valuefit.data.load.memory_limit", lambda: 20_000)
+    found = vf.load(path)
     assert isinstance(found, ShardedLog)
     assert len(found) == len(log)
     assert repr(found).startswith("ShardedLog(")

@@ -63,7 +63,13 @@ def test_partial_fit_gives_the_fit_of_all_parts() -> None:
     assert found.predict(log[:5]) == pytest.approx(whole.predict(log[:5]), rel=1e-7)
     found.fit(log[:500])
     assert found.partial_fit(log).theta_ == pytest.approx(whole.theta_, rel=1e-7)  # fit begins again
-    with pytest.raises(ValueError, match="partial_fit takes a Transitions"):
-        found.partial_fit(np.ones((3, 2)))
+    arrays = vf.PolicyEvaluator(features=fitted, discount=0.9)
+    for part in episode_blocks(log, 300):
+        goes_on = np.where(part.next < 0, part.now, part.next)
+        arrays.partial_fit(
+            part.observations[part.now], part.reward, next_X=part.observations[goes_on], terminated=part.terminated,
+            episode=part.episode,
+        )  # fmt: skip
+    assert arrays.theta_ == pytest.approx(whole.theta_, rel=1e-7)
     with pytest.raises(ValueError, match="takes no penalty"):
         vf.PolicyEvaluator(penalty=0.1).partial_fit(log)

@@ -70,13 +70,13 @@ def load(
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet files and folders that valuefit saved can be read so; "auto" does
-    it with those that exceed `limit`.
+    it with those that exceed half of memory, unless a limit is given.
     """
     if not isinstance(memory, str) or memory not in MEMORY:
         raise ValueError(f"memory is {shown(memory)}; it must be one of {', '.join(map(repr, MEMORY))}.")
     if isinstance(source, ShardedLog):
         return source
-    part = memory_limit() // 4 if limit is None else limit
+    given, part = limit is not None, memory_limit() // 4 if limit is None else limit
     limit = memory_limit() if limit is None else limit
     if columns is not None and not isinstance(columns, Mapping):
         raise ValueError(f"columns is {shown(columns)}; it must map valuefit's names to yours: {{'reward': 'r'}}.")
@@ -91,7 +91,7 @@ def load(
     try:
         return _in_memory(source, columns, limit)
     except TooLarge:
-        if not _has_shards(source):
+        if given or not _has_shards(source):
             raise
         return _shards(source, columns, part)
 

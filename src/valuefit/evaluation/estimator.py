@@ -102,21 +102,28 @@ class PolicyEvaluator(BaseEstimator):
         self.theta_: Array = result.theta
         return self
 
-    def partial_fit(self, X: Any) -> PolicyEvaluator:
-        """Add a log (`Transitions`) of whole episodes to those of earlier calls, and solve for all of them.
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        next_X: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        ratio: Any = None,
+        episode: Any = None,
+    ) -> PolicyEvaluator:
+        """Add a log of whole episodes to those of earlier calls, and solve for all of them by `lstd`.
 
-        Features are fitted to the first log. Memory does not grow; the solution is that of `lstd`.
+        Features are fitted to the first log. Memory does not grow. Arguments: as in `fit`.
         """
-        if not isinstance(X, Transitions):
-            raise ValueError("partial_fit takes a Transitions: make one with valuefit.Transitions.from_arrays.")
         if self.penalty:
             raise ValueError("partial_fit takes no penalty, which needs the whole log. Use ridge, or fit.")
         moments = getattr(self, "moments_", None)
+        log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=moments is None)
         if moments is None:
-            features = self._features(X)
-            moments = Moments(features, discount=self.discount, trace=self.trace)
-            self.n_features_in_ = int(np.prod(X.observations.shape[1:]))
-        result = moments.add(X).solve(ridge=self.ridge)
+            moments = Moments(self._features(log), discount=self.discount, trace=self.trace)
+        result = moments.add(log).solve(ridge=self.ridge)
         assert moments.fitted is not None
         self.moments_: Moments = moments
         self.features_, self.result_, self.theta_ = moments.fitted, result, result.theta

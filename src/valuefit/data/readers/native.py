@@ -68,9 +68,13 @@ def read_native(path: Path, *, limit: int) -> Transitions:
 def native_steps(path: Path) -> tuple[int, int, Array]:
     """Number of steps, bytes of one step, and the memory-mapped flags of the first steps of episodes."""
     metadata, observations = _read_metadata(path), _header(path, "observations")
+    for name in REQUIRED_ARRAYS:
+        shape = _header(path, name).shape
+        if shape != (metadata["steps"],):
+            raise _damaged(path, f"{name}.npy has shape {shape} for {metadata['steps']} steps")
     begins = _memory_map(path, "begins")
-    if begins.shape != (metadata["steps"],) or begins.dtype.kind != "b":
-        raise _damaged(path, f"begins.npy has shape {begins.shape} for {metadata['steps']} steps")
+    if begins.dtype.kind != "b":
+        raise _damaged(path, f"begins.npy has dtype {begins.dtype}")
     rows = max(observations.shape[0] if observations.shape else 1, 1)
     return metadata["steps"], 64 + observations.bytes // rows, begins
 
