@@ -26,7 +26,7 @@ from coverage_study.records import FOLDER, ROOT, generator
 from coverage_study.tasks import Task, tasks
 from coverage_study.worlds import Array, Policy, World, draw
 from valuefit.atomic import write_bytes
-from valuefit.evaluation.evaluation import make_problem
+from valuefit.evaluation.inputs import make_problem
 from valuefit.evaluation.policy_value import starts_of, value_rows
 from valuefit.evaluation.scoring import Sample
 from valuefit.features.registry import Fitted, make

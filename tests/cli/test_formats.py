@@ -7,6 +7,7 @@ import pytest
 import valuefit as vf
 from helpers.command_line import facts, piped, run, strict
 from helpers.log_files import WRITERS, assert_same_log, d4rl, expected, flat, minari_dataset, parquet_parts, steps
+from helpers.streamed import log_with_actions
 
 LENGTHS = (40, 31, 35, 50, 38, 44, 29, 41, 33, 47)
 
@@ -171,3 +172,25 @@ def test_starts_from_a_file(discrete):
     answer = facts("evaluate", "log.csv", "--starts", "starts.csv")
     assert answer["policy_value"]["starts"] == 3
     agree("log.csv", answer, starts=starts["obs"].to_numpy())
+
+
+def test_a_log_that_is_streamed_has_the_same_value(tmp_path):
+    vf.save(log_with_actions(20), tmp_path / "log.parquet")
+    options = "evaluate", str(tmp_path / "log.parquet"), "--features", "identity", "--discount", "0.9"
+    loaded, streamed = facts(*options), facts(*options, "--memory", "stream")
+    assert streamed["policy_value"]["estimate"] == pytest.approx(loaded["policy_value"]["estimate"], rel=1e-6)
+    assert streamed["policy_value"]["standard_error"] == pytest.approx(
+        loaded["policy_value"]["standard_error"], rel=1e-6
+    )
+    assert streamed["steps"] == loaded["steps"]
+    assert any("was not loaded" in note for note in streamed["notes"])
+    refused = run("compare", *options[1:], "--policy", "x.npy", "--memory", "stream")
+    assert refused.exit_code == 1
+    assert "compared on a log in memory" in refused.stderr
+
+
+def test_a_scheduler_that_does_not_answer_is_named(tmp_path):
+    vf.save(log_with_actions(5), tmp_path / "log.parquet")
+    refused = run("evaluate", str(tmp_path / "log.parquet"), "--scheduler", "nowhere://1")
+    assert refused.exit_code == 1
+    assert "No Dask scheduler answers at 'nowhere://1'" in refused.stderr

@@ -206,3 +206,16 @@ def test_state_action_values_of_a_log_without_actions_are_refused():
 def test_probabilities_of_another_number_of_steps_are_refused():
     with pytest.raises(ValueError, match="has 3 probabilities but the log has"):
         vf.select(LOG, CANDIDATES, policy=np.full(3, 0.5), discount=0.9)
+
+
+def test_a_criterion_that_is_far_below_zero_by_chance_does_not_win():
+    rng = np.random.default_rng(0)
+    parts = rng.normal(size=50)
+
+    def scored(value: float, error: float) -> Scored:
+        return Scored(Score(value, error * parts / np.linalg.norm(parts)), 1, 0.0)
+
+    overfitted, good, poor = scored(-8578.0, 11524.0), scored(0.4, 0.2), scored(3.0, 1.0)
+    assert preference([overfitted, good, poor], "best") == [1, 2, 0]
+    assert preference([scored(-0.1, 0.3), good, poor], "best") == [0, 1, 2]  # as well known as the others
+    assert preference([overfitted], "best") == [0]

@@ -14,19 +14,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from valuefit.data.load import load
 from valuefit.data.shards import ShardedLog
-from valuefit.data.transitions import Transitions, cluster_numbers
+from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, number
 from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.numerics import convergence
 from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.inputs import load_log, make_problem
 from valuefit.evaluation.notes import GIVEN_STARTS, policy_note, starts_note
 from valuefit.evaluation.penalty import (
     Solution,
@@ -48,7 +49,7 @@ from valuefit.evaluation.policy_value import (
 )
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
-from valuefit.evaluation.state_action import action_count, state_action_problem
+from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.streamed import refuse_with_shards, solve_shards
 from valuefit.evaluation.text import summary
@@ -398,7 +399,9 @@ def evaluate(
             "values": values, "solver": solver, "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts,
             "interval": interval, "level": level, "callback": callback,
         }  # fmt: skip
-        refuse_with_shards(penalty=penalty, cluster=cluster, interval=interval, policy=target, device=device)
+        refuse_with_shards(
+            penalty=penalty, cluster=cluster, interval=interval, policy=target, values=values, device=device
+        )
         return _of_shards(log, features, settings, checks, client)
     if client is not None:
         raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
@@ -433,10 +436,14 @@ def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks:
     """The evaluation of a log in shards; its checks are those of a sample of episodes that fits into memory."""
     whole = solve_shards(log, features=features, client=client, **settings)
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
-    notes = [*whole.notes, *sample.notes[:-2], f"Solved with {whole.result.solver}: {whole.result.message}"]
+    solved, result = convergence(whole.result), whole.result
+    notes = [
+        *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
+        f"Solved with {result.solver}: {result.message}",
+    ]  # fmt: skip
     return replace(
-        sample, result=whole.result, policy_value=whole.value, notes=[*log.notes, *notes],
-        whole=(log.steps, log.episodes),
+        sample, result=result, policy_value=whole.value, notes=notes, whole=(log.steps, log.episodes),
+        checks=tuple(solved if check.name == solved.name else check for check in sample.checks),
     )  # fmt: skip
 
 
@@ -462,34 +469,3 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
         penalty=fit.penalty,
         centre=None if fit.errors.sandwich.first is None else fit.errors.sandwich.first.theta,
     )
-
-
-def load_log(source: Any, columns: Any, cluster: Any) -> Any:
-    """The log, with the clusters of episodes that are given by the name of a column or by step."""
-    if isinstance(cluster, str):
-        if isinstance(source, Transitions):
-            raise ValueError(
-                f"cluster is {shown(cluster)}, the name of a column, but the log is already loaded. Give one id for "
-                f"each step, or load it with columns={{'cluster': {shown(cluster)}}}."
-            )
-        columns = {**(columns or {}), "cluster": cluster}
-    log = load(source, columns=columns)
-    if isinstance(log, ShardedLog):
-        return log
-    if cluster is not None and not isinstance(cluster, str):
-        log = replace(log, cluster=cluster_numbers(cluster, log.episode))._frozen()
-    if log.cluster is not None and (log.cluster == log.cluster[0]).all():
-        raise ValueError(
-            "All episodes belong to one cluster, which gives no standard error. Use a log of several clusters, or "
-            "ignore the column with columns={'cluster': None}."
-        )
-    return log
-
-
-def make_problem(
-    log: Transitions, fitted: Fitted, policy: Policy | None, values: str, discount: float, trace: float, ridge: float
-) -> Problem:
-    """The problem to solve, for state values or for state-action values."""
-    if values == "state":
-        return Problem(log, fitted, discount=discount, trace=trace, ridge=ridge)
-    return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)

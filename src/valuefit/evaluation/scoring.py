@@ -25,7 +25,7 @@ from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
 from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
-from valuefit.evaluation.evaluation import make_problem
+from valuefit.evaluation.inputs import make_problem
 from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.state_action import action_count

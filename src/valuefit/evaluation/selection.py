@@ -23,8 +23,9 @@ from valuefit.data.transitions import SEED_REQUIREMENT, Transitions
 from valuefit.data.validation import boolean, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.errors import ErrorEstimate
-from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate, load_log
+from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate
 from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
+from valuefit.evaluation.inputs import load_log
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
@@ -39,6 +40,7 @@ MIN_GROUPS_PER_FOLD = 2  # episodes, of which the criterion multiplies pairs
 Rule = Literal["best", "one-standard-error"]
 RULES = ("best", "one-standard-error")
 REJECTED = "do not use"  # the verdict that rules a candidate out
+MAX_ERROR_RATIO = 10.0  # of a standard error over what the criterion of another candidate is known to be below
 SAME_EPISODES = (
     "The settings were chosen on the episodes that they are evaluated on, so the interval does not contain the error "
     "of the choice, and the checks were part of it. Use cross_fit=True."
@@ -244,8 +246,15 @@ def _choose(
 
 
 def preference(scores: Sequence[Scored], rule: Rule) -> list[int]:
-    """Positions of the candidates by criterion; with the one-standard-error rule, those near the best by weights."""
-    order = sorted(range(len(scores)), key=lambda place: scores[place].score.value)
+    """Positions of the candidates by criterion; with the one-standard-error rule, those near the best by weights.
+
+    The criterion estimates a square, which is not negative. Overfitted candidates can have such a standard error that
+    theirs is far below 0 by chance; they come last.
+    """
+    errors = [one.score.standard_error for one in scores]
+    known = min(max(one.score.value, 0.0) + error for one, error in zip(scores, errors, strict=True))
+    vague = [error > MAX_ERROR_RATIO * known and math.isfinite(known) for error in errors]
+    order = sorted(range(len(scores)), key=lambda place: (vague[place], scores[place].score.value))
     if rule == "best":
         return order
     best = scores[order[0]].score

@@ -24,7 +24,7 @@ from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.evaluation.state_action import state_action_problem
+from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
 from valuefit.features.registry import Fitted, make
 from valuefit.problem.moment_problem import MomentProblem, PartSums
@@ -37,6 +37,7 @@ from valuefit.typing import Array
 
 MAX_SAMPLE_STEPS = 200_000  # of the observations that features are fitted to, and of the episodes that are checked
 MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; above, krylov reads the shards repeatedly
+MOMENTS_GAP = 1e-8  # that is asked of the direct solution
 STEP_BYTES = 100  # of a step without its observation
 SAMPLE_COPIES = 8  # of a sample while it is made and joined
 PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
@@ -77,7 +78,6 @@ class Samples:
     most: int = MAX_SAMPLE_STEPS
     steps: int = 0
     episodes: int = 0
-    actions: int = 0
     terminated: bool = False
     states: Array | None = None  # all numbered states, which features need to know
     _observations: list[tuple[Array, Array]] = field(default_factory=list)
@@ -92,8 +92,6 @@ class Samples:
         episode = self.episodes + np.cumsum(starts) - 1
         self.steps, self.episodes = self.steps + len(log), int(episode[-1]) + 1
         self.terminated = self.terminated or bool(log.terminated.any())
-        if log.action is not None and log.action.ndim == 1 and log.action.dtype.kind in "biu":
-            self.actions = max(self.actions, int(log.action.max()) + 1)
         if log.has_numbered_states:
             known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
             self.states = np.unique(known)
@@ -153,6 +151,28 @@ def take_samples(log: ShardedLog) -> Samples:
     return samples
 
 
+def refuse_with_shards(
+    *, penalty: float, cluster: Any, interval: str, policy: Policy | None, values: str, device: Any
+) -> None:
+    """Raise ValueError for what needs the whole log in memory."""
+    refused = {
+        "a penalty": bool(penalty),
+        "clusters of episodes": cluster is not None,
+        'interval="bootstrap"': interval == "bootstrap",
+        "a device": device is not None,
+        "target probabilities by step": policy is not None and policy.by_step is not None,
+        "state-action values of a policy that takes actions": (
+            values == "state-action" and policy is not None and policy.takes_actions
+        ),
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ValueError(
+                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
+                "that it fits into, or leave that out."
+            )
+
+
 def solve_shards(
     log: ShardedLog,
     *,
@@ -176,19 +196,15 @@ def solve_shards(
     samples = take_samples(log)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
-    actions = 1
-    if values == "state-action" and policy is not None:
-        actions = samples.actions if policy.table is None else int(policy.table.shape[1])
+    actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps)
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     rows = max(1, int(log.limit / (8 * PART_COPIES * fitted.columns * actions)))
     parts = Parts(log.shards, maker, rows, client)
     problem, function, ratios = _problem(parts, maker, fitted.columns * actions, starts, solver)
-    result = solve(
-        problem, "lstd" if isinstance(problem, MomentProblem) else solver,
-        tol=1e-8 if isinstance(problem, MomentProblem) and tol == "statistical" else tol, max_passes=max_passes,
-        seed=seed, callback=callback,
-    )  # fmt: skip
+    if isinstance(problem, MomentProblem):
+        solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
+    result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
     error, kind = _errors(parts, maker, problem, result, function, interval)
     estimate = float(function.c @ result.theta)
     value = PolicyValue(
@@ -203,19 +219,19 @@ def solve_shards(
         method=kind,
     )
     samples.keep(rows)
-    passes = 2 + (1 if isinstance(problem, MomentProblem) else 1 + result.passes)
-    where = "on the workers of a cluster" if client is not None else "in this process"
+    sample = samples.log()
+    passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
     notes = [
-        f"The log of {log.steps:,} steps was not loaded: its {len(log.shards)} shards were read {where}, about "
-        f"{passes:.0f} times each, and features were computed each time.",
+        f"The log of {log.steps:,} steps was not loaded: its {len(log.shards)} shards were read "
+        f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
+        f"{passes:.0f} times for the solution and its error; features were computed each time."
     ]
     if not samples.whole:
-        sampled = samples.log()
         notes.append(
-            f"Checks, cross-checks and figures are those of a sample of {len(sampled.episodes):,} of "
-            f"{log.episodes:,} episodes ({len(sampled):,} steps); estimate and interval are those of all."
+            f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
+            f"{log.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
         )
-    return Whole(result, value, fitted, samples.log(), notes)
+    return Whole(result, value, fitted, sample, notes)
 
 
 def _problem(
@@ -334,20 +350,3 @@ def _with_moments_of(problem: Problem, whole: SaddlePoint) -> Problem:
     other.__dict__["b"] = whole.b
     other.__dict__.update({name: vars(whole)[name] for name in ("A", "C") if name in vars(whole)})
     return other
-
-
-def refuse_with_shards(*, penalty: float, cluster: Any, interval: str, policy: Policy | None, device: Any) -> None:
-    """Raise ValueError for what needs the whole log in memory."""
-    refused = {
-        "a penalty": bool(penalty),
-        "clusters of episodes": cluster is not None,
-        'interval="bootstrap"': interval == "bootstrap",
-        "a device": device is not None,
-        "target probabilities by step": policy is not None and policy.by_step is not None,
-    }
-    for what, asked in refused.items():
-        if asked:
-            raise ValueError(
-                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
-                "that it fits into, or leave that out."
-            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit.engine.result import Result
 from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
@@ -12,6 +13,7 @@ from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import C_CUTOFF
 
+SOLVER = "solver"  # name of the check
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
 MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
@@ -22,11 +24,15 @@ POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
 
 def solver(fit: Fit) -> Check:
     """Whether the solver converged."""
-    status = fit.result.status
-    if status == "converged":
-        return Check("solver", "pass", f"{fit.result.solver} converged.")
-    text = f"The solver did not converge ({status}). {fit.result.message}"
-    return Check("solver", "fail" if status == "diverged" else "warn", text)
+    return convergence(fit.result)
+
+
+def convergence(result: Result) -> Check:
+    """Whether this result is one of a solver that converged."""
+    if result.status == "converged":
+        return Check(SOLVER, "pass", f"{result.solver} converged.")
+    text = f"The solver did not converge ({result.status}). {result.message}"
+    return Check(SOLVER, "fail" if result.status == "diverged" else "warn", text)
 
 
 def standard_error(fit: Fit) -> Check | None:
