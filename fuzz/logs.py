@@ -18,6 +18,7 @@ from fuzz.outcome import RIGHT, Refusal, ask, expect
 from fuzz.reference import Columns, Invalid, Log, Unknown, check_solution, compare_log, feature_rows, read_log
 from fuzz.runner import Target
 from fuzz.tables import base_table, mutate_table
+from valuefit.data import shards
 
 LIMIT = 256 << 20  # bytes, the `limit` of `load`: the mutated files hold a few kilobytes
 MAX_FEATURES = 8  # of problems that are also solved in rational numbers
@@ -122,7 +123,8 @@ def plain_arrow(table: Any) -> Columns:
     return {name: table[name].to_pylist() for name in table.column_names}
 
 
-def parquet_case(rng: Rng, folder: Path) -> str | None:
+def mutated_parquet(rng: Rng, path: Path) -> bool:
+    """Write a mutated file; returns whether its bytes were changed after it was written."""
     columns = base_table(rng)
     mutate_table(rng, columns)
     table = arrow_table(rng, columns)
@@ -138,11 +140,39 @@ def parquet_case(rng: Rng, folder: Path) -> str | None:
         footer = int.from_bytes(data[-8:-4], "little")
         at = len(data) - 8 - footer if chance(rng, 0.8) else 0  # the metadata are read first
         data = data[:at] + mutate_bytes(rng, data[at:])
-    path = folder / "log.parquet"
     path.write_bytes(data)
+    return damaged
+
+
+def parquet_case(rng: Rng, folder: Path) -> str | None:
+    path = folder / "log.parquet"
+    damaged = mutated_parquet(rng, path)
     return check_load(
         rng, path, lambda: plain_arrow(pyarrow.parquet.read_table(path, use_threads=False)), damaged=damaged
     )
+
+
+def stream_case(rng: Rng, folder: Path) -> str | None:
+    """A mutated Parquet file in shards has the steps that it has in memory."""
+    path = folder / "log.parquet"
+    mutated_parquet(rng, path)
+    shards.MIN_SHARD_STEPS = int(rng.integers(1, 30))
+    opened = ask(lambda: vf.load(path, memory="stream", limit=1))
+    parts = [ask(shard.read) for shard in opened.shards]
+    joined = ask(shards.join_logs, parts)
+    try:
+        whole = vf.load(path, limit=LIMIT)
+    except ValueError as error:
+        expect(False, f"read in shards a log that load refuses: {str(error)[:200]}")
+    for name in ("reward", "terminated", "truncated", "begins", "ratio", "action", "behaviour_prob"):
+        one, other = getattr(joined, name), getattr(whole, name)
+        expect((one is None) == (other is None) and (one is None or np.array_equal(one, other)), f"{name} differs")
+    expect(np.array_equal(joined.observations[joined.now], whole.observations[whole.now]), "observations differ")
+    goes_on = whole.next >= 0
+    expect(np.array_equal(goes_on, joined.next >= 0), "ends differ")
+    after = whole.observations[whole.next[goes_on]], joined.observations[joined.next[goes_on]]
+    expect(np.array_equal(*after), "next observations differ")
+    return RIGHT
 
 
 def table_case(rng: Rng, folder: Path) -> str | None:
@@ -212,5 +242,6 @@ def _array(rng: Rng, values: list[Any]) -> Any:
 
 TARGETS = [
     Target("parquet", parquet_case),
+    Target("stream", stream_case),
     Target("load", table_case),
 ]

@@ -55,8 +55,8 @@ def true_value(start):
 # episode with itself are left out.) Right: order 1 misses the wave, order 64 follows the noise, and the chosen features
 # come close to the truth.
 #
-# Candidates with nearly as many weights as a half has episodes have criteria that say nothing: with order 64 the standard
-# error is in the hundreds or thousands. Such candidates come last. ``found.table`` has the standard errors.
+# Candidates with nearly as many weights as a half has episodes have criteria that say nothing: with order 64 the
+# standard error is in the hundreds or thousands. Such candidates come last. ``found.table`` has the standard errors.
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for half, colour in [(0, "#0072B2"), (1, "#E69F00")]:
     rows = found.table[half * len(ORDERS) : (half + 1) * len(ORDERS)]

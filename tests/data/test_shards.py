@@ -72,7 +72,7 @@ def test_load_opens_what_exceeds_memory_in_shards(kind: str, tmp_path: Path, mon
     monkeypatch.setattr("valuefit.data.load.memory_limit", lambda: 20_000)
     found = vf.load(path)
     assert isinstance(found, ShardedLog)
-    assert len(found) == len(log)
+    assert found.steps == len(log)
     assert repr(found).startswith("ShardedLog(")
     assert vf.load(found) is found
 

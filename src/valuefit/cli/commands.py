@@ -91,7 +91,7 @@ def evaluate_with(
 ) -> Evaluation:
     """Evaluate a log with the settings of the command line, which have at most one policy."""
     policy = next(map(load_policy, settings.policies()), None)
-    example = log.shards[0].read() if isinstance(log, ShardedLog) else log
+    example = next(iter(log.shards)).read() if isinstance(log, ShardedLog) else log
     return evaluate(
         log,
         features=settings.features,

@@ -8,6 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
 from valuefit.data.readers.native import is_native, read_native
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.readers.parquet import read_parquet
-from valuefit.data.shards import PARQUET, ShardedLog, open_shards
+from valuefit.data.shards import PARQUET, DataIterator, IteratedShards, ShardedLog, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
@@ -70,7 +71,8 @@ def load(
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet files and folders that valuefit saved can be read so; "auto" does
-    it with those that exceed half of memory, unless a limit is given.
+    it with those that exceed half of memory, unless a limit is given. An object with the methods `reset()` and `next()`
+    is read in parts too: `next()` returns whole episodes, as anything that `load` reads, and None after the last.
     """
     if not isinstance(memory, str) or memory not in MEMORY:
         raise ValueError(f"memory is {shown(memory)}; it must be one of {', '.join(map(repr, MEMORY))}.")
@@ -86,6 +88,9 @@ def load(
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
         return source
+    if isinstance(source, DataIterator):
+        shards = IteratedShards(source, partial(_in_memory, columns=columns, limit=limit))
+        return ShardedLog(shards, None, None, f"the iterator {type(source).__name__}", part)
     if memory == "stream":
         return _shards(source, columns, part)
     try:
@@ -116,6 +121,8 @@ def _shards(source: Any, columns: Mapping[str, Any] | None, part: int) -> Sharde
 
 
 def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
+    if isinstance(source, Transitions):
+        return source
     if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)):
         _refuse_impossible_name(source)
         if not is_pattern(source):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -71,25 +71,65 @@ class NativeShard:
             raise ValueError(f"In {where} (step numbers count from the first of them): {said(error)}") from error
 
 
+@runtime_checkable
+class DataIterator(Protocol):
+    """A source of the user's own, which is read from its beginning in every pass."""
+
+    def reset(self) -> Any:
+        """Begin again; what is returned is ignored."""
+
+    def next(self) -> Any:
+        """The next whole episodes, as a log or a table; None after the last."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    log: Transitions
+
+    def read(self) -> Transitions:
+        return self.log
+
+
+@dataclass(frozen=True, eq=False)
+class IteratedShards:
+    """The shards of a `DataIterator`, one after the other. as_log: makes a log of what it returns."""
+
+    source: DataIterator
+    as_log: Callable[[Any], Transitions]
+
+    def __iter__(self) -> Iterator[Shard]:
+        self.source.reset()
+        number = 0
+        while (item := self.source.next()) is not None:
+            try:
+                log = self.as_log(item)
+            except ValueError as error:
+                raise ValueError(f"In part {number} of the iterator: {said(error)}") from error
+            yield _Loaded(log)
+            number += 1
+        if not number:
+            raise ValueError("The iterator has no parts: next() returned None at once. Give at least one episode.")
+
+
 @dataclass(frozen=True, eq=False)
 class ShardedLog:
     """A log in shards of whole episodes, which `evaluate` reads one after the other, or on the workers of a cluster.
 
-    steps, episodes: of all shards. source: what it was loaded from. notes: what was assumed. limit: bytes that may be
-    held in memory at a time, beyond matrices of the size of the features.
+    steps, episodes: of all shards; None for an iterator, which is not counted before it is evaluated. source: what it
+    was loaded from. notes: what was assumed. limit: bytes that may be held in memory at a time, beyond matrices of the
+    size of the features.
     """
 
-    shards: tuple[Shard, ...]
-    steps: int
-    episodes: int
+    shards: tuple[Shard, ...] | IteratedShards
+    steps: int | None
+    episodes: int | None
     source: str
     limit: int
     notes: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return self.steps
-
     def __repr__(self) -> str:
+        if isinstance(self.shards, IteratedShards):
+            return f"ShardedLog({self.source})"
         return f"ShardedLog({self.steps} steps, {self.episodes} episodes in {len(self.shards)} shards of {self.source})"
 
 

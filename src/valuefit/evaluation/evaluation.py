@@ -442,7 +442,7 @@ def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks:
         f"Solved with {result.solver}: {result.message}",
     ]  # fmt: skip
     return replace(
-        sample, result=result, policy_value=whole.value, notes=notes, whole=(log.steps, log.episodes),
+        sample, result=result, policy_value=whole.value, notes=notes, whole=whole.size,
         checks=tuple(solved if check.name == solved.name else check for check in sample.checks),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.shards import ShardedLog, compact, join_logs
+from valuefit.data.shards import IteratedShards, ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
@@ -76,6 +76,7 @@ class Samples:
     """Every k-th observation and every k-th episode of a log, k being powers of two such that they fit."""
 
     most: int = MAX_SAMPLE_STEPS
+    shards: int = 0
     steps: int = 0
     episodes: int = 0
     terminated: bool = False
@@ -90,7 +91,7 @@ class Samples:
         number = self.steps + np.arange(len(log))
         starts = np.append(True, log.episode[1:] != log.episode[:-1])
         episode = self.episodes + np.cumsum(starts) - 1
-        self.steps, self.episodes = self.steps + len(log), int(episode[-1]) + 1
+        self.shards, self.steps, self.episodes = self.shards + 1, self.steps + len(log), int(episode[-1]) + 1
         self.terminated = self.terminated or bool(log.terminated.any())
         if log.has_numbered_states:
             known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
@@ -138,6 +139,7 @@ class Whole:
     value: PolicyValue
     features: Fitted
     sample: Transitions
+    size: tuple[int, int]  # steps and episodes
     notes: list[str]
 
 
@@ -193,6 +195,10 @@ def solve_shards(
     callback: Callable[[Progress], Any] | None,
 ) -> Whole:
     """The policy value of a log in shards, and a sample of its episodes for the checks."""
+    if client is not None and isinstance(log.shards, IteratedShards):
+        raise ValueError(
+            "Workers cannot read an iterator of this process. Give files that they can read, or no client."
+        )
     samples = take_samples(log)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
@@ -222,16 +228,16 @@ def solve_shards(
     sample = samples.log()
     passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
     notes = [
-        f"The log of {log.steps:,} steps was not loaded: its {len(log.shards)} shards were read "
+        f"The log of {samples.steps:,} steps was not loaded: its {samples.shards} shards were read "
         f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
         f"{passes:.0f} times for the solution and its error; features were computed each time."
     ]
     if not samples.whole:
         notes.append(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
-            f"{log.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
+            f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
         )
-    return Whole(result, value, fitted, sample, notes)
+    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes)
 
 
 def _problem(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Parts:
     compute; None for this process. Functions and what they hold are sent to the workers, data never are.
     """
 
-    shards: Sequence[Shard]
+    shards: Iterable[Shard]
     make: Callable[[Transitions], Problem]
     steps: int
     client: Any = None
@@ -85,12 +85,14 @@ def add(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-def read_ahead(shards: Sequence[Shard]) -> Iterator[Transitions]:
+def read_ahead(shards: Iterable[Shard]) -> Iterator[Transitions]:
     """The logs of shards in order; while one is used the next is read."""
     with ThreadPoolExecutor(1, thread_name_prefix="valuefit-read") as reader:
-        following = reader.submit(shards[0].read)
-        for shard in shards[1:]:
-            log, following = following.result(), reader.submit(shard.read)
-            yield log
-            del log  # before the next one arrives
-        yield following.result()
+        following: Future[Transitions] | None = None
+        for shard in shards:
+            ready, following = following, reader.submit(shard.read)
+            if ready is not None:
+                yield ready.result()
+                del ready  # before the next one arrives
+        if following is not None:
+            yield following.result()
