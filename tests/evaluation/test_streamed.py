@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.evaluation import streamed
 from valuefit.evaluation.streamed import Samples
+from valuefit.features import registry
 from valuefit.features.registry import make
 
 pytestmark = pytest.mark.numerical
@@ -119,6 +121,30 @@ def test_a_sample_of_episodes_is_checked_where_the_log_is_large(tmp_path: Path) 
     assert found.value(log.observations[:3]) == pytest.approx(expected.value(log.observations[:3]), rel=1e-6)
 
 
+@pytest.mark.parametrize("features", ["kernel:landmarks=20", "fourier:order=3", "auto"])
+def test_a_log_longer_than_the_sample_gets_the_same_features_in_memory(
+    features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "MAX_FIT_STEPS", 600)
+    monkeypatch.setattr(streamed, "MAX_SAMPLE_STEPS", 600)
+    log = log_with_actions()
+    found = vf.evaluate(in_shards(log, tmp_path, "native"), discount=0.9, features=features)
+    expected = vf.evaluate(log, discount=0.9, features=features, tol=1e-12)
+    assert found.features.sentence == expected.features.sentence
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-8)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
+
+
+def test_a_shard_in_which_the_target_takes_no_logged_action_counts(tmp_path: Path) -> None:
+    log = log_with_actions(40)
+    rare = replace(log, action=np.where(log.episode < 30, 0, log.action))._frozen()
+    policy = np.array([0.0, 1.0])
+    settings = {"discount": 0.9, **FOURIER, "policy": lambda observations: np.tile(policy, (len(observations), 1))}
+    found = vf.evaluate(in_shards(rare, tmp_path, "native"), **settings)
+    expected = vf.evaluate(rare, tol=1e-12, **settings)
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-6)
+
+
 def test_samples_depend_on_numbers_of_steps_and_episodes_alone() -> None:
     log = log_with_actions(50)
     one, many = Samples(most=300), Samples(most=300)
@@ -151,6 +177,7 @@ def as_dict(log: vf.Transitions) -> dict[str, Any]:
     return {
         "observation": log.observations[log.now], "next_observation": log.observations[after], "reward": log.reward,
         "terminated": log.terminated, "episode": log.episode,
+        "action": log.action, "behaviour_prob": log.behaviour_prob,
     }  # fmt: skip
 
 
@@ -172,6 +199,9 @@ def test_an_iterator_of_ones_own_is_a_source() -> None:
 def test_an_iterator_without_parts_and_with_a_bad_one_is_refused() -> None:
     with pytest.raises(ValueError, match="The iterator has no parts"):
         vf.evaluate(Episodes([]))
+    log = log_with_actions(10)
+    with pytest.raises(ValueError, match=r"Some parts of the log have action, others do not"):
+        vf.evaluate(Episodes([log, replace(log, action=None)]))
     with pytest.raises(ValueError, match=r"In part 1 of the iterator: There is no file"):
         vf.evaluate(Episodes([log_with_actions(10), "nothing.csv"]))
 

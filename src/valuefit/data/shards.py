@@ -291,6 +291,9 @@ def join_logs(logs: list[Transitions]) -> Transitions:
         starts[1:] = log.episode[1:] != log.episode[:-1]
         episodes.append(last + np.cumsum(starts) - 1)
         last = int(episodes[-1][-1]) + 1
+    for name in ("action", "behaviour_prob"):
+        if len({getattr(log, name) is None for log in logs}) > 1:
+            raise ValueError(f"Some parts of the log have {name}, others do not. Give all parts the same columns.")
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(log, name) for log in logs])
         for name in ("reward", "terminated", "truncated", "ratio", "begins", "action", "behaviour_prob")

@@ -89,8 +89,8 @@ def _called(policy: Policy, *arguments: Array) -> Any:
         ) from error
 
 
-def ratios(policy: Any, log: Transitions) -> Array:
-    """Importance ratios pi(a | s) / behaviour_prob of the logged actions, (n,)."""
+def ratios(policy: Any, log: Transitions, *, part: bool = False) -> Array:
+    """Importance ratios pi(a | s) / behaviour_prob of the logged actions, (n,); all 0 only in a part of a log."""
     if log.behaviour_prob is None:
         raise ValueError(
             "The log has no behaviour_prob (the probabilities of the logged actions under the policy that generated "
@@ -103,7 +103,7 @@ def ratios(policy: Any, log: Transitions) -> Array:
     if not np.isfinite(values).all():
         where = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ValueError(f"behaviour_prob is {log.behaviour_prob[where]} at step {where}, too small to divide by.")
-    if not values.any():
+    if not part and not values.any():
         raise ValueError(
             "The target policy gives probability 0 to every logged action, so the log has no information about it. "
             "Check that its actions are numbered as in the log."
@@ -111,9 +111,9 @@ def ratios(policy: Any, log: Transitions) -> Array:
     return values
 
 
-def with_ratios(log: Transitions, policy: Any) -> Transitions:
-    """The log with its ratios replaced by those of this policy."""
-    return replace(log, ratio=ratios(policy, log))._frozen()
+def with_ratios(log: Transitions, policy: Any, *, part: bool = False) -> Transitions:
+    """The log with its ratios replaced by those of this policy. part: whether it is a part of a longer log."""
+    return replace(log, ratio=ratios(policy, log, part=part))._frozen()
 
 
 def effective_sample_size(weights: Any) -> float:

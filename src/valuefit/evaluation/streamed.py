@@ -26,7 +26,7 @@ from valuefit.evaluation.policy_value import PolicyValue, value_rows
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
-from valuefit.features.registry import Fitted, make
+from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import Part, Parts, read_ahead
 from valuefit.problem.problem import Problem
@@ -35,7 +35,7 @@ from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
-MAX_SAMPLE_STEPS = 200_000  # of the observations that features are fitted to, and of the episodes that are checked
+MAX_SAMPLE_STEPS = MAX_FIT_STEPS  # of the observations that features are fitted to, and of the checked episodes
 MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; above, krylov reads the shards repeatedly
 MOMENTS_GAP = 1e-8  # that is asked of the direct solution
 STEP_BYTES = 100  # of a step without its observation
@@ -56,7 +56,9 @@ class MakePart:
 
     def weighted(self, log: Transitions) -> Transitions:
         """With the ratios of the policy, for state values."""
-        return with_ratios(log, self.policy) if self.policy is not None and self.values == "state" else log
+        if self.policy is None or self.values != "state":
+            return log
+        return with_ratios(log, self.policy, part=True)
 
     def __call__(self, log: Transitions) -> Problem:
         settings: dict[str, Any] = {"discount": self.discount, "trace": self.trace, "ridge": self.ridge, "part": True}

@@ -40,6 +40,8 @@ MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observation
 # standard errors exploded. Where that costs more operations than this, some 10 s on a laptop, it takes fewer.
 MAX_AUTO_OPERATIONS = 1e11  # steps times landmarks squared
 
+MAX_FIT_STEPS = 200_000  # whose observations features are fitted to; with more, quantiles hardly change
+
 
 @runtime_checkable
 class Transformer(Protocol):
@@ -110,7 +112,9 @@ def make(features: Any, data: Any, *, actions: int = 1, steps: int | None = None
     if isinstance(features, type):
         raise ValueError(f"features is the class {features.__name__}; give an instance, {features.__name__}().")
     # kernel features follow the data, so they are fitted to every visit of an observation
-    visited = observations[data.now] if isinstance(data, Transitions) else observations
+    visited = observations[data.now[:: fit_stride(len(data))]] if isinstance(data, Transitions) else observations
+    if isinstance(data, Transitions) and len(visited) < len(data) and not data.has_numbered_states:
+        observations = visited
     if isinstance(features, str):
         fitted = fit_named(features, observations, visited, actions, steps)
     elif name_of(features) is not None:
@@ -126,6 +130,14 @@ def make(features: Any, data: Any, *, actions: int = 1, steps: int | None = None
             "or a callable."
         )
     return fitted, fitted.sentence
+
+
+def fit_stride(steps: int) -> int:
+    """Features are fitted to every k-th step: the smallest power of two that leaves at most MAX_FIT_STEPS."""
+    stride = 1
+    while -(-steps // stride) > MAX_FIT_STEPS:
+        stride *= 2
+    return stride
 
 
 def from_spec(spec: dict[str, Any]) -> Fitted:
