@@ -21,6 +21,7 @@ EXPECTED_OUTPUT = {
     "clinical_log": r"more standard(.|\n)*verdict: sound\noften intensive(.|\n)*caution(.|\n)*only an effective",
     "figure_1": r"ridge = 0 +widened +SVRG +\d+ (.|\n)*ridge = L +widened +SAGA +\d+ ",
     "figures_2_and_3": r"n =  20000, ridge = L +SAGA  gap \d\.\de-0[789]",
+    "larger_than_memory": r"240,000 steps in \d+ shards(.|\n)*verdict: sound(.|\n)*was not loaded",
     "reading_the_report": r"warn  features suffice",
     "recommender_log": r"(?s)verdict: sound.*verdict: sound",
     "teaching/variance_reduction": r"gap of SVRG: \d\.\de-(0[7-9]|1\d)\n",
