@@ -40,7 +40,7 @@ MIN_GROUPS_PER_FOLD = 2  # episodes, of which the criterion multiplies pairs
 Rule = Literal["best", "one-standard-error"]
 RULES = ("best", "one-standard-error")
 REJECTED = "do not use"  # the verdict that rules a candidate out
-MAX_ERROR_RATIO = 10.0  # of a standard error over what the criterion of another candidate is known to be below
+MAX_ERROR_RATIO = 10.0  # of a standard error over the size of the criterion of another candidate, with its error
 SAME_EPISODES = (
     "The settings were chosen on the episodes that they are evaluated on, so the interval does not contain the error "
     "of the choice, and the checks were part of it. Use cross_fit=True."
@@ -252,7 +252,7 @@ def preference(scores: Sequence[Scored], rule: Rule) -> list[int]:
     theirs is far below 0 by chance; they come last.
     """
     errors = [one.score.standard_error for one in scores]
-    known = min(max(one.score.value, 0.0) + error for one, error in zip(scores, errors, strict=True))
+    known = min(abs(one.score.value) + error for one, error in zip(scores, errors, strict=True))
     vague = [error > MAX_ERROR_RATIO * known and math.isfinite(known) for error in errors]
     order = sorted(range(len(scores)), key=lambda place: (vague[place], scores[place].score.value))
     if rule == "best":
