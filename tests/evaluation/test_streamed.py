@@ -206,6 +206,17 @@ def test_an_iterator_without_parts_and_with_a_bad_one_is_refused() -> None:
         vf.evaluate(Episodes([log_with_actions(10), "nothing.csv"]))
 
 
+def test_a_gap_within_an_episode_does_not_divide_it(tmp_path: Path) -> None:
+    log = log_with_actions(30)
+    gaps = log[np.arange(len(log)) % 7 != 3]
+    assert gaps.begins.sum() > 100
+    found = vf.evaluate(in_shards(gaps, tmp_path, "native", steps=20), discount=0.9, trace=0.5, **FOURIER)
+    expected = vf.evaluate(gaps, discount=0.9, trace=0.5, tol=1e-12, **FOURIER)
+    assert found.policy_value.starts == expected.policy_value.starts
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-8)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
+
+
 def test_numbered_states_get_a_column_for_every_state_of_the_log(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     states = np.repeat(np.arange(40), 5) // 4  # later shards have other states

@@ -72,7 +72,9 @@ def test_readme_starts_like_the_front_page():
     )
     for block in re.findall(r"```(?:sh|python|text)\n.*?```", front, re.S):
         assert block in readme
-    sentences = " ".join(front[: front.index("valuefit is not released")].replace("](figures", "](docs/figures").split())
+    sentences = " ".join(
+        front[: front.index("valuefit is not released")].replace("](figures", "](docs/figures").split()
+    )
     words = " ".join(readme[: readme.index("valuefit is not released")].split())
     for sentence in re.split(r"(?<=[.?]) ", sentences):
         assert sentence in words, f"README does not say: {sentence}"

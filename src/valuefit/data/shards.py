@@ -176,10 +176,11 @@ class _Cuts:
 
 
 def _native_shards(path: Path, limit: int) -> ShardedLog:
-    steps, step_bytes, begins = native_steps(path)
-    cuts = _Cuts(_shard_steps(limit, step_bytes))
+    steps, step_bytes, episode = native_steps(path)
+    cuts, scan = _Cuts(_shard_steps(limit, step_bytes)), _EpisodeScan()
     for first in range(0, steps, SCAN_STEPS):
-        cuts.add(first + np.flatnonzero(begins[first : first + SCAN_STEPS]))
+        cuts.add(scan.starts([np.array(episode[first : first + SCAN_STEPS])], ids=True))
+    scan.refuse_interleaved(str(path))
     shards = tuple(NativeShard(str(path), start, stop) for start, stop in cuts.ranges(steps))
     return ShardedLog(shards, steps, cuts.episodes, str(path), limit)
 

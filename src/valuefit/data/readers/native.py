@@ -66,17 +66,17 @@ def read_native(path: Path, *, limit: int) -> Transitions:
 
 
 def native_steps(path: Path) -> tuple[int, int, Array]:
-    """Number of steps, bytes of one step, and the memory-mapped flags of the first steps of episodes."""
+    """Number of steps, bytes of one step, and the memory-mapped episode of each step."""
     metadata, observations = _read_metadata(path), _header(path, "observations")
     for name in REQUIRED_ARRAYS:
         shape = _header(path, name).shape
         if shape != (metadata["steps"],):
             raise _damaged(path, f"{name}.npy has shape {shape} for {metadata['steps']} steps")
-    begins = _memory_map(path, "begins")
-    if begins.dtype.kind != "b":
-        raise _damaged(path, f"begins.npy has dtype {begins.dtype}")
+    episode = _memory_map(path, "episode")
+    if episode.dtype.kind != "i":
+        raise _damaged(path, f"episode.npy has dtype {episode.dtype}")
     rows = max(observations.shape[0] if observations.shape else 1, 1)
-    return metadata["steps"], 64 + observations.bytes // rows, begins
+    return metadata["steps"], 64 + observations.bytes // rows, episode
 
 
 def read_native_part(path: Path, start: int, stop: int) -> Transitions:
