@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 import valuefit as vf
-from fuzz.logs import LIMIT, check_load
+from fuzz.logs import LIMIT, check_load, check_shards
 from fuzz.mutators import (
     Rng,
     chance,
@@ -29,6 +29,7 @@ from fuzz.outcome import RIGHT, ask, expect
 from fuzz.reference import Columns, Unknown
 from fuzz.runner import Target
 from fuzz.tables import base_table, mutate_table
+from valuefit.data import shards
 
 # ---- arrays: .npz, native folder, HDF5, Minari -----------------------------------------------------------
 
@@ -90,6 +91,10 @@ def native_case(rng: Rng, folder: Path) -> str | None:
             file.write_bytes(_mutated_json(rng, file.read_text(errors="replace")))
         elif file.exists():
             file.write_bytes(mutate_npy(rng, file.read_bytes())) if chance(rng, 0.95) else file.unlink()
+    if chance(rng, 0.3):
+        shards.MIN_SHARD_STEPS = int(rng.integers(1, 30))
+        check_shards(path)
+        return RIGHT
     loaded = ask(vf.load, path, limit=LIMIT)
     for file in files:
         if file.suffix == ".npy" and file.exists():

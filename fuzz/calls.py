@@ -238,6 +238,33 @@ def solve_case(rng: Rng, folder: Path) -> str | None:
     return RIGHT if result.status == "converged" else None
 
 
+def moments_case(rng: Rng, folder: Path) -> str | None:
+    """`Moments` of the episodes of a log, in any order, has the solution of the log; or odd arguments."""
+    log, expected = random_log(rng)
+    options: dict[str, Any] = {"discount": pick(rng, [0.0, 0.5, 0.9]), "trace": pick(rng, [0.0, 0.5, 1.0])}
+    ridge: Any = pick(rng, [0.0, 1e-6, 1.0])
+    features: Any = "one-hot" if log.has_numbered_states else "identity"
+    if chance(rng, 0.4):
+        odd = pick(rng, ["discount", "trace", "features", "ridge"])
+        features, ridge = (scalar(rng) if odd == "features" else features), (scalar(rng) if odd == "ridge" else ridge)
+        options |= {odd: scalar(rng)} if odd in options else {}
+    one, other = (ask(lambda: vf.Moments(features, **options)) for _ in range(2))
+    if log.has_numbered_states:
+        ask(one.add, pick(rng, [log, scalar(rng)]))
+    for place, episode in enumerate(rng.permutation(log.episodes)):
+        if not log.has_numbered_states:  # of which a part may lack some
+            ask((one if place % 2 else other).add, log.select(episode))
+    result = ask(lambda: one.merge(other).solve(ridge=ridge))
+    expect(np.isfinite(result.theta).all(), f"theta is not finite ({result.status})")
+    if log.has_numbered_states:
+        return None
+    try:
+        check_solution(expected, result, 1e-6, ridge=float(ridge), **options)
+    except Unknown:
+        return None
+    return RIGHT if result.status == "converged" else None
+
+
 # ---- datasets --------------------------------------------------------------------------------------------------
 
 
@@ -278,5 +305,6 @@ TARGETS = [
     Target("problem", problem_case),
     Target("from_rows", rows_case),
     Target("solve", solve_case, prepare=compile_solvers),
+    Target("moments", moments_case, prepare=compile_solvers),
     Target("datasets", datasets_case, prepare=compile_solvers),
 ]

@@ -144,3 +144,23 @@ def test_blocks_are_whole_episodes() -> None:
     part = compact(log[100:150])
     assert len(part.observations) <= 100
     same(replace(log[100:150], episode=part.episode - part.episode[0]), join_logs([part]))
+
+
+def test_a_next_observation_before_the_first_of_a_shard_is_not_an_end(tmp_path: Path) -> None:
+    states = np.array([3, 2, 1, 3, 2, 1, 3, 2, 1, 3, 2, 1])
+    after = np.array([2, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 0])  # state 0 is reached, but no step starts there
+    log = vf.Transitions.from_arrays(states, np.ones(12), next_observation=after, episode=np.arange(12) // 3)
+    vf.save(log, tmp_path / "log")
+    opened = open_shards(tmp_path / "log", columns=None, limit=1)
+    joined = join_logs([shard.read() for shard in opened.shards])
+    np.testing.assert_array_equal(joined.observations[joined.next], after)
+    assert (joined.next >= 0).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("terminated", np.uint16), ("reward", np.uint64), ("begins", np.int8)])
+def test_columns_of_other_types_are_refused_in_shards_too(name: str, dtype: type, tmp_path: Path) -> None:
+    vf.save(log_with_actions(5), tmp_path / "log")
+    file = tmp_path / "log" / f"{name}.npy"
+    np.save(file, np.load(file).astype(dtype))
+    with pytest.raises(ValueError, match=rf"{name}.npy has shape .* and dtype {np.dtype(dtype)}"):
+        vf.load(tmp_path / "log", memory="stream")

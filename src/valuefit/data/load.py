@@ -28,6 +28,7 @@ from valuefit.data.shards import PARQUET, DataIterator, IteratedShards, ShardedL
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import one_of
 from valuefit.memory import TooLarge, memory_limit
 from valuefit.messages import said, shown
 
@@ -74,8 +75,7 @@ def load(
     it with those that exceed half of memory, unless a limit is given. An object with the methods `reset()` and `next()`
     is read in parts too: `next()` returns whole episodes, as anything that `load` reads, and None after the last.
     """
-    if not isinstance(memory, str) or memory not in MEMORY:
-        raise ValueError(f"memory is {shown(memory)}; it must be one of {', '.join(map(repr, MEMORY))}.")
+    one_of("memory", memory, MEMORY)
     if isinstance(source, ShardedLog):
         return source
     given, part = limit is not None, memory_limit() // 4 if limit is None else limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -173,3 +173,9 @@ def check_observations(name: str, values: Any, needed: Array | None = None) -> A
 def are_state_numbers(observations: Array) -> bool:
     """Whether observations are integers (n,), which label the states of a finite state space."""
     return observations.ndim == 1 and observations.dtype.kind in "iu"
+
+
+def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Raise ValueError if an argument is not one of these texts."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} is {shown(value)}; it must be one of {', '.join(map(repr, allowed))}.")

@@ -16,7 +16,7 @@ import numpy as np
 
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import boolean, number
+from valuefit.data.validation import boolean, number, one_of
 from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
@@ -56,7 +56,6 @@ from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted, make
-from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.placement import placement
 from valuefit.problem.problem import Problem
@@ -384,52 +383,65 @@ def evaluate(
     (extra `gpu`); features, standard errors and checks are computed in memory. device_memory: bytes that the rows may
     take there, by default 70% of what is free; larger ones are copied block by block whenever they are read.
     """
-    level = check_level(level)
-    place = placement(device, device_memory)
-    log = load_log(log, columns, cluster)
-    for name, given, allowed in (("interval", interval, KINDS), ("values", values, VALUES), ("checks", checks, WHICH)):
-        if not isinstance(given, str) or given not in allowed:
-            raise ValueError(f"{name} is {shown(given)}; it must be one of {', '.join(map(repr, allowed))}.")
-    penalty = penalty_of(penalty, ridge)
-    notes = [*log.notes]
-    target = None if policy is None else find_policy(policy, allow_code=True)
-    if isinstance(log, ShardedLog):
-        settings: dict[str, Any] = {
-            "discount": fraction("discount", discount), "policy": target, "trace": trace, "ridge": ridge,
-            "values": values, "solver": solver, "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts,
-            "interval": interval, "level": level, "callback": callback,
-        }  # fmt: skip
-        refuse_with_shards(
-            penalty=penalty, cluster=cluster, interval=interval, policy=target, values=values, device=device
-        )
-        return _of_shards(log, features, settings, checks, client)
+    one_of("interval", interval, KINDS)
+    one_of("values", values, VALUES)
+    one_of("checks", checks, WHICH)
+    place, loaded = placement(device, device_memory), load_log(log, columns, cluster)
+    penalty, target = penalty_of(penalty, ridge), None if policy is None else find_policy(policy, allow_code=True)
+    settings: dict[str, Any] = {
+        "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
+        "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts, "interval": interval,
+        "level": check_level(level), "callback": callback,
+    }  # fmt: skip
+    if isinstance(loaded, ShardedLog):
+        refuse_with_shards(penalty=penalty, cluster=cluster, device=device, **settings)
+        return _of_shards(loaded, features, settings, checks, client)
     if client is not None:
         raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
-    if target is not None and values == "state":
-        log = with_ratios(log, target)
-    notes.append(policy_note(log, target, values))
-    count = action_count(log, target) if values == "state-action" and target is not None else 1
+    fit, notes = _fit(loaded, features, penalty=penalty, place=place, **settings)
+    return _judged(fit, checks, notes, None if starts is None else loaded.number_states(starts))
+
+
+def _fit(
+    log: Transitions,
+    features: Any,
+    *,
+    discount: float,
+    policy: Policy | None,
+    trace: float,
+    ridge: float,
+    penalty: float,
+    values: str,
+    seed: int,
+    starts: Any,
+    interval: Kind,
+    level: float,
+    **solving: Any,
+) -> tuple[Fit, list[str]]:
+    """The solved problem of a log in memory with its policy value, and notes. solving: arguments of `solve`."""
+    notes = [*log.notes]
+    if policy is not None and values == "state":
+        log = with_ratios(log, policy)
+    notes.append(policy_note(log, policy, values))
+    count = action_count(log, policy) if values == "state-action" and policy is not None else 1
     fitted, _ = make(features, log, actions=count)
     if penalty:
         fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", discount))
     notes.append(fitted.sentence)
-    problem = make_problem(log, fitted, target, values, discount, trace, penalty or ridge)
-    start_rows = starts_of(log, problem, fitted, target, values, starts)
+    problem = make_problem(log, fitted, policy, values, discount, trace, penalty or ridge)
+    start_rows = starts_of(log, problem, fitted, policy, values, starts)
     outside = outside_note(fitted, log, None if starts is None else log.number_states(starts)) if penalty else ""
     notes += [outside] * bool(outside)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    result, sandwich = solve_reported(
-        sandwich, start_rows, penalised=penalty > 0, solver=solver, tol=tol, max_passes=max_passes, seed=seed,
-        callback=callback, place=place,
-    )  # fmt: skip
+    result, sandwich = solve_reported(sandwich, start_rows, penalised=penalty > 0, seed=seed, **solving)
     notes.append(f"Solved with {result.solver}: {result.message}")
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
     value, error = value_at_starts(log, errors, start_rows, values, level)
     notes.append(starts_note(value, starts, errors))
-    fit = Fit(
-        log, problem, result, fitted, target, values, float(discount), int(seed), start_rows, errors, value, error
+    found = Fit(
+        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error
     )
-    return _judged(fit, checks, notes, None if starts is None else log.number_states(starts))
+    return found, notes
 
 
 def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks: str, client: Any) -> Evaluation:

@@ -20,7 +20,7 @@ import numpy as np
 
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import SEED_REQUIREMENT, Transitions
-from valuefit.data.validation import boolean, whole_number
+from valuefit.data.validation import boolean, one_of, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate
@@ -145,9 +145,8 @@ def select(
     `SelectionProgress` after each candidate. progress: show a bar on the terminal.
     """
     given, level, discount = candidates_of(candidates), check_level(level), fraction("discount", discount)
-    for name, value, allowed in (("values", values, VALUES), ("rule", rule, RULES)):
-        if not isinstance(value, str) or value not in allowed:
-            raise ValueError(f"{name} is {shown(value)}; it must be one of {', '.join(map(repr, allowed))}.")
+    one_of("values", values, VALUES)
+    one_of("rule", rule, RULES)
     cross_fit, progress = boolean("cross_fit", cross_fit), boolean("progress", progress)
     if callback is not None and not callable(callback):
         raise ValueError(f"callback is {shown(callback)}; it must be a function of a SelectionProgress.")

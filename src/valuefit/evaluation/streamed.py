@@ -27,6 +27,7 @@ from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
+from valuefit.problem.arguments import fraction
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import Part, Parts, read_ahead
 from valuefit.problem.problem import Problem
@@ -156,7 +157,7 @@ def take_samples(log: ShardedLog) -> Samples:
 
 
 def refuse_with_shards(
-    *, penalty: float, cluster: Any, interval: str, policy: Policy | None, values: str, device: Any
+    *, penalty: float, cluster: Any, device: Any, interval: str, policy: Policy | None, values: str, **_: Any
 ) -> None:
     """Raise ValueError for what needs the whole log in memory."""
     refused = {
@@ -201,7 +202,7 @@ def solve_shards(
         raise ValueError(
             "Workers cannot read an iterator of this process. Give files that they can read, or no client."
         )
-    samples = take_samples(log)
+    samples, discount = take_samples(log), fraction("discount", discount)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
     actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.linalg as linalg
 
-from valuefit.data.validation import number
+from valuefit.data.validation import number, one_of
 from valuefit.features.scaling import (
     count_option,
     data_range,
@@ -74,8 +74,7 @@ class Kernel(FeatureTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the units of the columns, draw the landmarks and choose the length scale."""
         X = self._check_input(X, fitting=True)
-        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
-            raise ValueError(f"kernel is {shown(self.kernel)}; it must be one of {', '.join(map(repr, KERNELS))}.")
+        one_of("kernel", self.kernel, KERNELS)
         rng = np.random.default_rng(count_option("seed", self.seed, 0))
         self.periods_ = periods_of(self.periodic, X.shape[1])
         self.categories_ = dimensions_of(self.categorical, X.shape[1])

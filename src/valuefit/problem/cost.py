@@ -35,6 +35,14 @@ class Cost:
         """The cost of this name where the rows are."""
         return seconds(name, threads, gpu=self.gpu)
 
+    @classmethod
+    def of_parts(cls, n: int, d: int, stored: float, *, sparse: bool, traced: bool, square: bool) -> Cost:
+        """For a log in parts, with this many stored numbers in its rows."""
+        return cls(
+            n=n, d=d, k=d, row=stored / n, starts=n, sparse=sparse, traced=traced, identity=False, square=square,
+            row_bytes=8.0 * stored, two_reads=traced,
+        )  # fmt: skip
+
     @property
     def fixed_seconds(self) -> float:
         """Estimated seconds of what every solve begins with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from valuefit.linalg.device import Sketch, cross_moment, kernels_of, second_mome
 from valuefit.problem.arguments import check_ratio_products
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
-from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
+from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
 from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, to_array, to_tensor
 from valuefit.typing import Array
 
@@ -26,6 +26,7 @@ class DeviceProblem(SaddlePoint):
     """
 
     sparse = False
+    storage: ClassVar[str] = "device"
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class DeviceProblem(SaddlePoint):
         self.distinct_rows = phi.shape[0]
         self.trace, self.ridge, self.identity, self.shared = trace, ridge, identity, psi is None
         self.dead, self.max_discount = dead, float(discount.max())
-        self._weighted = bool((ratio != 1).any())
+        self.weighted, self.float32 = bool((ratio != 1).any()), phi.dtype == np.float32
         self._begins = begins
         columns = [torch.tensor(column, device=device) for column in (now, next, reward, discount, ratio, begins)]
         self.steps = DeviceSteps(columns, trace, phi.shape[0])
@@ -58,19 +59,6 @@ class DeviceProblem(SaddlePoint):
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits))
         return f"DeviceProblem(n={self.n}, d={self.d}, rows={self.phi.shape[0]}, {self.phi.device}, {kind})"
-
-    @cached_property
-    def traits(self) -> frozenset[str]:
-        present = {
-            "ratio": self._weighted,
-            "trace": self.trace > 0,
-            "ridge": self.ridge > 0,
-            "float32": self.phi.dtype == np.float32,
-            "more dual features": self.k != self.d,
-            "identity metric": self.identity,
-            "device": True,
-        }
-        return frozenset(name for name in TRAITS if present.get(name, False))
 
     @cached_property
     def cost(self) -> Cost:
@@ -91,7 +79,7 @@ class DeviceProblem(SaddlePoint):
 
     def check_ratios(self, ratio: Array) -> None:
         """Refuse ratios whose products with features would leave the range of float64."""
-        if self._weighted:
+        if self.weighted:
             factor = self.steps.forward(torch.ones_like(self.steps.ratio))[self.steps.live > 0]
             check_ratio_products(ratio, to_array(factor))
 

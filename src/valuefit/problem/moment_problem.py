@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -52,8 +52,10 @@ class MomentProblem(SaddlePoint):
     trace, discount: with which the moments were made. ridge: at least 0.
     """
 
+    storage: ClassVar[str] = "shards"
+
     def __init__(self, sums: PartSums, *, trace: float, discount: float, ridge: float) -> None:
-        self.sums, self.n = sums, sums.n
+        self.sums, self.n, self.weighted = sums, sums.n, sums.weighted > 0
         self.k, self.d = sums.A.shape
         self.trace, self.ridge, self.max_discount = trace, ridge, discount
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, False, sums.n
@@ -61,18 +63,11 @@ class MomentProblem(SaddlePoint):
         self.dead = np.flatnonzero(unused)
         self.A, self.C = np.where(unused, 0.0, sums.A / self.n), sums.C / self.n
 
-    @property
-    def traits(self) -> frozenset[str]:
-        present = {"ratio": self.sums.weighted > 0, "trace": self.trace > 0, "ridge": self.ridge > 0}
-        return frozenset({"shards", *(name for name, has in present.items() if has)})
-
     @cached_property
     def cost(self) -> Cost:
-        return Cost(
-            n=self.n, d=self.d, k=self.k, row=self.sums.stored / self.n, starts=self.n, sparse=False,
-            traced=self.trace > 0, identity=False, square=self.ridge == 0, row_bytes=8.0 * self.sums.stored,
-            two_reads=self.trace > 0,
-        )  # fmt: skip
+        return Cost.of_parts(
+            self.n, self.d, self.sums.stored, sparse=False, traced=self.trace > 0, square=self.ridge == 0
+        )
 
     def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
         rest = -self.b if rewards else np.zeros(self.k)

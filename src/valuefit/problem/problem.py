@@ -32,7 +32,7 @@ from valuefit.problem.arguments import (
 )
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
-from valuefit.problem.saddle_point import TRAITS, SaddlePoint, SketchedRows
+from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
@@ -142,7 +142,7 @@ class Problem(SaddlePoint):
         check_steps(steps)
         self.trace, self.ridge, self.identity = settings_of(trace, ridge, metric)
         now, next, self.reward, self.discount, self.ratio, self.begins = steps
-        self.part = part
+        self.part, self.weighted, self.float32 = part, bool((self.ratio != 1).any()), phi.dtype == np.float32
         psi = None if psi is None else dual_rows_of(psi, phi)
         is_now_row = np.zeros(phi.shape[0], bool)
         is_now_row[now] = True
@@ -156,29 +156,13 @@ class Problem(SaddlePoint):
         # A terminated step has discount 0, so its next row is arbitrary: its own row needs no branch in the kernels.
         self.next = np.ascontiguousarray(np.where(next < 0, now, next), np.int64)
         self.max_discount = float(self.discount.max())
-        if (self.ratio != 1).any():
+        if self.weighted:
             with np.errstate(over="ignore", invalid="ignore"):
                 check_ratio_products(self.ratio, self.forward(np.ones(self.n)))
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits)) or "on-policy"
         return f"Problem(n={self.n}, d={self.d}, distinct rows={self.phi.shape[0]}, {kind})"
-
-    @cached_property
-    def traits(self) -> frozenset[str]:
-        """The TRAITS of this problem, which a solver must support."""
-        present = (
-            bool((self.ratio != 1).any()),
-            self.trace > 0,
-            self.ridge > 0,
-            self.phi.dtype == np.float32,
-            self.phi.sparse,
-            self.k != self.d,
-            self.identity,
-            False,
-            False,
-        )
-        return frozenset(name for name, has in zip(TRAITS, present, strict=True) if has)
 
     # ---- full-batch products: one pass each -------------------------------------------------------------
 

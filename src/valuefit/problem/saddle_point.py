@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
@@ -44,7 +44,8 @@ class SaddlePoint(ABC):
     Subclasses hold the rows: in memory (`Problem`), in shards (`ShardedProblem`), on a device (`DeviceProblem`). What a
     pass returns has the size of the weights. n, d, k: steps, features, dual features. shared: whether psi is phi.
     sparse: whether rows are. distinct_rows: as stored. dead: features that are zero in every `now` row.
-    max_discount: of a step. sketch_parts: parts of the log that are sketched separately.
+    max_discount: of a step. weighted: whether some ratio is not 1. float32: whether rows are. sketch_parts: parts of
+    the log that are sketched separately. storage: the trait of where rows are, "" for memory.
     """
 
     n: int
@@ -58,14 +59,12 @@ class SaddlePoint(ABC):
     distinct_rows: int
     dead: Array
     max_discount: float
+    weighted: bool
+    float32: bool = False
     sketch_parts: int = 1
+    storage: ClassVar[str] = ""
 
     # ---- what a storage of rows provides ------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def traits(self) -> frozenset[str]:
-        """The TRAITS of this problem, which a solver must support."""
 
     @property
     @abstractmethod
@@ -135,6 +134,20 @@ class SaddlePoint(ABC):
 
         g: (k, columns); the TD errors delta_t are those of theta. A single episode is cut into blocks.
         """
+
+    @cached_property
+    def traits(self) -> frozenset[str]:
+        """The TRAITS of this problem, which a solver must support."""
+        present = {
+            "ratio": self.weighted,
+            "trace": self.trace > 0,
+            "ridge": self.ridge > 0,
+            "float32": self.float32,
+            "sparse": self.sparse,
+            "more dual features": self.k != self.d,
+            "identity metric": self.identity,
+        }
+        return frozenset({name for name, has in present.items() if has} | ({self.storage} - {""}))
 
     # ---- products -----------------------------------------------------------------------------------------
 

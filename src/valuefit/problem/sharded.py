@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,29 +20,22 @@ class ShardedProblem(SaddlePoint):
     The first pass, on construction, computes what the solvers need to know. trace, discount, ridge: as in `parts.make`.
     """
 
+    storage: ClassVar[str] = "shards"
+
     def __init__(self, parts: Parts, *, trace: float, discount: float, ridge: float) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
         self.sketch_parts, n, b, squares, rewards, weighted, stored, sparse = parts.sum(_first_pass)
         self.n, self._b, self._squares, self._rewards = n, b / n, squares / n, rewards / n
         self.d = self.k = len(b)
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, sparse > 0, n
-        self._weighted, self._stored = weighted, stored
+        self.weighted, self._stored = weighted > 0, stored
         self.dead = np.flatnonzero(squares == 0)
-
-    @property
-    def traits(self) -> frozenset[str]:
-        present = {
-            "ratio": self._weighted > 0, "trace": self.trace > 0, "ridge": self.ridge > 0, "sparse": self.sparse
-        }  # fmt: skip
-        return frozenset({"shards", *(name for name, has in present.items() if has)})
 
     @cached_property
     def cost(self) -> Cost:
-        return Cost(
-            n=self.n, d=self.d, k=self.k, row=self._stored / self.n, starts=self.n, sparse=self.sparse,
-            traced=self.trace > 0, identity=False, square=self.ridge == 0, row_bytes=8.0 * self._stored,
-            two_reads=self.trace > 0,
-        )  # fmt: skip
+        return Cost.of_parts(
+            self.n, self.d, self._stored, sparse=self.sparse, traced=self.trace > 0, square=self.ridge == 0
+        )
 
     def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
         theta = None if theta is None else self._alive(theta)

@@ -109,7 +109,7 @@ def _sketch(
     phi, psi, now, next, discount, ratio, sign, shift, of_psi, of_v, n, k, d, size, laps,
     wide: tl.constexpr, width: tl.constexpr, shared: tl.constexpr, cross: tl.constexpr,
 ):  # fmt: skip
-    """One sum of the sketch: a step of every lap."""
+    """One sum of the sketch: a step of every lap. (Triton takes pointers and sizes one by one, not in tuples.)"""
     place = tl.program_id(0).to(tl.int64)
     of_k = tl.arange(0, wide)
     of_d = tl.arange(0, width)

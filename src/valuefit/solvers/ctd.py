@@ -9,14 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
-from valuefit.solvers.solver import (
-    SINGLE_ROWS_OF_TD,
-    FixedPoint,
-    Info,
-    State,
-    check_choice,
-    check_count,
-)
+from valuefit.solvers.solver import SINGLE_ROWS_OF_TD, FixedPoint, Info, State, check_choice, check_count
 from valuefit.typing import Array
 
 

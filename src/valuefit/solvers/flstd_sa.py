@@ -9,15 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dotv
-from valuefit.solvers.solver import (
-    SINGLE_ROWS_OF_TD,
-    FixedPoint,
-    Info,
-    State,
-    check_choice,
-    check_count,
-    check_decay,
-)
+from valuefit.solvers.solver import SINGLE_ROWS_OF_TD, FixedPoint, Info, State, check_choice, check_count, check_decay
 from valuefit.typing import Array
 
 

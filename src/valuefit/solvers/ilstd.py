@@ -10,14 +10,7 @@ import numpy as np
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
-from valuefit.solvers.solver import (
-    SINGLE_ROWS_OF_TD,
-    FixedPoint,
-    Info,
-    State,
-    check_count,
-    inverse,
-)
+from valuefit.solvers.solver import SINGLE_ROWS_OF_TD, FixedPoint, Info, State, check_count, inverse
 from valuefit.typing import Array
 
 

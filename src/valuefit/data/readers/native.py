@@ -46,17 +46,8 @@ def file_names() -> set[str]:
 def read_native(path: Path, *, limit: int) -> Transitions:
     """The log in a folder that `save` wrote; observations are memory-mapped, so they may exceed memory."""
     metadata = _read_metadata(path)
-    optional = {name: kinds for name, kinds in OPTIONAL_ARRAYS.items() if (path / f"{name}.npy").is_file()}
-    names = {**REQUIRED_ARRAYS, **optional}
-    headers = {name: _header(path, name) for name in names}
-    check_size(sum(header.bytes for header in headers.values()), limit, str(path))
-    n = metadata["steps"]
-    table: dict[str, Any] = {}
-    for name, kinds in names.items():
-        shape, _, dtype = headers[name]
-        if dtype.kind not in kinds or shape[:1] != (n,) or (len(shape) > 1 and name != "action"):
-            raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {n} steps")
-        table[name] = np.array(_memory_map(path, name))
+    headers = _column_headers(path, metadata["steps"], limit=limit)
+    table: dict[str, Any] = {name: np.array(_memory_map(path, name)) for name in headers}
     observations = _memory_map(path, "observations")
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     check_observations(f"observations.npy of {path}", observations)
@@ -68,39 +59,32 @@ def read_native(path: Path, *, limit: int) -> Transitions:
 def native_steps(path: Path) -> tuple[int, int, Array]:
     """Number of steps, bytes of one step, and the memory-mapped episode of each step."""
     metadata, observations = _read_metadata(path), _header(path, "observations")
-    for name in REQUIRED_ARRAYS:
-        shape = _header(path, name).shape
-        if shape != (metadata["steps"],):
-            raise _damaged(path, f"{name}.npy has shape {shape} for {metadata['steps']} steps")
+    _column_headers(path, metadata["steps"])
     episode = _memory_map(path, "episode")
-    if episode.dtype.kind != "i":
-        raise _damaged(path, f"episode.npy has dtype {episode.dtype}")
     rows = max(observations.shape[0] if observations.shape else 1, 1)
     return metadata["steps"], 64 + observations.bytes // rows, episode
 
 
 def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     """Some steps of the log in a folder that `save` wrote, with the observations that they use; nothing is mapped."""
-    table: dict[str, Any] = {}
-    for name in (*REQUIRED_ARRAYS, *OPTIONAL_ARRAYS):
-        if name in REQUIRED_ARRAYS or (path / f"{name}.npy").is_file():
-            column = _memory_map(path, name)
-            if len(column) < stop:
-                raise _damaged(path, f"{name}.npy has {len(column)} entries")
-            table[name] = np.array(column[start:stop])
+    metadata = _read_metadata(path)
+    if metadata["steps"] < stop:
+        raise _damaged(path, f"it has {metadata['steps']} steps, fewer than when it was opened")
+    headers = _column_headers(path, metadata["steps"])
+    table: dict[str, Any] = {name: np.array(_memory_map(path, name)[start:stop]) for name in headers}
     observations = _memory_map(path, "observations")
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     now, next = table["now"], table["next"]
-    low, high = int(now.min()), int(max(now.max(), next.max())) + 1
+    referred = np.concatenate([now, next[next >= 0]])
+    low, high = int(referred.min()), int(referred.max()) + 1
     used: Any
     if high - low <= 2 * (stop - start):
         used, table["now"], table["next"] = slice(low, high), now - low, np.where(next < 0, -1, next - low)
     else:
-        used = np.union1d(now, next[next >= 0])
+        used = np.unique(referred)
         table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
     part = np.array(observations[used])
     check_observations(f"observations.npy of {path}", part)
-    metadata = _read_metadata(path)
     texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
     return replace(Transitions(observations=part, **table), **texts, source=str(path))._frozen()
 
@@ -156,6 +140,20 @@ def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> 
         except ValueError as error:
             raise _damaged(path, f"{name}.npy {said(error)}") from error
     return found
+
+
+def _column_headers(path: Path, steps: int, *, limit: int | None = None) -> dict[str, Header]:
+    """Headers of the columns that the folder has, checked; those that are present take at most `limit` bytes."""
+    optional = {name: kinds for name, kinds in OPTIONAL_ARRAYS.items() if (path / f"{name}.npy").is_file()}
+    names = {**REQUIRED_ARRAYS, **optional}
+    headers = {name: _header(path, name) for name in names}
+    if limit is not None:
+        check_size(sum(header.bytes for header in headers.values()), limit, str(path))
+    for name, kinds in names.items():
+        shape, _, dtype = headers[name]
+        if dtype.kind not in kinds or shape[:1] != (steps,) or (len(shape) > 1 and name != "action"):
+            raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {steps} steps")
+    return headers
 
 
 def _header(path: Path, name: str) -> Header:
