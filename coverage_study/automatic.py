@@ -1,7 +1,8 @@
 """Compare `features="auto"` with what it chose before, poorer rungs, and other estimators, on tasks kept for this test.
 
-Each log is evaluated by every method; records are stored as those of the other studies. With --peers, fitted Q
-evaluation by gradient boosting (scikit-learn) runs as well, which takes a minute a log.
+With --tuned, on the continuous tasks of the verdict's calibration instead, on which "auto" was tuned. Each log is
+evaluated by every method; records are stored as those of the other studies. With --peers, fitted Q evaluation by
+gradient boosting (scikit-learn) runs as well, which takes a minute a log.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ import numpy as np
 import valuefit as vf
 from coverage_study.held_out import DISCOUNTS, EPISODES, HELD_OUT
 from coverage_study.records import FOLDER, Cell, Record, generator, run_cells
-from coverage_study.synthetic import mixed
+from coverage_study.tasks import often, tasks
 from coverage_study.truths import store, stored_truths, truth_of
-from coverage_study.worlds import Array, Policy, log_of, simulated_value
+from coverage_study.worlds import Array, Policy, World, log_of, simulated_value
 
 ROUTES = {"ratios": "state", "state-action": "state-action"}
+TUNED = ("cartpole", "puddle-world", "shi", "quadratic-process", "sine-process", "mountain-car", "acrobot")
 REPLICATIONS = 40
 ROLLOUTS = 100_000  # of a simulated value
 RUNGS = (4, 16)  # divisors of the number of landmarks of "auto"
@@ -48,17 +49,26 @@ class Setting:
     def truth_name(self) -> str:
         return f"{self.task}-{self.discount:g}"
 
-    def policy(self, random_share: float) -> Policy:
-        world, action, *_ = HELD_OUT[self.task]
-        return lambda observations: mixed(np.eye(world.actions)[action(observations)], random_share)
+    @property
+    def drawn(self) -> tuple[World, Policy, Policy, int]:
+        """The world, the behaviour and target policies, and the number of steps after which an episode is cut."""
+        if self.task in TUNED:
+            found = tasks()[self.task]
+            return found.world, found.behaviour, found.target, found.limit
+        world, action, behaviour, target, limit = HELD_OUT[self.task]
+        return world, often(action, world.actions, behaviour), often(action, world.actions, target), limit
+
+    @property
+    def actions(self) -> int:
+        return self.drawn[0].actions
 
     @property
     def target(self) -> Policy:
-        return self.policy(HELD_OUT[self.task][3])
+        return self.drawn[2]
 
     def log(self, rng: np.random.Generator) -> vf.Transitions:
-        world, _, behaviour, _, limit = HELD_OUT[self.task]
-        return log_of(world, self.policy(behaviour), self.episodes, limit, rng)
+        world, behaviour, _, limit = self.drawn
+        return log_of(world, behaviour, self.episodes, limit, rng)
 
 
 class ComparisonCell(Cell):
@@ -75,7 +85,7 @@ class ComparisonCell(Cell):
         if self.peers:
             return {**found, "peers/FQE": timed(lambda: {"estimate": fitted_q(log, self.setting)})}
         for route, values in ROUTES.items():
-            for method, features in methods(log, HELD_OUT[self.setting.task][0].actions, route).items():
+            for method, features in methods(log, self.setting.actions, route).items():
                 found[f"{route}/{method}"] = timed(lambda v=values, f=features: self._evaluate(log, v, f))
         return found
 
@@ -122,7 +132,7 @@ def fitted_q(log: vf.Transitions, setting: Setting) -> float:
     now, action = log.observations[log.now], np.asarray(log.action)
     following = log.observations[np.maximum(log.next, 0)]
     goes_on = (log.next >= 0) & ~log.terminated
-    actions = HELD_OUT[setting.task][0].actions
+    actions = setting.actions
     first = np.unique(log.episode, return_index=True)[1]
     after, at_start = setting.target(following), setting.target(now[first])
     model: Any = None
@@ -143,19 +153,18 @@ def expected(model: Any, observations: Array, probability: Array, actions: int) 
     )
 
 
-def settings() -> Iterator[Setting]:
-    for task in HELD_OUT:
+def settings(names: Iterable[str]) -> Iterator[Setting]:
+    for task in names:
         for discount in DISCOUNTS:
             for episodes in EPISODES:
                 yield Setting(task, discount, episodes)
 
 
-@cache
-def simulate_truths() -> None:
+def simulate_truths(names: Iterable[str]) -> None:
     """Values that are not stored yet."""
-    for setting in settings():
+    for setting in settings(names):
         if setting.truth_name not in stored_truths():
-            world = HELD_OUT[setting.task][0]
+            world = setting.drawn[0]
             store(setting.truth_name, simulated_value(world, setting.target, setting.discount, ROLLOUTS))
 
 
@@ -236,9 +245,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--peers", action="store_true", help="Fitted Q evaluation instead of valuefit.")
+    parser.add_argument("--tuned", action="store_true", help=f"On {', '.join(TUNED)}.")
     options = parser.parse_args(arguments)
-    simulate_truths()
-    cells = [ComparisonCell(each, options.peers) for each in settings() if each.episodes in options.episodes]
+    names = TUNED if options.tuned else tuple(HELD_OUT)
+    simulate_truths(names)
+    cells = [ComparisonCell(each, options.peers) for each in settings(names) if each.episodes in options.episodes]
     by_name, found = {cell.name: cell for cell in cells}, {}
     print(f"{'setting':24}{'method':36}{'logs':>4}{'median':>9}{'RMSE':>9}{'cover':>7}{'sound':>7}{'d':>7}{'time':>8}")
     for cell, records in run_cells(

@@ -8,7 +8,6 @@ their fits to the same halves. Run to measure and to write the table into docs/s
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import sys
@@ -16,13 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import valuefit as vf
-from coverage_study.records import FOLDER, ROOT, generator
+from coverage_study.records import FOLDER, ROOT, Cell, Record, generator, run_cells
 from coverage_study.tasks import Task, tasks
 from coverage_study.worlds import Array, Policy, World, draw
 from valuefit.atomic import write_bytes
@@ -37,7 +35,6 @@ COMPARED = 10  # logs on which the other two rules are tried as well
 MAX_RATIO = {"on-policy": 1.2, "ratios": 1.3, "state-action": 1.3}  # of the chosen error over the best candidate's
 TEST_STATES, ROLLOUTS = 60, 1000  # at which the value function is simulated
 NEGLIGIBLE_DISCOUNT = 1e-4
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -256,39 +253,45 @@ def write_table(lines: list[str]) -> None:
     write_bytes(PAGE, re.sub(r"<!-- measured -->.*?<!-- end -->", lambda _: table, text, flags=re.S).encode())
 
 
+class SelectionCell(Cell):
+    """The logs of a design; a record is what `run_one` found."""
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        super().__init__(design.name.replace(", ", "-"), lambda rng: self._draw(rng), FOLDER / "selection")
+
+    def _draw(self, rng: np.random.Generator) -> tuple[vf.Transitions, dict[str, Any], float]:
+        task = tasks()[self.design.task]
+        return task.log(self.design.route, self.design.episodes, rng), {}, task.truth
+
+    def run(self, replication: int) -> Record:
+        return run_one(self.design, replication)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing; returns the exit status, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m coverage_study.selection", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=DESIGNS, metavar="NAME", help=f"Designs: {'; '.join(DESIGNS)}.")
     parser.add_argument("--replications", type=int, default=REPLICATIONS, help="Logs per design.")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="Maximum time of all designs together.")
+    parser.add_argument("--jobs", type=int, default=2, help="Number of processes.")
+    parser.add_argument("--keep", action="store_true", help="Go on with records of other sources.")
     options = parser.parse_args(arguments)
-    for name in options.only or DESIGNS:
-        records = stored(name)
-        try:
-            for replication in range(len(records), options.replications):
-                records.append(run_one(DESIGNS[name], replication))
-        except KeyboardInterrupt:
-            print("Interrupted; the same command resumes.")
-            return 130
-        finally:
-            path_of(name).parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path_of(name), json.dumps(records).encode())
-        found = summarise(records)
-        print(lines_of({name: found})[-1], f"{found.seconds:.2f} s a log", flush=True)
-    write_table(lines_of({name: summarise(stored(name)) for name in DESIGNS if stored(name)}))
-    print(f"Wrote {PAGE}")
+    names, summaries = options.only or list(DESIGNS), {}
+    cells = [SelectionCell(DESIGNS[name]) for name in names]
+    runs = run_cells(list(cells), options.replications, jobs=options.jobs, seconds=options.seconds, keep=options.keep)
+    try:
+        for name, (_, records) in zip(names, runs, strict=True):
+            if records:
+                summaries[name] = summarise(list(records.values()))
+                print(lines_of(summaries)[-1], f"{summaries[name].seconds:.2f} s a log", flush=True)
+    except KeyboardInterrupt:
+        print("Interrupted; the same command resumes.")
+        return 130
+    if options.only is None:
+        write_table(lines_of(summaries))
+        print(f"Wrote {PAGE}")
     return 0
-
-
-def path_of(name: str) -> Path:
-    return FOLDER / "selection" / f"{name.replace(', ', '-')}.json"
-
-
-def stored(name: str) -> list[Record]:
-    """The logs of a design that have been run."""
-    path = path_of(name)
-    found: list[Record] = json.loads(path.read_text()) if path.exists() else []
-    return found
 
 
 if __name__ == "__main__":
