@@ -1,13 +1,20 @@
 """A problem on torch tensors: products, solvers and certificates agree with those of the same rows in memory."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import valuefit as vf
 from helpers.devices import KINDS, both, trajectory_log
+from valuefit import memory as memory_module
+from valuefit.linalg.device_batches import Sampler
 from valuefit.problem.device import DeviceProblem
 from valuefit.problem.exact import Exact
+from valuefit.problem.saddle_point import BatchPlan
+from valuefit.problem.stochastic_preconditioner import sketched_preconditioner
+from valuefit.solvers.svrg import batch_steps
 
 
 def close(found, expected, rtol=1e-11):
@@ -101,7 +108,46 @@ def test_tolerance_by_the_noise_of_the_log():
     assert vf.solve(device, "krylov", tol="statistical").status == "converged"
 
 
-@pytest.mark.parametrize("solver", ["saga", "svrg", "gtd2", "recursive-lstd"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_svrg_takes_at_most_13_tenths_of_the_passes_in_memory_to_the_same_gap(kind):
+    memory, device = both(kind, n=20_000, d=20)
+    found, expected = (vf.solve(problem, "svrg", tol=1e-8, seed=1) for problem in (device, memory))
+    assert found.status == expected.status == "converged"
+    assert found.gap <= 1e-8
+    assert Exact(memory).gap(found.theta) <= 1.001 * found.gap + 1e-24  # but for rounding
+    assert found.passes <= 1.3 * expected.passes
+    assert np.array_equal(vf.solve(device, "svrg", tol=1e-8, seed=1).theta, found.theta)
+
+
+@pytest.mark.parametrize("kind", ["trace", "shuffled trace", "dual", "identity", "ratio"])
+def test_steps_over_mini_batches_equal_those_in_memory(kind):
+    memory, device = both(kind, n=200)
+    chosen = sketched_preconditioner(memory, 200)
+    rng = np.random.default_rng(3)
+    gradient = memory.B(rng.standard_normal(memory.d), rng.standard_normal(memory.k))
+    plan = BatchPlan(chosen, gradient, 50, 7, 0.02, 0.05)
+    drawn = Sampler(chosen, torch.arange(200)).draw(50, int(np.random.default_rng(5).integers(1 << 31)))[0].numpy()
+    same = SimpleNamespace(theta=chosen.theta, w=chosen.w, weight=chosen.weight, draw=lambda *_: drawn)
+    expected = batch_steps(memory, plan._replace(sampling=same), rng)
+    for one, other in zip(device.batch_steps(plan, np.random.default_rng(5)), expected, strict=True):
+        close(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"step_theta": 0.1, "step_w": 0.1}, {"block": 16}, {"steps": "theorem"}])
+def test_svrg_refuses_steps_through_single_rows(settings):
+    _, device = both("on-policy")
+    with pytest.raises(ValueError, match="Leave out step_theta, step_w, steps and block, or give the rows as a NumPy"):
+        vf.solve(device, vf.solvers.SVRG(**settings))
+
+
+def test_trace_rows_that_do_not_fit_are_refused(monkeypatch):
+    _, device = both("trace", n=2000)
+    monkeypatch.setattr(memory_module, "memory_limit", lambda: 100_000)
+    with pytest.raises(MemoryError, match="SVRG with traces stores 2000 trace rows"):
+        device._u  # noqa: B018
+
+
+@pytest.mark.parametrize("solver", ["saga", "catalyst", "gtd2", "recursive-lstd"])
 def test_solvers_that_step_through_single_rows_refuse(solver):
     _, device = both("on-policy")
     with pytest.raises(ValueError, match="device"):

@@ -9,20 +9,21 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from valuefit.linalg.device import Sketch, cross_moment, kernels_of, second_moment, sketch
+from valuefit.linalg.device import Sketch, blocks_of, cross_moment, kernels_of, second_moment, sketch
+from valuefit.linalg.device_batches import Sampler, batch_rows, trace_matrix
 from valuefit.problem.arguments import check_ratio_products
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
-from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
-from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, to_array, to_tensor
-from valuefit.typing import Array
+from valuefit.problem.saddle_point import BatchPlan, SaddlePoint, SketchedRows
+from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, require_device_memory, to_array, to_tensor
+from valuefit.typing import Array, Gradient
 
 
 class DeviceProblem(SaddlePoint):
     """The saddle point over dense rows on a device, a GPU or the CPU as torch sees it.
 
     `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `placement` copies a problem in memory.
-    Rows are float64 or float32; products are float64. Solvers that step through single rows refuse it.
+    Rows are float64 or float32; products are float64. SVRG draws mini-batches; other solvers of single rows refuse it.
     """
 
     sparse = False
@@ -52,9 +53,10 @@ class DeviceProblem(SaddlePoint):
         self.trace, self.ridge, self.identity, self.shared = trace, ridge, identity, psi is None
         self.dead, self.max_discount = dead, float(discount.max())
         self.weighted, self.float32 = bool((ratio != 1).any()), phi.dtype == np.float32
-        self._begins = begins
+        self.ratio, self._begins = ratio, begins
         columns = [torch.tensor(column, device=device) for column in (now, next, reward, discount, ratio, begins)]
         self.steps = DeviceSteps(columns, trace, phi.shape[0])
+        self._sampler: Sampler | None = None
 
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits))
@@ -215,6 +217,64 @@ class DeviceProblem(SaddlePoint):
         terms = (u_g * td[:, None])[steps.live > 0]
         sums = np.column_stack([np.bincount(cluster, column, count) for column in to_array(terms).T])
         return sums.T @ sums / self.n, to_array(psi_g.T @ (steps.visits[:, None] * psi_g)) / self.n, count
+
+    # ---- mini-batches -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """The place of every step of the log in the tensors of `steps`."""
+        return self.steps.live.nonzero()[:, 0]
+
+    def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
+        steps, places = self.steps, self._places
+        of_psi = steps.at_now(self.psi.dot(to_tensor(dual, self.phi.device)))
+        u = of_psi if traced is None else steps.at_now(self.psi.dot(to_tensor(traced, self.phi.device)))
+        of_v = steps.difference(self.phi.dot(to_tensor(primal, self.phi.device)))
+        found = (rows.square().sum(dim=1)[places] for rows in (of_psi, steps.forward(u), of_v))
+        of_psi, of_u, of_v = map(to_array, found)
+        return of_psi, of_u, of_v
+
+    def batch_steps(self, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
+        if self._sampler is None or self._sampler.sampling is not plan.sampling:
+            self._sampler = Sampler(plan.sampling, self._places)
+        places, weight = self._sampler.draw(plan.draws, int(rng.integers(1 << 31)))
+        P_theta, P_w = self._sampler.theta, self._sampler.w
+        G_theta, G_w = (to_tensor(part, self.phi.device) for part in plan.gradient)
+        theta, w = torch.zeros_like(G_theta), torch.zeros_like(G_w)
+        for part in blocks_of(plan.draws, plan.batch):
+            g_theta, g_w = self._batch_gradient(places[part], weight[part], theta, w)
+            size = part.stop - part.start
+            g_theta += size * (G_theta + self.ridge * theta)
+            g_w += size * (G_w + w if self.identity else G_w)
+            theta = theta - plan.step_theta * (P_theta @ g_theta)
+            w = w - plan.step_w * (P_w @ g_w)
+        return to_array(theta), to_array(w)
+
+    def _batch_gradient(self, places: Tensor, weight: Tensor, theta: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums of -weight_t v_t u_t'w and of weight_t (u_t v_t'theta + psi_t psi_t'w), of these steps.
+
+        For C = I the last term is left out.
+        """
+        V, psi = batch_rows(self.phi, self.psi, self.steps, places)
+        U, weighted = psi, weight * self.steps.ratio[places]
+        if self.trace:
+            U, weighted = self._u[places], weight
+        u_w, of_u = U @ w, weighted * (V @ theta)
+        g_theta = -(V.T @ (weighted * u_w))
+        if self.identity:
+            return g_theta, U.T @ of_u
+        if self.trace:
+            return g_theta, U.T @ of_u + psi.T @ (weight * (psi @ w))
+        return g_theta, U.T @ (of_u + weight * u_w)
+
+    @cached_property
+    def _u(self) -> Tensor:
+        """The rows u_t of traces, for every place of `steps`."""
+        require_device_memory(
+            len(self.steps.ratio) * self.k, self.phi.device, f"SVRG with traces stores {self.n} trace rows, which",
+            "Use 'lstd', 'krylov' or 'pdbg', which do not store them.",
+        )  # fmt: skip
+        return trace_matrix(self.psi, self.steps)
 
 
 def sketched_moments(

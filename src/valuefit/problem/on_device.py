@@ -22,10 +22,8 @@ from valuefit.problem.arguments import (
     step_arrays,
 )
 from valuefit.problem.device import DeviceProblem
-from valuefit.rows.device import StreamedRows, Tensor, TensorRows
+from valuefit.rows.device import MAX_SHARE, StreamedRows, Tensor, TensorRows
 from valuefit.typing import Array
-
-MAX_SHARE = 0.7  # of the free memory of a GPU that rows may take; products need some too
 
 
 def from_device_rows(

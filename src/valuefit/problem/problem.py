@@ -455,7 +455,17 @@ class Problem(SaddlePoint):
                 out[steps] = np.einsum("ij,ij->i", v, v)
         return out
 
+    def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
+        of_psi = _squared_rows(self.psi.matmul(dual))[self.now]
+        of_u = self.ratio**2 * of_psi if traced is None else _squared_rows(self.u.matmul(traced))
+        P = self.phi.matmul(primal)
+        return of_psi, of_u, _squared_rows(P[self.now] - self.discount[:, None] * P[self.next])
+
     @cached_property
     def psi_squared(self) -> Array:
         """|psi_t|^2 of every step."""
         return self.psi.squared_norms()[self.now]
+
+
+def _squared_rows(X: Array) -> Array:
+    return np.einsum("ij,ij->i", X, X)

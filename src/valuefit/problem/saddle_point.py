@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
-from valuefit.typing import Array
+from valuefit.typing import Array, Gradient
 
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
@@ -36,6 +36,34 @@ class SketchedRows(NamedTuple):
     psi: Array
     u: Array
     v: Array | None
+
+
+class Sampling(Protocol):
+    """How steps are drawn and their gradients preconditioned; see `StochasticPreconditioner`."""
+
+    @property
+    def theta(self) -> Any: ...
+    @property
+    def w(self) -> Any: ...
+    @property
+    def weight(self) -> Array: ...
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """The steps that are drawn."""
+
+
+class BatchPlan(NamedTuple):
+    """An epoch of SVRG: so many draws, in batches of `batch`, from a snapshot with this gradient.
+
+    step_theta, step_w: the step sizes of one row; a batch of m rows takes m times as much.
+    """
+
+    sampling: Sampling
+    gradient: Gradient
+    draws: int
+    batch: int
+    step_theta: float
+    step_w: float
 
 
 class SaddlePoint(ABC):
@@ -134,6 +162,21 @@ class SaddlePoint(ABC):
 
         g: (k, columns); the TD errors delta_t are those of theta. A single episode is cut into blocks.
         """
+
+    # ---- what a storage provides for solvers that draw steps ----------------------------------------------
+
+    ratio: Array  # of every step, (n,)
+
+    def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
+        """|dual'psi_t|^2, |traced'u_t|^2 and |primal'v_t|^2 of every step, for matrices of a few columns.
+
+        traced: None without traces, where u_t is ratio_t psi_t and `dual` is taken.
+        """
+        raise NotImplementedError
+
+    def batch_steps(self, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
+        """The steps of SVRG over random mini-batches: the deviations of theta and w from the snapshot after them."""
+        raise NotImplementedError
 
     @cached_property
     def traits(self) -> frozenset[str]:

@@ -17,7 +17,6 @@ from valuefit.problem.preconditioner import Preconditioner, SparseC
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sketched_moments import sketched_moments
-from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 FIRST_SKETCH_PASSES = 5.0  # maximum cost of the first sketch
@@ -123,7 +122,6 @@ def sketched_preconditioner(problem: SaddlePoint, count: int, *, drawn: bool = T
     excess, likely = _excess(problem, C, L, count)
     weight, steps = np.ones(0), (1.0, 1.0)
     if drawn:
-        assert isinstance(problem, Problem)
         weight, steps = _draws_and_steps(problem, *_sizes(problem, inverse_L, inverse_R, rng))
     each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.sparse else 0.0
     return StochasticPreconditioner(
@@ -151,7 +149,9 @@ def scaling_preconditioner(problem: Problem, *, drawn: bool = True) -> Stochasti
     )  # fmt: skip
 
 
-def _draws_and_steps(problem: Problem, of_psi: Array, of_u: Array, of_v: Array) -> tuple[Array, tuple[float, float]]:
+def _draws_and_steps(
+    problem: SaddlePoint, of_psi: Array, of_u: Array, of_v: Array
+) -> tuple[Array, tuple[float, float]]:
     """Weights for rows drawn half uniformly and half by their norm, and step sizes for such draws."""
     score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
     weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
@@ -214,21 +214,17 @@ def _inverse(L: Array) -> Array:
 
 
 def _sizes(
-    problem: Problem, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
+    problem: SaddlePoint, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
     """|psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning, from a few random projections."""
-    of_psi = _lengths(problem.psi, inverse_L, rng)[0][problem.now]
-    of_u = _lengths(problem.u, inverse_L, rng)[0] if problem.trace else problem.ratio**2 * of_psi
-    _, P = _lengths(problem.phi, inverse_R, rng)
-    V = P[problem.now] - problem.discount[:, None] * P[problem.next]
-    return of_psi, of_u, np.einsum("ij,ij->i", V, V)
+    dual = _projection(inverse_L, rng)
+    traced = _projection(inverse_L, rng) if problem.trace else None
+    return problem.squared_lengths(dual, traced, _projection(inverse_R, rng))
 
 
-def _lengths(rows: Rows, inverse: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """|inverse row|^2 of every row, estimated by a few random projections, and these."""
+def _projection(inverse: Array, rng: np.random.Generator) -> Array:
+    """X with |X'row|^2 about |inverse row|^2: the transpose, or a few random combinations of its columns."""
     width = inverse.shape[1]
-    directions = inverse.T
-    if width > PROJECTIONS:
-        directions = directions @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))
-    out = rows.matmul(directions)
-    return np.einsum("ij,ij->i", out, out), out
+    if width <= PROJECTIONS:
+        return inverse.T
+    return inverse.T @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from valuefit.memory import require_memory
 from valuefit.rows.storage import MAX_MAGNITUDE, require_range
 from valuefit.typing import Array
 
@@ -19,6 +20,7 @@ Tensor = Any  # torch.Tensor, which mypy does not know where torch is not instal
 
 # Bytes of float64 rows in one matrix product (benchmarks/gpu.py): on a GPU long enough for its rate, else in cache.
 GPU_BLOCK_BYTES, CPU_BLOCK_BYTES = 1 << 30, 8 << 20
+MAX_SHARE = 0.7  # of the free memory of a GPU that rows may take; products need some too
 
 
 class DeviceRows(ABC):
@@ -284,8 +286,9 @@ class DeviceSteps:
         return Members(rows, after, self.discount[rows], self.ratio[rows], self.keep_forward[rows], weight)
 
     def difference(self, p: Tensor) -> Tensor:
-        """p_now - discount * p_next of every step: v_t' theta for p = Phi theta."""
-        return torch.addcmul(self.at_now(p), self.discount, self.at_next(p), value=-1)
+        """p_now - discount * p_next of every step: v_t' theta for p = Phi theta, a number or a row of each."""
+        discount = self.discount if p.ndim == 1 else self.discount[:, None]
+        return torch.addcmul(self.at_now(p), discount, self.at_next(p), value=-1)
 
     def difference_transposed(self, x: Tensor) -> Tensor:
         """The weights of rows a with sum x_t v_t = Phi' a."""
@@ -307,8 +310,12 @@ class DeviceSteps:
         return (self.ratio * self.trace * self.discount).masked_fill(last, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w for x_t = psi_t'w."""
-        return recurrence(self.ratio * x, self.keep_forward) if self.trace else self.ratio * x
+        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w for x_t = psi_t'w.
+
+        For one number of each step, or a row of them.
+        """
+        weighted = (self.ratio if x.ndim == 1 else self.ratio[:, None]) * x
+        return recurrence(weighted, self.keep_forward) if self.trace else weighted
 
     def backward(self, x: Tensor) -> Tensor:
         """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
@@ -325,3 +332,11 @@ def to_tensor(vector: Array, device: Any) -> Tensor:
 def to_array(tensor: Tensor) -> Array:
     """A tensor as a NumPy array of float64."""
     return np.asarray(tensor.double().cpu().numpy())
+
+
+def require_device_memory(count: int, device: Any, what: str, instead: str) -> None:
+    """Raise MemoryError if `what`, a tensor of `count` float64 numbers, does not fit; `instead` is the remedy."""
+    if device.type != "cuda":
+        require_memory(count, what, instead)
+    elif 8 * count > MAX_SHARE * torch.cuda.mem_get_info(device)[0]:
+        raise MemoryError(f"{what} would take {8 * count / 2**30:.1f} GiB, too much for the GPU. {instead}")

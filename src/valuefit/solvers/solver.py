@@ -65,7 +65,7 @@ class StepSizes(NamedTuple):
 class Solver(ABC):
     """Base of all solvers: subclasses are frozen dataclasses of hyper-parameters.
 
-    A problem is a `SaddlePoint`; methods that step through single rows refuse shards and devices, and get a `Problem`.
+    A problem is a `SaddlePoint`; methods that step through single rows refuse shards or devices, and get a `Problem`.
     """
 
     name: ClassVar[str]

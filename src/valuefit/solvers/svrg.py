@@ -8,13 +8,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import BatchPlan, SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
-from valuefit.solvers.solver import SINGLE_ROWS, Estimate, Info, State, Steps, StepSizes, check_choice, check_count
-from valuefit.typing import Array
+from valuefit.solvers.solver import NEEDS_ROWS, Estimate, Info, State, Steps, StepSizes, check_choice, check_count
+from valuefit.typing import Array, Gradient
 
 SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
 MAX_DRAWS = 1 << 21  # draws held in memory at a time
@@ -39,7 +40,7 @@ class SVRG(Steps):
     name: ClassVar[str] = "svrg"
     summary: ClassVar[str] = "single-row steps corrected by a full gradient at a snapshot"
     order: ClassVar[int] = 2
-    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS
+    refusals: ClassVar[dict[str, str]] = {"shards": NEEDS_ROWS}
 
     inner: int | None = None
     block: int = 1
@@ -55,10 +56,21 @@ class SVRG(Steps):
         plan = theory.svrg(self.rate)
         return plan.step_theta, plan.step_w
 
-    def cost(self, problem: Problem, gap: float) -> Estimate:
+    def cost(self, problem: SaddlePoint, gap: float) -> Estimate | None:
+        if problem.storage:  # its small products keep a device idle
+            return None
         return adaptive_cost(problem, gap, full_passes=12.0, update_passes=12.0)
 
-    def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
+    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
+        if self.block == 1 and self.guarded:
+            gradient = problem.B(theta, w)
+            controller = start_controller(problem, gradient)
+            return adaptive_state(theta, w, gradient, controller, 1.0 + controller.preconditioner.cost)
+        if not isinstance(problem, Problem):
+            raise ValueError(
+                "svrg takes steps of given sizes and blocks through single rows, which must be in memory. Leave out "
+                "step_theta, step_w, steps and block, or give the rows as a NumPy array."
+            )
         inner = self.inner
         if inner is None and self.steps == "theorem":
             inner = int(Theory(problem).svrg(self.rate).inner)
@@ -66,17 +78,14 @@ class SVRG(Steps):
                 raise ValueError(
                     f"Theorem 2 asks for {inner:.1e} inner steps on this problem. Give inner=, or use steps='auto'."
                 )
-        gradient = problem.B(theta, w)
-        if self.block == 1 and self.guarded:
-            controller = start_controller(problem, gradient)
-            return adaptive_state(theta, w, gradient, controller, 1.0 + controller.preconditioner.cost)
         blocks = shuffled(problem, self.block) if self.block > 1 else None
-        state = State(theta, w, self.choose_steps(problem), gradient, memory=(inner or problem.n, blocks))
+        state = State(theta, w, self.choose_steps(problem), problem.B(theta, w), memory=(inner or problem.n, blocks))
         return state, Info(1.0 if blocks is None else 2.0)
 
-    def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         if isinstance(state.memory, StepController):
             return self._adaptive_epoch(problem, state, state.memory, rng)
+        assert isinstance(problem, Problem)
         length, blocks = state.memory
         deviation = np.zeros(problem.d), np.zeros(problem.k)
         step, traced = StepSizes(*state.steps, problem.ridge, problem.identity), problem.trace > 0
@@ -95,25 +104,36 @@ class SVRG(Steps):
         return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1 + length / problem.n)
 
     def _adaptive_epoch(
-        self, problem: Problem, state: State, controller: StepController, rng: np.random.Generator
+        self, problem: SaddlePoint, state: State, controller: StepController, rng: np.random.Generator
     ) -> tuple[State, Info]:
         assert state.gradient is not None
-        chosen = controller.preconditioner
-        draws = chosen.draw(rng, self.inner or controller.epoch_length)
-        deviation = np.zeros(problem.d), np.zeros(problem.k)
-        batches(
-            problem.row_sets, problem.steps(draws), chosen.weight[draws], problem.trace > 0, state.gradient,
-            (chosen.theta, chosen.w), deviation, controller.batch(problem.d),
-            StepSizes(*controller.steps, problem.ridge, problem.identity),
-        )  # fmt: skip
+        count = self.inner or controller.epoch_length
+        plan = BatchPlan(
+            controller.preconditioner, state.gradient, count, controller.batch(problem.d), *controller.steps
+        )
+        if isinstance(problem, Problem):
+            deviation = batch_steps(problem, plan, rng)
+        else:
+            deviation = problem.batch_steps(plan, rng)
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         gradient = problem.B(theta, w)
-        passes = 1 + len(draws) / problem.n + controller.product_passes(len(draws), problem.d)
-        level = controller.secant_level(state.gradient, gradient, deviation, len(draws) / SVRG_STEPS_PER_EPOCH)
+        passes = 1 + count / problem.n + controller.product_passes(count, problem.d)
+        level = controller.secant_level(state.gradient, gradient, deviation, count / SVRG_STEPS_PER_EPOCH)
         controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, passes, level)
         if not accepted:
             theta, w, gradient = state.theta, state.w, state.gradient
         return adaptive_state(theta, w, gradient, controller, passes + more)
+
+
+def batch_steps(problem: Problem, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
+    """`SaddlePoint.batch_steps` for rows in memory."""
+    draws, deviation = plan.sampling.draw(rng, plan.draws), (np.zeros(problem.d), np.zeros(problem.k))
+    batches(
+        problem.row_sets, problem.steps(draws), plan.sampling.weight[draws], problem.trace > 0, plan.gradient,
+        (plan.sampling.theta, plan.sampling.w), deviation, plan.batch,
+        StepSizes(plan.step_theta, plan.step_w, problem.ridge, problem.identity),
+    )  # fmt: skip
+    return deviation
 
 
 @compiled
