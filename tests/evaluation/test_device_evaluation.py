@@ -6,6 +6,7 @@ import torch
 
 import valuefit as vf
 from valuefit.datasets.example import example_log
+from valuefit.rows.device import HostProducts
 
 SETTINGS = {
     "default": {},
@@ -34,6 +35,41 @@ def test_the_evaluation_is_that_in_memory(name, log):
     )
     assert found.verdict.level == expected.verdict.level
     assert [check.name for check in found.checks] == [check.name for check in expected.checks]
+
+
+def long_log(steps=20_000, length=40):
+    rng = np.random.default_rng(0)
+    observations = np.cumsum(rng.standard_normal((steps, 2)), axis=0) % 7
+    last = np.arange(steps) % length == length - 1
+    return vf.Transitions.from_arrays(
+        observations, np.sin(observations[:, 0]) + rng.standard_normal(steps), terminated=last
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"interval": "cr1"}, {"penalty": 0.01}, {"trace": 0.5}, {"ridge": 0.01}],
+    ids=["cr3", "cr1", "penalty", "trace", "ridge"],
+)
+def test_standard_errors_are_computed_with_the_rows_on_the_device(settings, monkeypatch):
+    arguments = {"features": "kernel:landmarks=60", "solver": "lstd", "level": 0.9, **settings}
+    log = long_log()
+    expected = vf.evaluate(log, **arguments)
+    assert expected.problem.large
+    calls = []
+    for name in ("dot", "group_dots"):
+        method = getattr(HostProducts, name)
+        monkeypatch.setattr(
+            HostProducts, name, lambda *args, name=name, method=method: calls.append(name) or method(*args)
+        )
+    found = vf.evaluate(log, device="cpu", **arguments)
+    assert {"dot"} | ({"group_dots"} if settings.get("interval") != "cr1" else set()) <= set(calls)
+    for name in ("estimate", "standard_error", "effective_episodes"):
+        np.testing.assert_allclose(
+            getattr(found.policy_value, name), getattr(expected.policy_value, name), rtol=1e-8, err_msg=name
+        )
+    assert found.problem.phi.on_device is None  # the memory of the device is free again
+    assert found.verdict.level == expected.verdict.level
 
 
 def test_sparse_features_are_refused(log):

@@ -17,7 +17,8 @@ def close(found, expected, rtol=1e-8):
 
 def test_without_a_device_a_problem_stays_where_it_is():
     memory, _ = both("ridge")
-    assert placement(None)(memory) is memory
+    with placement(None) as place:
+        assert place(memory) is memory
 
 
 def test_a_problem_in_memory_is_moved_to_a_device():
@@ -87,3 +88,32 @@ def test_problems_over_the_same_rows_share_their_copy_and_get_its_moments():
     assert second.phi is first.phi
     expected, _ = both("ridge")
     close(vf.solve(second, "lstd").theta, vf.solve(expected.recentred(np.ones(memory.d)), "lstd").theta, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "float32"])
+def test_rows_in_memory_are_multiplied_on_the_device_until_the_context_ends(kind):
+    memory, _ = both(kind)
+    rows, rng = memory.phi, np.random.default_rng(0)
+    X, A = rng.standard_normal((rows.shape[1], 6)), rng.standard_normal((rows.shape[0], 2))
+    arguments = memory.now, memory.reward, np.arange(memory.n) % 7, 7
+
+    def products():
+        both_ways = [*rows.dot2(*X[:, :2].T), *rows.tdot2(*A.T)]
+        return [rows.dot(X[:, 0]), rows.matmul(X), rows.tdot(A[:, 0]), rows.group_sums(*arguments), *both_ways]
+
+    expected = products()
+    with Placement("cpu") as place:
+        place(memory)
+        matrix, rows.matrix = rows.matrix, None  # so that nothing in memory can be read
+        for found, other in zip(products(), expected, strict=True):
+            close(found, other, rtol=1e-12)
+        rows.matrix = matrix
+    assert rows.on_device is None
+    assert not place._copies
+
+
+def test_rows_beyond_the_memory_of_the_device_are_multiplied_in_memory():
+    memory, _ = both("on-policy")
+    with Placement("cpu", 1000) as place:
+        place(memory)
+        assert memory.phi.on_device is None

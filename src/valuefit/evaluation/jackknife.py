@@ -24,10 +24,10 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
+from valuefit.problem.cluster_products import cluster_dots, cluster_sums
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import dots_by_cluster, sums_by_cluster
 from valuefit.rows.traces import keep_forward, recurrence
-from valuefit.threads import parts_of, share_out
+from valuefit.threads import parts_of
 from valuefit.typing import Array
 
 CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
@@ -169,12 +169,10 @@ class _Log:
 
         X: (chosen, d), Y: (chosen, k), weights theta_g and w_g; Y has no rows where w = 0.
         """
-        n, place, inside = len(self.cluster), np.zeros(self.count, np.int64), np.zeros(self.count, bool)
+        place, inside = np.zeros(self.count, np.int64), np.zeros(self.count, bool)
         place[chosen], inside[chosen] = np.arange(len(chosen)), True
         parts = [part[inside[self.cluster[part]]] for part in self._parts]
-        p, q = np.zeros(n), np.zeros(n)
-        rows = (*self._rows, place[self.cluster])
-        share_out(lambda part: dots_by_cluster(*rows, parts[part], X, Y, p, q), len(parts))
+        p, q = cluster_dots(self.problem, place[self.cluster], parts, X, Y)
         return self._sums(p, q, chosen, parts)
 
     def _sums(self, p: Array, q: Array, chosen: Array, parts: list[Array]) -> tuple[Array, Array]:
@@ -183,20 +181,12 @@ class _Log:
         p: v_t'theta_g, q: psi_t'w_g, (n,). parts: the steps of these clusters.
         """
         problem = self.problem
-        of_theta, of_w = np.zeros((0 if self.plain else self.count, problem.d)), np.zeros((self.count, problem.k))
         u_w, weights = q if self.plain else problem.forward(q), problem.backward(p)
         if not problem.identity:
             weights += q
-        rows = (*self._rows, self.cluster)
-        share_out(lambda part: sums_by_cluster(*rows, parts[part], -u_w, weights, of_theta, of_w), len(parts))
+        of_theta, of_w = cluster_sums(problem, self.cluster, self.count, parts, None if self.plain else -u_w, weights)
         above, below = of_theta if self.plain else of_theta[chosen], of_w[chosen]
         return above @ self.basis.primal, below if self.basis.dual is None else below @ self.basis.dual
-
-    @property
-    def _rows(self) -> tuple[Any, ...]:
-        """The rows of the steps, as arguments of kernels."""
-        problem = self.problem
-        return problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount
 
     def solve(self, above: Array, below: Array, chosen: Array) -> Array:
         """S^-1 (above, below), (chosen, p + q), with what is diagonal in S as it is without the cluster."""

@@ -22,7 +22,7 @@ from valuefit.problem.arguments import (
     step_arrays,
 )
 from valuefit.problem.device import DeviceProblem
-from valuefit.rows.device import MAX_SHARE, StreamedRows, Tensor, TensorRows
+from valuefit.rows.device import MAX_SHARE, DeviceRows, HostProducts, StreamedRows, Tensor, TensorRows
 from valuefit.typing import Array
 
 
@@ -97,6 +97,11 @@ def copied(matrix: Array, device: torch.device, memory: int | None) -> TensorRow
     if memory is not None and matrix.nbytes > memory:
         return StreamedRows(matrix, device)
     return TensorRows(torch.tensor(matrix, device=device))
+
+
+def host_products(rows: DeviceRows) -> HostProducts | None:
+    """Products with arrays in memory, where the rows are on the device and need no copy each time."""
+    return None if isinstance(rows, StreamedRows) else HostProducts(rows)
 
 
 def device_of(name: Any) -> torch.device:

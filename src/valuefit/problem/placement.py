@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -14,12 +15,12 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.rows.storage import Rows
 
 
-def placement(device: Any, memory: Any = None) -> Callable[[Problem], SaddlePoint]:
-    """A function that returns a problem as it is (None), or its copy on this device, such as "cuda"."""
+def placement(device: Any, memory: Any = None) -> AbstractContextManager[Callable[[Problem], SaddlePoint]]:
+    """A context with a function that returns a problem as it is (None), or its copy on this device, such as "cuda"."""
     if device is None:
         if memory is not None:
             raise ValueError('device_memory is given without a device. Give device="cuda" too, or leave it out.')
-        return lambda problem: problem
+        return nullcontext(lambda problem: problem)
     need("torch", "gpu", "device=")
     return Placement(device, memory)
 
@@ -28,6 +29,7 @@ class Placement:
     """Copies problems in memory to a device; problems that share their rows share the copy.
 
     Their moments are formed there too, and kept in the problem in memory, where standard errors and checks use them.
+    Until the context ends, products over all rows in memory are computed with their copy, if it is on the device.
     memory: bytes that rows may take on the device; larger ones stay in memory and are copied whenever they are read.
     """
 
@@ -37,6 +39,15 @@ class Placement:
         self._module = import_module("valuefit.problem.on_device")  # imports torch
         self.device = self._module.device_of(device)
         self._copies: dict[int, tuple[Rows, Any]] = {}  # by identity; the rows stay alive with their copy
+
+    def __enter__(self) -> Placement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the memory of the device back."""
+        for rows, _copy in self._copies.values():
+            rows.on_device = None
+        self._copies.clear()
 
     def __call__(self, problem: Problem) -> SaddlePoint:
         placed: SaddlePoint = self._module.DeviceProblem(
@@ -55,5 +66,7 @@ class Placement:
                 "leave out the device."
             )
         if id(rows) not in self._copies:
-            self._copies[id(rows)] = rows, self._module.copied(rows.matrix, self.device, self.memory)
+            copy = self._module.copied(rows.matrix, self.device, self.memory)
+            self._copies[id(rows)] = rows, copy
+            rows.on_device = self._module.host_products(copy)
         return self._copies[id(rows)][1]

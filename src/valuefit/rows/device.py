@@ -73,6 +73,51 @@ class DeviceRows(ABC):
         parts = [weights[start : start + len(block)] @ block.double().square() for start, block in self.blocks()]
         return torch.stack(parts).sum(dim=0)
 
+    def group_sums(self, index: Tensor, weights: Tensor, group: Tensor, groups: int) -> Tensor:
+        """The sum of the rows `index` (m,) times `weights` (m,) in each group, (groups, d), in a fixed order."""
+        if not bool((group[1:] >= group[:-1]).all()):
+            order = torch.argsort(group, stable=True)
+            index, weights, group = index[order], weights[order], group[order]
+        sums = torch.zeros((groups, self.shape[1]), dtype=torch.float64, device=self.device)
+        for start in range(0, len(index), self.block_size):
+            part = slice(start, start + self.block_size)
+            rows = self.take(index[part]).double() * weights[part, None]
+            present, counts = torch.unique_consecutive(group[part], return_counts=True)
+            sums[present] += torch.segment_reduce(rows, "sum", lengths=counts, axis=0, unsafe=True)
+        return sums
+
+    def group_dots(self, index: Tensor, group: Tensor, X: Tensor) -> Tensor:
+        """The product of each row of `index` (m,) with the row of X that `group` (m,) names, (m,)."""
+        found = torch.empty(len(index), dtype=torch.float64, device=self.device)
+        for start in range(0, len(index), self.block_size):
+            part = slice(start, start + self.block_size)
+            found[part] = (self.take(index[part]).double() * X[group[part]]).sum(dim=1)
+        return found
+
+
+class HostProducts:
+    """Products of rows on a device with arrays in the memory of the host (`rows.storage.RowProducts`)."""
+
+    def __init__(self, rows: DeviceRows) -> None:
+        self._rows = rows
+
+    def dot(self, X: Array) -> Array:
+        return to_array(self._rows.dot(to_tensor(X, self._rows.device)))
+
+    def tdot(self, A: Array) -> Array:
+        return to_array(self._rows.tdot(to_tensor(A, self._rows.device)))
+
+    def group_sums(self, index: Array, weights: Array, group: Array, groups: int) -> Array:
+        places, which = self._index(index), self._index(group)
+        return to_array(self._rows.group_sums(places, to_tensor(weights, self._rows.device), which, groups))
+
+    def group_dots(self, index: Array, group: Array, X: Array) -> Array:
+        places, which = self._index(index), self._index(group)
+        return to_array(self._rows.group_dots(places, which, to_tensor(X, self._rows.device)))
+
+    def _index(self, index: Array) -> Tensor:
+        return torch.tensor(np.ascontiguousarray(index), dtype=torch.int64, device=self._rows.device)
+
 
 class TensorRows(DeviceRows):
     """Rows in a dense tensor of float64 or float32, which is not copied."""
@@ -326,7 +371,7 @@ class DeviceSteps:
 
 def to_tensor(vector: Array, device: Any) -> Tensor:
     """A vector of the solver as float64 on the device."""
-    return torch.tensor(vector, dtype=torch.float64, device=device)
+    return torch.tensor(np.ascontiguousarray(vector), dtype=torch.float64, device=device)
 
 
 def to_array(tensor: Tensor) -> Array:

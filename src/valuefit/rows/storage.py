@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sparse
@@ -39,11 +39,28 @@ def small_rows(rows: Any) -> Any:
     return rows
 
 
+class RowProducts(Protocol):
+    """Products of rows that have a copy elsewhere: arrays in, arrays out; see `Rows` for their meaning."""
+
+    def dot(self, X: Array) -> Array:
+        """Phi X for X (d,) or (d, columns)."""
+
+    def tdot(self, A: Array) -> Array:
+        """Phi' A for A (m,) or (m, columns)."""
+
+    def group_sums(self, index: Array, weights: Array, group: Array, groups: int) -> Array: ...
+
+    def group_dots(self, index: Array, group: Array, X: Array) -> Array: ...
+
+
 class Rows:
     """Feature rows (m, d), dense or CSR, in float64 or float32; products are float64.
 
     float32 rows are converted as they are read, so products of the stored numbers have float64 precision.
+    on_device: a copy of the rows on a device, while there is one: products over all rows are then computed there.
     """
+
+    on_device: RowProducts | None = None
 
     def __init__(self, matrix: Any, name: str = "features", *, limit: float = MAX_MAGNITUDE) -> None:
         if sparse.issparse(matrix):
@@ -110,10 +127,14 @@ class Rows:
 
     def group_sums(self, index: Array, weights: Array, group: Array, groups: int) -> Array:
         """The sum of the rows `index` (m,) times `weights` (m,) in each group, (groups, d); `group` (m,) from 0."""
+        if self.on_device is not None:
+            return self.on_device.group_sums(index, weights, group, groups)
         return dense(sparse.csr_array((weights, (group, index)), shape=(groups, self.shape[0])) @ self.matrix)
 
     def dot(self, x: Array) -> Array:
         """Phi x."""
+        if self.on_device is not None:
+            return self.on_device.dot(x)
         if not worth_compiling(self.stored):
             return np.asarray(self.matrix @ x)
         p = np.empty(self.shape[0])
@@ -122,6 +143,9 @@ class Rows:
 
     def dot2(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Phi x and Phi y, reading the rows once."""
+        if self.on_device is not None:
+            p, q = self.on_device.dot(np.column_stack([x, y])).T
+            return np.ascontiguousarray(p), np.ascontiguousarray(q)
         if not worth_compiling(self.stored):
             return self.dot(x), self.dot(y)
         p, q = np.empty(self.shape[0]), np.empty(self.shape[0])
@@ -130,6 +154,8 @@ class Rows:
 
     def matmul(self, X: Array) -> Array:
         """Phi X for a matrix X, (m, columns); up to four columns by twos, which is faster than a BLAS product."""
+        if self.on_device is not None:
+            return self.on_device.dot(X)
         columns = X.shape[1]
         if columns > 4:
             blocks = [block @ X for _, block in self.blocks()]
@@ -142,6 +168,8 @@ class Rows:
 
     def tdot(self, a: Array) -> Array:
         """Phi' a."""
+        if self.on_device is not None:
+            return self.on_device.tdot(a)
         if not worth_compiling(self.stored):
             return np.asarray(self.matrix.T @ a)
         add = short_tdot if self.short else rows_tdot
@@ -151,6 +179,9 @@ class Rows:
 
     def tdot2(self, a: Array, c: Array) -> tuple[Array, Array]:
         """Phi' a and Phi' c, reading the rows once."""
+        if self.on_device is not None:
+            of_a, of_c = self.on_device.tdot(np.column_stack([a, c])).T
+            return of_a, of_c
         if not worth_compiling(self.stored):
             return self.tdot(a), self.tdot(c)
         add = short_tdot2 if self.short else rows_tdot2
