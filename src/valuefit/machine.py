@@ -9,6 +9,8 @@ from valuefit.threads import thread_count
 # multiplied by are scattered over memory.
 GEMM_FLOPS, SPARSE_FLOPS = 32, 200
 GPU_FLOPS = 96  # the same for dense rows on a GPU (benchmarks/gpu.py), where a pass reads a number once
+# Tile-coded rows on a GPU, estimated: operations in the time of an entry in a pass, and of a sorted product of two.
+GPU_SPARSE_FLOPS, GPU_PAIR_FLOPS = 1800, 23_000.0
 
 # Seconds on one core, between those that benchmarks/costs.py measured on a 2-core and on a 16-core machine: within a
 # factor of 2 of both. Only their ratios affect the choice of a solver.
@@ -39,6 +41,9 @@ GPU_COSTS = {
     "solve_step": 0.0,
     "pass_byte": 2.5e-13,
     "pass_step": 1.0e-11,
+    "pass_nonzero": 4.0e-11,  # this and the other two of tile-coded rows are estimates
+    "sparse_step": 1.0e-11,
+    "sparse_square": 5.0e-10,
     "gram_flop": 2.2e-14,
     "factor_flop": 1.0e-12,
     "iteration": 5.0e-4,

@@ -72,11 +72,6 @@ def test_standard_errors_are_computed_with_the_rows_on_the_device(settings, monk
     assert found.verdict.level == expected.verdict.level
 
 
-def test_sparse_features_are_refused(log):
-    with pytest.raises(ValueError, match="Sparse rows are not supported on a device"):
-        vf.evaluate(log, features="tiles", device="cpu")
-
-
 def test_a_solver_of_single_rows_is_refused(log):
     with pytest.raises(ValueError, match="device"):
         vf.evaluate(log, features="fourier:order=3", device="cpu", solver="saga")

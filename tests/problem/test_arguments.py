@@ -93,3 +93,28 @@ def test_dual_rows_may_be_stored_in_another_way_than_the_features(sparse_duals, 
     for solver in ("lstd", "krylov"):
         found, wanted = (vf.solve(one, solver, max_passes=20).theta for one in (problem, expected))
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_tile_coded_rows_are_ones_in_the_columns_named():
+    index = np.array([[0, 2], [2, 2], [-1, 1]])
+    problem = vf.Problem.from_rows(index, [0, 1], [1, 2], [1.0, 2.0], 0.5, columns=3)
+    np.testing.assert_array_equal(problem.phi.matrix.toarray(), [[1, 0, 1], [0, 0, 2], [0, 0, 0]])
+    assert list(problem.dead) == [1]  # no step starts from the row that has it
+
+
+@pytest.mark.parametrize(
+    ("index", "columns", "message"),
+    [
+        (
+            [[0, 3]],
+            3,
+            "name column 3 in row 0, but there are 3 columns: numbers run from 0 to 2, and -1 stands for none",
+        ),
+        ([[0], [-2]], 3, "name column -2 in row 1"),
+        ([[0.0]], 3, "a matrix of integers; they are float64 of shape"),
+        ([[0]], 0, "columns is 0; it must be 1 or more"),
+    ],
+)
+def test_numbers_of_columns_that_do_not_exist_are_refused(index, columns, message):
+    with pytest.raises(ValueError, match=message):
+        vf.Problem.from_rows(index, [0], [0], [1.0], 0.5, columns=columns)

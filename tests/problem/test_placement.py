@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.sparse as sparse
 import torch
 
 import valuefit as vf
@@ -27,14 +26,6 @@ def test_a_problem_in_memory_is_moved_to_a_device():
     assert repr(device) == "DeviceProblem(n=600, d=8, rows=612, cpu, device, more dual features, ridge, trace)"
     close(vf.solve(device, "lstd").theta, vf.solve(memory, "lstd").theta, rtol=1e-8)
     assert device.phi.matrix.device == torch.device("cpu")
-
-
-def test_sparse_problems_are_not_moved():
-    memory, _ = both("on-policy")
-    rows = sparse.csr_array(memory.phi.matrix)
-    problem = vf.Problem.from_rows(rows, memory.now, memory.next, memory.reward, memory.discount)
-    with pytest.raises(ValueError, match="Sparse rows are not supported on a device"):
-        Placement("cpu")(problem)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import scipy.sparse as sparse
 from valuefit.data.validation import array_of, number, numbers, run_starts
 from valuefit.memory import require_memory
 from valuefit.messages import shown
-from valuefit.rows.storage import MAX_MAGNITUDE, Rows, require_range
+from valuefit.rows.storage import MAX_MAGNITUDE, NO_COLUMN, NO_SUCH_COLUMN, NOT_AN_INDEX, Rows, require_range
 from valuefit.typing import Array
 
 MAX_RIDGE = 1e100  # a ridge other than 0 lies between the inverse of this and this
@@ -107,6 +107,19 @@ def refuse_infinite_sums(endless: bool, remedy: str) -> None:
 def rows_of(matrix: Any, name: str) -> Rows:
     """Feature rows that a user or a transformer gave."""
     return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
+
+
+def tile_rows(index: Any, columns: int) -> Any:
+    """Tile-coded rows as a CSR matrix, from the columns (m, active) of the ones in each row; -1 stands for none."""
+    index = np.asarray(index)
+    if index.ndim != 2 or index.dtype.kind not in "iu":
+        raise ValueError(NOT_AN_INDEX.format(kind=index.dtype, shape=index.shape))
+    outside = (index < NO_COLUMN) | (index >= columns)
+    if outside.any():
+        row, place = np.argwhere(outside)[0].tolist()
+        raise ValueError(NO_SUCH_COLUMN.format(column=index[row, place], row=row, columns=columns, last=columns - 1))
+    row, place = np.nonzero(index != NO_COLUMN)
+    return sparse.csr_array((np.ones(len(row)), (row, index[row, place])), shape=(len(index), columns))
 
 
 def check_dual_shape(psi: tuple[int, int], phi: tuple[int, int]) -> None:

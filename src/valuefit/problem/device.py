@@ -16,17 +16,18 @@ from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
 from valuefit.problem.saddle_point import BatchPlan, SaddlePoint, SketchedRows
 from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, require_device_memory, to_array, to_tensor
+from valuefit.rows.device_index import IndexRows
+from valuefit.rows.storage import Rows
 from valuefit.typing import Array, Gradient
 
 
 class DeviceProblem(SaddlePoint):
-    """The saddle point over dense rows on a device, a GPU or the CPU as torch sees it.
+    """The saddle point over rows on a device, a GPU or the CPU as torch sees it.
 
     `Problem.from_rows` returns it where the rows are torch or CuPy arrays, `placement` copies a problem in memory.
     Rows are float64 or float32; products are float64. SVRG draws mini-batches; other solvers of single rows refuse it.
     """
 
-    sparse = False
     storage: ClassVar[str] = "device"
 
     def __init__(
@@ -49,7 +50,7 @@ class DeviceProblem(SaddlePoint):
         device = phi.device
         self.phi, self.psi = phi, phi if psi is None else psi
         self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
-        self.distinct_rows = phi.shape[0]
+        self.distinct_rows, self.sparse = phi.shape[0], phi.sparse
         self.trace, self.ridge, self.identity, self.shared = trace, ridge, identity, psi is None
         self.dead, self.max_discount = dead, float(discount.max())
         self.weighted, self.float32 = bool((ratio != 1).any()), phi.dtype == np.float32
@@ -68,13 +69,13 @@ class DeviceProblem(SaddlePoint):
             n=self.n,
             d=self.d,
             k=self.k,
-            row=float(self.d),
+            row=float(self.phi.row_numbers),
             starts=int((self.steps.visits > 0).sum()),
-            sparse=False,
+            sparse=self.sparse,
             traced=self.trace > 0,
             identity=self.identity,
             square=self.ridge == 0 and self.k == self.d,
-            row_bytes=float(self.phi.dtype.itemsize * self.phi.shape[0] * self.d),
+            row_bytes=float(self.phi.row_bytes * self.phi.shape[0]),
             two_reads=not self._in_one_read,
             gpu=self.phi.device.type == "cuda",
         )
@@ -217,6 +218,12 @@ class DeviceProblem(SaddlePoint):
         terms = (u_g * td[:, None])[steps.live > 0]
         sums = np.column_stack([np.bincount(cluster, column, count) for column in to_array(terms).T])
         return sums.T @ sums / self.n, to_array(psi_g.T @ (steps.visits[:, None] * psi_g)) / self.n, count
+
+    def visited_rows(self) -> tuple[Rows | None, Array]:
+        """A copy of tile-coded rows in memory."""
+        if not isinstance(self.psi, IndexRows):
+            return None, np.zeros(0)
+        return Rows(self.psi.matrix()), to_array(self.steps.visits)
 
     # ---- mini-batches -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any
 from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.memory import fits
+from valuefit.problem.preconditioner import MAX_DENSE_PASSES
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.rows.storage import Rows
@@ -55,16 +56,12 @@ class Placement:
             problem.reward, problem.discount, problem.ratio, problem.begins, trace=problem.trace, ridge=problem.ridge,
             identity=problem.identity, dead=problem.dead,
         )  # fmt: skip
-        if fits(2 * problem.k * (problem.k + problem.d)):
+        affordable = not problem.sparse or placed.cost.moments <= MAX_DENSE_PASSES
+        if affordable and fits(2 * problem.k * (problem.k + problem.d)):
             problem.use_moments_of(placed)
         return placed
 
     def _copy(self, rows: Rows) -> Any:
-        if rows.sparse:
-            raise ValueError(
-                "Sparse rows are not supported on a device. Use dense features, such as 'kernel' or 'fourier', or "
-                "leave out the device."
-            )
         if id(rows) not in self._copies:
             copy = self._module.copied(rows.matrix, self.device, self.memory)
             self._copies[id(rows)] = rows, copy

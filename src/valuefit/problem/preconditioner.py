@@ -16,11 +16,11 @@ from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
 from valuefit.problem.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
-from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
+MAX_DENSE_GPU_PASSES = 400.0  # the same on a GPU, where a pass over tile-coded rows takes about a millisecond
 MAX_SPARSE_PASSES = 300.0  # passes for a sparse factor of C
 INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
 MIN_INNER, MAX_INNER = 4, 40  # their steps
@@ -214,16 +214,14 @@ def precondition(
     dense_limit = limit
     if problem.sparse:
         size, cross = problem.n, with_A and not is_fixed_point(problem)
-        dense_limit = min(limit, MAX_DENSE_PASSES)
+        dense_limit = min(limit, MAX_DENSE_GPU_PASSES if problem.cost.gpu else MAX_DENSE_PASSES)
     if affordable(problem, size=size, cross=cross, limit=dense_limit):
-        if "device" in problem.traits:
+        if "device" in problem.traits and not problem.sparse:  # tiles are dependent, which needs pivots
             found = import_module("valuefit.problem.device_factor").device_preconditioner(problem, size, cross=cross)
             if found is not None:
                 return cast(SaddlePreconditioner, found)
         return dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
-    moment = None
-    if isinstance(problem, Problem) and (problem.shared or not with_A):
-        moment = sparse_moment(problem, limit=limit)
+    moment = sparse_moment(problem, limit=limit) if problem.shared or not with_A else None
     if moment is None:
         return diagonal_preconditioner(problem)
     return sparse_preconditioner(problem, moment, ridge=problem.ridge if with_A else 0.0)
@@ -237,23 +235,28 @@ class SparseMoment(NamedTuple):
     passes: float
 
 
-def sparse_moment(problem: Problem, *, limit: float) -> SparseMoment | None:
-    """C as a sparse matrix, or None where that would not fit into memory or `limit` passes.
+def sparse_moment(problem: SaddlePoint, *, limit: float) -> SparseMoment | None:
+    """C as a sparse matrix, or None where that would not fit into memory or `limit` passes, or rows are elsewhere.
 
     Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
     entries than C.
     """
     forming = 1 + problem.cost.C if problem.sparse else np.inf
     most = min(limit, MAX_SPARSE_PASSES + forming)
-    entries = min(float(problem.k) ** 2, problem.n * (problem.psi.stored / problem.psi.shape[0]) ** 2)
-    if problem.identity or forming > most or 24 * entries > memory_limit():
+    if problem.identity or forming > most:
         return None
-    C = sparse_second_moment(problem.psi, problem.visits / problem.n)
+    psi, visits = problem.visited_rows()
+    if psi is None:
+        return None
+    entries = min(float(problem.k) ** 2, problem.n * (psi.stored / psi.shape[0]) ** 2)
+    if 24 * entries > memory_limit():
+        return None
+    C = sparse_second_moment(psi, visits / problem.n)
     kept = np.flatnonzero(C.diagonal())
     C = C[kept][:, kept]
-    plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.flops(1.0), numbers=memory_limit() / 16)
+    plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.host_flops(1.0), numbers=memory_limit() / 16)
     return SparseMoment(
-        SparseC(C, kept, problem.k), plan, forming + (0.0 if plan is None else problem.cost.flops(plan.flops))
+        SparseC(C, kept, problem.k), plan, forming + (0.0 if plan is None else problem.cost.host_flops(plan.flops))
     )
 
 
@@ -269,7 +272,7 @@ def sparse_preconditioner(
         shifted = sparse_cholesky.factorise(shift, plan) if ridge else factor
         apply_passes = cost.reads(2 * factor.size)
         if ridge:
-            passes += cost.flops(plan.flops)
+            passes += cost.host_flops(plan.flops)
             apply_passes = cost.reads(6 * factor.size) + cost.sparse_product(C.nnz)
         return SparseCholesky(factor, shifted, matrix, passes, apply_passes)
     sweeps = symmetric_gauss_seidel(C)

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.features.featurise import featurise
 from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
@@ -28,6 +29,7 @@ from valuefit.problem.arguments import (
     rows_of,
     settings_of,
     step_arrays,
+    tile_rows,
     trace_rows,
 )
 from valuefit.problem.clusters import clusters
@@ -96,24 +98,27 @@ class Problem(SaddlePoint):
         dual_rows: Any = None,
         metric: str = "C",
         part: bool = False,
+        columns: int | None = None,
     ) -> Any:
         """A problem from feature rows `Phi (m, d)` and the row indices `now` and `next` of each step.
 
         `next[t] = -1` or `discount[t] = 0`: the episode terminated at step t. `discount`, `ratio` (1 if None)
         and `episode` (one episode if None) have one entry per step; a scalar discount applies to all steps.
         `dual_rows (m, k)`: rows of the dual features, k >= d. A torch tensor or a CuPy array as `Phi` gives a
-        `DeviceProblem`, which computes where the rows are.
+        `DeviceProblem`, which computes where the rows are. columns: the number of features d of tile-coded rows; `Phi`
+        (m, active) then holds the columns of the ones in each row, and -1 for none.
         """
         options: dict[str, Any] = {"trace": trace, "ridge": ridge, "metric": metric}
+        columns = None if columns is None else whole_number("columns", columns, "it must be 1 or more", low=1)
         if is_device_array(Phi):
             device = import_module("valuefit.problem.on_device")
-            columns = now, next, reward, discount, ratio, episode
-            return device.from_device_rows(Phi, *columns, dual_rows=dual_rows, **options)
-        rows = rows_of(Phi, "features")
-        steps = step_arrays(now, next, reward, discount, ratio, episode, rows=rows.shape[0], part=part)
+            steps = now, next, reward, discount, ratio, episode
+            return device.from_device_rows(Phi, *steps, columns=columns, dual_rows=dual_rows, **options)
+        rows = rows_of(Phi if columns is None else tile_rows(Phi, columns), "features")
+        arrays = step_arrays(now, next, reward, discount, ratio, episode, rows=rows.shape[0], part=part)
         dual = None if dual_rows is None else rows_of(dual_rows, "dual_rows")
         problem = cls.__new__(cls)
-        problem._set_up(rows, dual, steps, part=part, **options)
+        problem._set_up(rows, dual, arrays, part=part, **options)
         return problem
 
     @classmethod
@@ -248,6 +253,9 @@ class Problem(SaddlePoint):
     def visits(self) -> Array:
         """The number of steps with each row as `now`."""
         return np.bincount(self.now, minlength=self.phi.shape[0]).astype(np.float64)
+
+    def visited_rows(self) -> tuple[Rows | None, Array]:
+        return self.psi, self.visits
 
     @cached_property
     def _no_reward(self) -> Array:

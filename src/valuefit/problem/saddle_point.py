@@ -12,6 +12,7 @@ import scipy.linalg as linalg
 
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
+from valuefit.rows.storage import Rows
 from valuefit.typing import Array, Gradient
 
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
@@ -162,6 +163,10 @@ class SaddlePoint(ABC):
 
         g: (k, columns); the TD errors delta_t are those of theta. A single episode is cut into blocks.
         """
+
+    def visited_rows(self) -> tuple[Rows | None, Array]:
+        """Sparse rows of psi in memory and how often steps start from each; None where there are none."""
+        return None, np.zeros(0)
 
     # ---- what a storage provides for solvers that draw steps ----------------------------------------------
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ Tensor = Any  # torch.Tensor, which mypy does not know where torch is not instal
 
 # Bytes of float64 rows in one matrix product (benchmarks/gpu.py): on a GPU long enough for its rate, else in cache.
 GPU_BLOCK_BYTES, CPU_BLOCK_BYTES = 1 << 30, 8 << 20
+MAX_SEGMENT = 256  # numbers that one thread of a GPU adds up
 MAX_SHARE = 0.7  # of the free memory of a GPU that rows may take; products need some too
 
 
@@ -29,6 +30,7 @@ class DeviceRows(ABC):
     shape: tuple[int, int]
     device: Any
     dtype: np.dtype[Any]  # float64 or float32, of the numbers that are read
+    sparse: ClassVar[bool] = False
 
     @abstractmethod
     def span(self, start: int, stop: int) -> Tensor:
@@ -37,6 +39,16 @@ class DeviceRows(ABC):
     @abstractmethod
     def take(self, index: Tensor) -> Tensor:
         """These rows."""
+
+    @property
+    def row_numbers(self) -> int:
+        """Numbers that are stored of a row."""
+        return self.shape[1]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that are read of a row."""
+        return self.shape[1] * self.dtype.itemsize
 
     @property
     def block_size(self) -> int:
@@ -83,7 +95,7 @@ class DeviceRows(ABC):
             part = slice(start, start + self.block_size)
             rows = self.take(index[part]).double() * weights[part, None]
             present, counts = torch.unique_consecutive(group[part], return_counts=True)
-            sums[present] += torch.segment_reduce(rows, "sum", lengths=counts, axis=0, unsafe=True)
+            sums[present] += SegmentSums(counts)(rows)
         return sums
 
     def group_dots(self, index: Tensor, group: Tensor, X: Tensor) -> Tensor:
@@ -221,16 +233,43 @@ class StreamedRows(DeviceRows):
         return torch.cuda.Stream(self.device)
 
 
+class SegmentSums:
+    """Sums of consecutive numbers, or rows of them, `counts` (segments,) at a time, in a fixed order.
+
+    One thread of a GPU adds up a segment, so long ones are added in pieces first.
+    """
+
+    def __init__(self, counts: Tensor) -> None:
+        self._pieces = -(-counts // MAX_SEGMENT)  # of each segment
+        lengths = torch.full((int(self._pieces.sum()),), MAX_SEGMENT, device=counts.device)
+        found = counts > 0
+        last = self._pieces.cumsum(0)[found] - 1
+        self._lengths = lengths.index_copy(0, last, (counts - (self._pieces - 1) * MAX_SEGMENT)[found])
+
+    def __call__(self, values: Tensor) -> Tensor:
+        sums = torch.segment_reduce(values, "sum", lengths=self._lengths, axis=0, unsafe=True, initial=0.0)
+        return torch.segment_reduce(sums, "sum", lengths=self._pieces, axis=0, unsafe=True, initial=0.0)
+
+
 class RowSums:
-    """Sums of the numbers of steps by row, in a fixed order, so that they are the same to the bit every time."""
+    """Sums of the numbers of steps by row, in a fixed order, so that they are the same to the bit every time.
+
+    order: the steps in the order of their rows; None where they are so already.
+    """
 
     def __init__(self, index: Tensor, rows: int) -> None:
-        self.counts = torch.bincount(index, minlength=rows)
+        self.in_order = SegmentSums(torch.bincount(index, minlength=rows))
         self.order = None if bool((index[1:] >= index[:-1]).all()) else torch.argsort(index, stable=True)
 
     def __call__(self, values: Tensor) -> Tensor:
-        values = values if self.order is None else values[self.order]
-        return torch.segment_reduce(values, "sum", lengths=self.counts, unsafe=True, initial=0.0)
+        return self.in_order(values if self.order is None else values[self.order])
+
+
+def add_at(out: Tensor, place: Tensor, values: Tensor) -> None:
+    """out[place] += values, tensors of any shape; in a fixed order where places repeat."""
+    place, order = place.reshape(-1).sort(stable=True)
+    present, counts = torch.unique_consecutive(place, return_counts=True)
+    out[present] += SegmentSums(counts)(values.reshape(-1)[order])
 
 
 def recurrence(x: Tensor, keep: Tensor) -> Tensor:
@@ -285,6 +324,13 @@ class DeviceSteps:
     def trajectory(self) -> bool:
         """Whether there is one step for every row, and the row after it is its next one."""
         return self.now is None
+
+    def row_numbers(self) -> tuple[Tensor, Tensor]:
+        """The numbers of the row and of the next row of each step; the latter is arbitrary where the discount is 0."""
+        if self.now is not None:
+            return self.now, self.next
+        every = torch.arange(self.rows, device=self.ratio.device)
+        return every, (every + 1).clamp(max=self.rows - 1)
 
     # ---- between numbers of rows and numbers of steps ----------------------------------------------------
 

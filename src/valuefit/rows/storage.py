@@ -20,6 +20,16 @@ MAX_MAGNITUDE = 1e32
 SHORT_ROW_BYTES = 256  # up to it, summing four rows at a time is two to four times faster; above 400 bytes it is slower
 TEMPORARY_BYTES = 8 << 20  # of temporary arrays: large enough for BLAS, small enough to stay in cache
 
+# Tile-coded rows as a matrix (m, active) of columns, and what is wrong with one.
+NO_COLUMN = -1  # in it: a place without an entry
+NOT_AN_INDEX = (
+    "With columns= the features are the numbers of columns, a matrix of integers; they are {kind} of shape {shape}."
+)
+NO_SUCH_COLUMN = (
+    "The features name column {column} in row {row}, but there are {columns} columns: numbers run from 0 to {last}, "
+    "and -1 stands for none."
+)
+
 
 def require_range(name: str, peak: float, limit: float = MAX_MAGNITUDE) -> None:
     """Raise ValueError if products of such numbers would overflow or underflow, which would make the gap wrong."""

@@ -136,7 +136,8 @@ def start_controller(
     count None: as many as pay; the diagonal preconditioner where rows are sparse, for which matrices seldom pay, or
     where the matrices do not fit into memory.
     """
-    if count is None and (problem.sparse or not matrices_fit(problem)):
+    in_memory = isinstance(problem, Problem)
+    if count is None and ((problem.sparse and in_memory) or not matrices_fit(problem)):
         if not isinstance(problem, Problem):
             raise ValueError(
                 f"The preconditioner of {problem.d} features would not fit into memory, or there are too few steps for "
