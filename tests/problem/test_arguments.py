@@ -108,7 +108,7 @@ def test_tile_coded_rows_are_ones_in_the_columns_named():
         (
             [[0, 3]],
             3,
-            "name column 3 in row 0, but there are 3 columns: numbers run from 0 to 2, and -1 stands for none",
+            "name column 3 in row 0, but there are 3 columns: numbers run from 0 to 2, and -1",
         ),
         ([[0], [-2]], 3, "name column -2 in row 1"),
         ([[0.0]], 3, "a matrix of integers; they are float64 of shape"),

@@ -17,6 +17,7 @@ OTHER_TESTS = {
     "evaluation/test_device_evaluation.py": "evaluate(device=) on torch tensors",
     "evaluation/test_clusters.py": "cluster= in logs, files, standard errors and comparisons",
     "features/test_transformers.py": "all transformers against plain loops",
+    "problem/test_device_tiles.py": "problem/device.py over tile-coded rows",
     "problem/test_refusals.py": "messages for wrong arguments of Transitions, Problem and solve",
     "report/test_browser.py": "the page in a real browser",
     "solvers/test_batches.py": "the mini-batch kernels of SVRG and SAGA",
