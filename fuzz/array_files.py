@@ -134,6 +134,11 @@ def hdf5_case(rng: Rng, folder: Path) -> str | None:
     if damaged:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
 
+    if chance(rng, 0.3):
+        shards.MIN_SHARD_STEPS = int(rng.integers(1, 30))
+        check_shards(path)
+        return RIGHT
+
     def plain() -> Columns:
         columns: Columns = {}
         with h5py.File(path, "r") as file:
@@ -188,6 +193,10 @@ def minari_case(rng: Rng, folder: Path) -> str | None:
     elif draw < 0.75:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
     (data / "metadata.json").write_text(metadata)
+    if chance(rng, 0.3):
+        shards.MIN_SHARD_STEPS = int(rng.integers(1, 10))
+        check_shards(folder / "walk-v0")
+        return RIGHT
     return check_load(rng, folder / "walk-v0", lambda: _plain_minari(path), damaged=draw < 0.75)
 
 

@@ -23,6 +23,21 @@ def translated(problem: str, remedy: str) -> Iterator[None]:
         raise ValueError(f"{problem} ({said(error)}). {remedy}") from error
 
 
+class RowError(ValueError):
+    """A wrong value at a row of a source: "`before` row 5 of `where``after`". kind: "row" or "step"."""
+
+    def __init__(self, before: str, row: int, after: str, kind: str = "row", where: str = "") -> None:
+        self.row, self._text = row, (before, row, after, kind, where)
+        super().__init__(self.at(f"{kind} {row} of {where}" if where else f"{kind} {row}"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._text
+
+    def at(self, place: str) -> str:
+        """The message with another name of the row, for rows of a part of the source."""
+        return f"{self._text[0]} {place}{self._text[2]}".lstrip()
+
+
 def said(error: BaseException) -> str:
     """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
     text = re.sub(r"<[\w.]+ object at 0x\w+>", "...", " ".join(str(error).split())) or type(error).__name__

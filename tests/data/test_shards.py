@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import valuefit as vf
-from helpers.streamed import in_shards, log_with_actions
+from helpers.streamed import KINDS, hdf5_file, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.data.shards import ShardedLog, compact, episode_blocks, join_logs, open_shards
 from valuefit.memory import TooLarge
@@ -30,14 +33,16 @@ def same(one: vf.Transitions, other: vf.Transitions) -> None:
     np.testing.assert_array_equal(np.unique(one.episode, return_inverse=True)[1], other.episode)
 
 
-@pytest.mark.parametrize("kind", ["native", "parquet", "files"])
+@pytest.mark.parametrize("kind", [*KINDS, "files"])
 @pytest.mark.parametrize("steps", [1, 50, 200, 10_000])
 def test_shards_are_the_log_cut_between_episodes(kind: str, steps: int, tmp_path: Path) -> None:
     log = log_with_actions(40)
     sharded = in_shards(log, tmp_path, kind, steps=steps)
-    parts = [shard.read() for shard in sharded.shards]
+    parts = [pickle.loads(pickle.dumps(shard)).read() for shard in sharded.shards]
     assert (sharded.steps, sharded.episodes) == (len(log), 40)
-    same(log, join_logs(parts))
+    whole = log if kind not in ("hdf5", "minari") else vf.load(sharded.source, columns={"behaviour_prob": "infos/prob"})
+    same(whole, join_logs(parts))
+    np.testing.assert_array_equal(whole.reward, log.reward)
     longest = max(np.bincount(log.episode))
     assert all(len(part) <= max(steps, 10) + longest for part in parts)
 
@@ -52,6 +57,79 @@ def test_without_ids_the_ends_and_the_files_cut_episodes(tmp_path: Path) -> None
     same(vf.load(str(tmp_path / "*.parquet")), joined)
 
 
+@pytest.mark.parametrize("ends", [[3, 7], [3, 7, 11]])
+def test_the_end_of_a_file_is_the_end_of_an_episode_in_memory_and_in_shards(ends: list[int], tmp_path: Path) -> None:
+    last = np.isin(np.arange(12), ends)
+    for number in range(3):
+        columns = {"obs_0": np.arange(12.0), "next_obs_0": np.arange(12.0) + 1, "reward": np.ones(12)}
+        table = pa.table({**columns, "terminated": last, "truncated": np.zeros(12, bool)})
+        pq.write_table(table, tmp_path / f"part-{number}.parquet")
+    whole = vf.load(str(tmp_path / "*.parquet"))
+    assert whole.truncated.sum() == (3 if len(ends) == 2 else 0)
+    for limit in (1, 8 * 8 * 20 * 5, 1 << 20):
+        sharded = open_shards(str(tmp_path / "*.parquet"), columns=None, limit=limit)
+        same(whole, join_logs([shard.read() for shard in sharded.shards]))
+
+
+def test_a_list_of_hdf5_files_is_read_in_parts(tmp_path: Path) -> None:
+    log = log_with_actions(40)
+    files = [hdf5_file(log[:300], tmp_path / "a.h5"), hdf5_file(log[300:], tmp_path / "b.h5")]
+    settings = {"columns": {"behaviour_prob": "infos/prob"}}
+    sharded = open_shards(files, limit=1, **settings)
+    same(vf.load(files, **settings), join_logs([shard.read() for shard in sharded.shards]))
+    assert len(sharded.shards) > 20
+
+
+def test_flags_of_shape_n_1_and_ids_mark_episodes_in_hdf5(tmp_path: Path) -> None:
+    done = np.arange(40)[:, None] % 4 == 3
+    for name, marks in (("flags", {"terminals": done}), ("ids", {"episode": np.arange(40) // 4, "terminals": done})):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.update({"observations": np.arange(40.0)[:, None], "rewards": np.ones(40), **marks})
+        sharded = open_shards(tmp_path / f"{name}.h5", columns=None, limit=1)
+        assert (sharded.episodes, len(sharded.shards)) == (10, 4)
+        same(vf.load(tmp_path / f"{name}.h5"), join_logs([shard.read() for shard in sharded.shards]))
+
+
+def test_what_is_wrong_in_hdf5_and_minari_is_refused_when_they_are_opened(tmp_path: Path) -> None:
+    columns = {"observations": np.ones((8, 2)), "rewards": np.ones(8), "terminals": np.ones(8)}
+    cases = {
+        "lengths": ({**columns, "observations": np.ones((9, 2))}, r"'rewards' has 8 rows, but 'observations' has 9"),
+        "text": ({**columns, "rewards": ["a"] * 8}, r"Column 'rewards' of .* holds text"),
+        "ends": ({"observations": np.ones((8, 2)), "rewards": np.ones(8)}, r"No column of .* marks how episodes end"),
+        "empty": ({name: values[:0] for name, values in columns.items()}, r"The log is empty"),
+    }
+    for name, (arrays, words) in cases.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.update(arrays)
+        with pytest.raises(ValueError, match=words):
+            vf.load(tmp_path / f"{name}.h5", memory="stream")
+    with h5py.File(tmp_path / "chunk.h5", "w") as file:
+        file.update({name: values for name, values in columns.items() if name != "observations"})
+        file.create_dataset("observations", data=columns["observations"], chunks=(8 << 20, 1), maxshape=(None, 2))
+    with pytest.raises(TooLarge, match=r"One chunk of 'observations' in .*chunk.h5 needs 64.0 MiB"):
+        vf.load(tmp_path / "chunk.h5", memory="stream", limit=1 << 20)
+    path = Path(in_shards(log_with_actions(5), tmp_path, "minari").source)
+    with pytest.raises(ValueError, match="define their own next observations"):
+        vf.load(path, memory="stream", columns={"episode": "rewards"})
+
+
+def test_a_minari_dataset_is_opened_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_with_actions(12)
+    in_shards(log, tmp_path, "minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    sharded = vf.load("minari:lab/walk-v0", memory="stream", limit=8 * 64 * 20)
+    assert repr(sharded).endswith("shards of minari:lab/walk-v0)")
+    np.testing.assert_array_equal(join_logs([shard.read() for shard in sharded.shards]).reward, log.reward)
+
+
+def test_files_of_other_types_are_refused(tmp_path: Path) -> None:
+    columns = {"obs": np.arange(4), "reward": np.ones(4), "terminated": np.ones(4)}
+    pq.write_table(pa.table(columns), tmp_path / "part-1.parquet")
+    pq.write_table(pa.table({**columns, "obs": np.arange(4.0) / 3}), tmp_path / "part-2.parquet")
+    with pytest.raises(ValueError, match=r"'obs' of .*part-2.parquet has type double, but that of .* has type int64"):
+        vf.load(str(tmp_path / "*.parquet"), memory="stream")
+
+
 def test_rows_within_a_row_group_are_read(tmp_path: Path) -> None:
     log = log_with_actions(40)
     vf.save(log, tmp_path / "log.parquet")
@@ -61,11 +139,10 @@ def test_rows_within_a_row_group_are_read(tmp_path: Path) -> None:
     same(log, join_logs([shard.read() for shard in sharded.shards]))
 
 
-@pytest.mark.parametrize("kind", ["native", "parquet"])
+@pytest.mark.parametrize("kind", ["native", "parquet", "hdf5", "minari"])
 def test_load_opens_what_exceeds_memory_in_shards(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_with_actions(40)
-    in_shards(log, tmp_path, kind)
-    path = tmp_path / ("log" if kind == "native" else "log.parquet")
+    path = in_shards(log, tmp_path, kind).source
     assert isinstance(vf.load(path), vf.Transitions)
     with pytest.raises(TooLarge, match="more than the limit"):
         vf.load(path, limit=20_000)  # a limit that is given is kept
@@ -100,16 +177,20 @@ def test_interleaved_episodes_and_text_are_refused(tmp_path: Path) -> None:
         vf.load(tmp_path / "b.parquet", memory="stream")
 
 
-def test_a_truncated_file_and_one_that_disappears_are_named(tmp_path: Path) -> None:
-    sharded = in_shards(log_with_actions(40), tmp_path, "parquet")
-    path = tmp_path / "log.parquet"
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_truncated_file_and_one_that_disappears_are_named(kind: str, tmp_path: Path) -> None:
+    sharded = in_shards(log_with_actions(40), tmp_path, kind)
+    files = {"native": "log/reward.npy", "minari": "lab/walk-v0/data/main_data.hdf5"}
+    path = tmp_path / files.get(kind, f"log.{kind}")
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"In rows [\d,]+ to [\d,]+ of .*log\.parquet"):
-        sharded.shards[-1].read()
-    path.unlink()
-    with pytest.raises(ValueError, match=r"In rows [\d,]+ to [\d,]+ of .*log\.parquet"):
-        sharded.shards[-1].read()
+    for damage in (lambda: path.write_bytes(whole[: len(whole) // 2]), path.unlink):
+        damage()
+        for run in (sharded.shards[-1].read, lambda: vf.evaluate(sharded, features="identity")):
+            with pytest.raises(ValueError, match=rf"^In (rows|steps) [\d,]+ .*{tmp_path}/\w+.*\w$"):
+                run()
+    with pytest.raises(ValueError, match=r"(?i)no file|missing|incomplete"):
+        vf.load(tmp_path / files.get(kind, f"log.{kind}") if kind in ("parquet", "hdf5") else sharded.source,
+                memory="stream")  # fmt: skip
 
 
 def test_a_file_that_shrank_is_not_read_as_if_it_were_whole(tmp_path: Path) -> None:
@@ -119,19 +200,61 @@ def test_a_file_that_shrank_is_not_read_as_if_it_were_whole(tmp_path: Path) -> N
     vf.save(log.select(log.episodes[:10]), tmp_path / "log.parquet")
     with pytest.raises(ValueError, match="fewer than when it was opened"):
         sharded.shards[-1].read()
-
-
-def test_a_nan_is_named_with_the_rows_of_its_shard(tmp_path: Path) -> None:
-    log = log_with_actions(40)
-    vf.save(log, tmp_path / "log.parquet")
-    table = pq.read_table(tmp_path / "log.parquet")
-    values = table["obs_0"].to_numpy().copy()
-    values[-3] = np.nan
-    place = table.schema.get_field_index("obs_0")
-    pq.write_table(table.set_column(place, "obs_0", pa.array(values)), tmp_path / "bad.parquet")
-    sharded = open_shards(tmp_path / "bad.parquet", columns=None, limit=8 * 64 * 100)
-    with pytest.raises(ValueError, match=rf"In rows [\d,]+ to {len(log) - 1:,} of .*bad\.parquet.*NaN"):
+    sharded = in_shards(log, tmp_path, "hdf5")
+    hdf5_file(log[:100], tmp_path / "log.hdf5")
+    with pytest.raises(ValueError, match=r"In rows .* has 100 rows, fewer than when it was opened"):
         sharded.shards[-1].read()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "files"])
+@pytest.mark.parametrize("field", ["obs", "reward"])
+def test_a_nan_in_shard_17_is_named_with_file_and_row(kind: str, field: str, tmp_path: Path) -> None:
+    log = log_with_actions(60)
+    step = int(np.flatnonzero(log.episode == 50)[3])
+    sharded = in_shards(log, tmp_path, kind, steps=12)
+    before = np.cumsum([0, *(len(shard.read()) for shard in sharded.shards)])
+    number = int(np.searchsorted(before, step, side="right")) - 1
+    assert number >= 17
+    place = put_nan(tmp_path, kind, field, step, log)
+    for shard in sharded.shards[:number]:
+        shard.read()
+    with pytest.raises(ValueError, match=rf"^In (rows|steps) .*(NaN|nan).* at (row|step) {re.escape(place)}[. ]"):
+        sharded.shards[number].read()
+
+
+def put_nan(folder: Path, kind: str, field: str, step: int, log: vf.Transitions) -> str:
+    """Replace a number by NaN in a file; returns the row and the file that a message must name."""
+    if kind == "native":
+        file, row = folder / "log" / ("observations.npy" if field == "obs" else "reward.npy"), step
+        values = np.load(file)
+        row = int(log.now[step]) if field == "obs" else step
+        values[row] = np.nan
+        np.save(file, values)
+        return f"{row:,}" if field == "obs" else f"{row:,} of {folder / 'log'}"
+    if kind in ("hdf5", "minari"):
+        group, row, file = "", step, folder / "log.hdf5"
+        if kind == "minari":
+            group, row = "episode_50/", 0 if field == "obs" else 3  # 3 is the next observation of step 2 too
+            file = folder / "lab" / "walk-v0" / "data" / "main_data.hdf5"
+        with h5py.File(file, "r+") as content:
+            content[group + ("observations" if field == "obs" else "rewards")][row] = np.nan
+        return f"{row:,} of {file}" if kind == "hdf5" else f"{row} of episode_50 of {folder / 'lab' / 'walk-v0'}"
+    parts = np.arange(len(log)) * 4 // len(log)
+    row = step if kind == "parquet" else step - int(np.flatnonzero(parts == parts[step])[0])
+    file = folder / ("log.parquet" if kind == "parquet" else f"part-{parts[step]}.parquet")
+    table = pq.read_table(file)
+    name = "obs_1" if field == "obs" else "reward"
+    values = table[name].to_numpy().copy()
+    values[row] = np.nan
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(values)), file)
+    return f"{row:,} of {file}"
+
+
+def test_parts_with_other_observations_are_not_joined() -> None:
+    log = log_with_actions(5)
+    wide = replace(log, observations=np.ones((len(log.observations), 3)))
+    with pytest.raises(ValueError, match=r"observations of shape \(2,\), others of shape \(3,\)"):
+        join_logs([log, wide])
 
 
 def test_blocks_are_whole_episodes() -> None:

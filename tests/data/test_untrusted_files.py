@@ -132,7 +132,12 @@ def test_an_hdf5_shape_without_data_and_a_chunk_larger_than_its_data_are_refused
         file.create_dataset("observations", (2**40, 8), "f8", chunks=(1024, 8))
         file["rewards"] = file["terminals"] = np.ones(1)
     assert (tmp_path / "a.h5").stat().st_size < 100_000
-    refused(r"a.h5 needs 65536.0 GiB", tmp_path / "a.h5")
+    refused(r"a.h5 needs 65536.0 GiB", tmp_path / "a.h5", limit=1 << 30)
+    refused(r"'rewards' has 1 rows, but 'observations' has 1099511627776", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        for name in ("observations", "rewards", "terminals"):
+            file.create_dataset(name, (2**40,), "f8", chunks=(1024,))
+    refused(r"'observations' in .*c.h5 declares far more numbers than it holds", tmp_path / "c.h5")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         chunk = {"chunks": (MEGABYTE,), "maxshape": (None,), "compression": "gzip"}
         file.create_dataset("observations", data=np.zeros(4), **chunk)

@@ -146,7 +146,10 @@ def test_wrong_clusters_are_refused():
     divided[1] = 7
     for cluster, message in (
         ("patient", r"cluster is 'patient', the name of a column, but the log is already loaded"),
-        (divided, r"Episode 0 belongs to two clusters, at steps 0 and 1\. A cluster is a group of whole episodes"),
+        (
+            divided,
+            r"Episode 0 belongs to two clusters: another begins at step 1\. A cluster is a group of whole episodes",
+        ),
         (steps[:-1], "cluster has .* entries but the log has .* steps"),
         (np.full(len(log), 3), "All episodes belong to one cluster, which gives no standard error"),
         (np.full(len(log), np.nan), "cluster"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import valuefit as vf
-from helpers.streamed import even_policy, in_shards, log_with_actions
+from helpers.streamed import KINDS, even_policy, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.evaluation import streamed
 from valuefit.evaluation.streamed import Samples
@@ -39,7 +39,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "MIN_SHARD_STEPS", 10)
 
 
-@pytest.mark.parametrize("kind", ["native", "parquet"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_log_in_shards_gives_the_same_evaluation(case: str, kind: str, tmp_path: Path) -> None:
     log = log_with_actions()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import valuefit as vf
 from helpers.log_files import WRITERS, steps
+from valuefit.messages import RowError
 
 MEMORY_LIMIT = 1 << 26  # bytes, passed to load
 
@@ -38,7 +39,9 @@ def outcome(source):
     try:
         vf.load(source, limit=MEMORY_LIMIT)
     except (ValueError, OSError) as error:
-        own = type(error) is ValueError or isinstance(error, OSError)  # not a UnicodeDecodeError, which is a ValueError
+        own = type(error) in (ValueError, RowError) or isinstance(
+            error, OSError
+        )  # not a UnicodeDecodeError, which is a ValueError
         if not own or not str(error).isprintable() or not 20 < len(str(error)) < 1000:
             raise AssertionError(f"The message is not one of ours: {error!r}") from error
         return "refused"

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 import valuefit as vf
+from helpers.log_files import minari_dataset
 from valuefit.data.shards import ShardedLog, open_shards
 
 
@@ -39,15 +41,47 @@ def even_policy(observations: Any) -> Any:
     return np.full((len(observations), 2), 0.5)
 
 
+KINDS = ("native", "parquet", "hdf5", "minari")  # of `in_shards`
+
+
 def in_shards(log: vf.Transitions, folder: Path, kind: str, *, limit: int = 64 << 20, steps: int = 200) -> ShardedLog:
-    """The log, saved and opened in shards of about so many steps. kind: "native", "parquet" or "files"."""
+    """The log, saved and opened in shards of about so many steps. kind: one of KINDS, or "files": four of Parquet."""
     path: Any = folder / ("log" if kind == "native" else "log.parquet")
+    columns = None
     if kind == "files":  # episodes continue from file to file
         path = [folder / f"part-{number}.parquet" for number in range(4)]
         for number, file in enumerate([] if path[0].exists() else path):
             here = np.arange(len(log)) * 4 // len(log) == number
             vf.save(replace(log[here], notes=(), warnings=()), file)
+    elif kind == "hdf5":
+        path, columns = hdf5_file(log, folder / "log.hdf5"), {"behaviour_prob": "infos/prob"}
+    elif kind == "minari":
+        path, columns = minari_dataset(columns_of(log), folder), {"behaviour_prob": "infos/prob"}
     else:
         vf.save(log, path)
-    sharded = open_shards(path, columns=None, limit=8 * 64 * steps)
+    sharded = open_shards(path, columns=columns, limit=8 * 64 * steps)
     return replace(sharded, limit=limit)
+
+
+def columns_of(log: vf.Transitions) -> dict[str, Any]:
+    """The columns of a log by the names of valuefit; the last steps of episodes are terminated or truncated."""
+    last = np.append(log.episode[1:] != log.episode[:-1], True)
+    return {
+        "episode": log.episode, "obs": log.observations[log.now],
+        "next_obs": log.observations[np.where(log.next < 0, log.now, log.next)], "action": log.action,
+        "reward": log.reward, "terminated": log.terminated, "truncated": last & ~log.terminated,
+        "behaviour_prob": log.behaviour_prob,
+    }  # fmt: skip
+
+
+def hdf5_file(log: vf.Transitions, path: Path) -> Path:
+    """The log in the layout of D4RL, in compressed chunks of some rows, with probabilities under infos/prob."""
+    columns = columns_of(log)
+    del columns["episode"]
+    names = {"obs": "observations", "next_obs": "next_observations", "action": "actions", "reward": "rewards",
+             "terminated": "terminals", "truncated": "timeouts", "behaviour_prob": "infos/prob"}  # fmt: skip
+    with h5py.File(path, "w") as file:
+        for field, values in columns.items():
+            chunk = (min(64, len(values)), *values.shape[1:])
+            file.create_dataset(names[field], data=values, compression="gzip", chunks=chunk)
+    return path

@@ -51,7 +51,7 @@ solving_options = options(
                    kind=Tolerance()),
     setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
     setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
-    setting_option("memory", "HOW", "stream: read the log in parts (Parquet files, or a folder that valuefit saved), "
+    setting_option("memory", "HOW", "stream: read the log in parts (Parquet, HDF5, Minari, a saved folder), "
                    "which auto does if it would not fit into memory. Not for compare.",
                    kind=click.Choice(CHOICES["memory"])),
     setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts. Not "

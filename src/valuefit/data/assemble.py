@@ -14,7 +14,7 @@ from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
-from valuefit.messages import shown
+from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
 MIN_ENDS = 10  # marked by done, before equal lengths of episodes look like a time limit
@@ -39,7 +39,7 @@ def build_log(source: Table) -> Transitions:
     n = len(table["obs"])
     terminated, truncated = _episode_ends(table, matched, notes, where)
     episode = table.get("episode")
-    if episode is None and len(source.files) > 1:
+    if episode is None and source.files:
         _end_at_files(source, terminated, truncated, notes)
     ended = terminated | truncated
     if episode is None:
@@ -162,7 +162,7 @@ def _refuse_missing(field: str, values: Array, where: str) -> Array:
         missing = missing | ~np.isfinite(np.ma.getdata(values))
     if np.any(missing):
         row = int(np.argwhere(missing)[0, 0])
-        raise ValueError(f"{field} is missing or infinite at row {row} of {where}. Remove that step or fill the gap.")
+        raise RowError(f"{field} is missing or infinite at", row, ". Remove that step or fill the gap.", where=where)
     return np.ma.getdata(values)
 
 
@@ -254,25 +254,30 @@ def _check_steps_increase(table: dict[str, Array], ended: Array) -> None:
     decreases = (step[1:] <= step[:-1]) & ~ended[:-1]
     if decreases.any():
         row = int(np.flatnonzero(decreases)[0]) + 1
-        raise ValueError(
-            f"step goes from {step[row - 1]} to {step[row]} at row {row}, but no flag marks the end of an episode "
-            "there. Add an episode column (rows are then sorted by it), or mark the end as truncated or terminated."
-        )
+        raise RowError(
+            f"step goes from {step[row - 1]} to {step[row]} at", row, ", but no flag marks the end of an episode "
+            "there. Add an episode column (rows are then sorted by it), or mark the end as truncated or terminated.",
+        )  # fmt: skip
 
 
 # ---- ends ----------------------------------------------------------------------------------------
 
 
-def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str], where: str) -> tuple[Array, Array]:
-    """Flags terminated and truncated, from the columns terminated, truncated and done that are present."""
-    n = len(table["obs"])
-    given = {name: flags(name, table[name], n) for name in ("terminated", "truncated", "done") if name in table}
-    if not given:
+def check_ends(matched: ColumnMap, where: str) -> None:
+    """Raise ValueError if no column marks the ends of episodes."""
+    if not {"terminated", "truncated", "done"} & matched.keys():
         raise ValueError(
             f"No column of {where} marks how episodes end. Add a column terminated (1 where no reward can follow the "
             "step), and truncated where an episode was cut off; for one continuing stream, set terminated to 0 "
             "everywhere."
         )
+
+
+def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str], where: str) -> tuple[Array, Array]:
+    """Flags terminated and truncated, from the columns terminated, truncated and done that are present."""
+    check_ends(matched, where)
+    n = len(table["obs"])
+    given = {name: flags(name, table[name], n) for name in ("terminated", "truncated", "done") if name in table}
     terminated = given.get("terminated", np.zeros(n, bool))
     truncated = given.get("truncated", np.zeros(n, bool))
     if "done" in given:
@@ -287,10 +292,10 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
             terminated = done & ~truncated
         if conflict.any():
             row = int(np.flatnonzero(conflict)[0])
-            raise ValueError(
-                f"done and terminated/truncated disagree at row {row} of {where}. Correct one of them, or ignore done "
-                "with columns={'done': None}."
-            )
+            raise RowError(
+                "done and terminated/truncated disagree at", row, ". Correct one of them, or ignore done with "
+                "columns={'done': None}.", where=where,
+            )  # fmt: skip
         if len(given) == 1:
             notes.append(
                 f"{matched['done']!r} is treated as terminated: the value after the {int(done.sum())} steps it marks "
@@ -365,11 +370,10 @@ def _next_observations(
     missing = table.get("next_obs_missing", np.zeros(len(begins), bool))
     gap = missing & needed & ~last
     if gap.any():
-        raise ValueError(
-            f"next_obs is missing at step {int(np.flatnonzero(gap)[0])} of {where}, in the middle of an episode. "
-            "Fill it, or ignore the column with columns={'next_obs': None}: the observation of the next row is "
-            "then used."
-        )
+        raise RowError(
+            "next_obs is missing at", int(np.flatnonzero(gap)[0]), ", in the middle of an episode. Fill it, or ignore "
+            "the column with columns={'next_obs': None}: the observation of the next row is then used.", "step", where,
+        )  # fmt: skip
     return next_obs, last & missing & needed
 
 
@@ -417,10 +421,10 @@ def _probabilities(table: dict[str, Array], notes: list[str]) -> dict[str, Array
     if "behaviour" in logs and behaviour is not None and not (np.isfinite(behaviour) & (behaviour > 0)).all():
         if found["ratio"] is None:
             row = int(np.flatnonzero(~(np.isfinite(behaviour) & (behaviour > 0)))[0])
-            raise ValueError(
-                f"behaviour_log_prob is {logs['behaviour'][row]:g} at step {row}; its exponential underflows or "
-                "overflows. Give target_log_prob too, or ratio."
-            )
+            raise RowError(
+                f"behaviour_log_prob is {logs['behaviour'][row]:g} at", row, "; its exponential underflows or "
+                "overflows. Give target_log_prob too, or ratio.", "step",
+            )  # fmt: skip
         found["behaviour_prob"] = None
         notes.append(
             "Behaviour probabilities were dropped, because some are too small or too large for floating point; the "

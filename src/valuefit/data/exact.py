@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.messages import RowError
 from valuefit.typing import Array
 
 
@@ -52,10 +53,10 @@ def exact(values: Array, dtype: Any, name: str) -> Array:
     converted, same = exact_cast(np.ma.getdata(values), dtype)
     if not (same | mask).all():
         place = tuple(np.argwhere(~(same | mask))[0])
-        raise ValueError(
-            f"{name} is {values[place]} at row {place[0]}, which {np.dtype(dtype)} does not represent exactly. Round "
-            "it if it is a quantity; write ids with one integer type or as text."
-        )
+        raise RowError(
+            f"{name} is {values[place]} at", int(place[0]), f", which {np.dtype(dtype)} does not represent exactly. "
+            "Round it if it is a quantity; write ids with one integer type or as text.",
+        )  # fmt: skip
     return converted if mask is False else np.ma.array(converted, mask=mask)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.messages import said
+from valuefit.messages import RowError, said
 from valuefit.typing import Array
 
 TEXT_KINDS = "OSUT"  # kinds of dtype of text columns; missing text is None
@@ -46,19 +46,18 @@ def as_text(values: Any, name: str) -> list[str | None]:
             try:
                 texts[row] = value = value.decode()
             except UnicodeDecodeError as error:
-                raise ValueError(f"{name} is not UTF-8 text at row {row} ({said(error)}). Write it as UTF-8.") from None
+                reason = f" ({said(error)}). Write it as UTF-8."
+                raise RowError(f"{name} is not UTF-8 text at", row, reason) from None
         if isinstance(value, str):
             if len(value) > MAX_ID_CHARACTERS or "\0" in value:
-                raise ValueError(
-                    f"{name} is no id at row {row}: ids have at most {MAX_ID_CHARACTERS} characters, and no null."
-                )
+                requirement = f": ids have at most {MAX_ID_CHARACTERS} characters, and no null."
+                raise RowError(f"{name} is no id at", row, requirement)
             texts[row] = value or None
         elif value is None or type(value).__name__ == "NAType" or value != value:
             texts[row] = None
         else:
-            raise ValueError(
-                f"{name} is an object of type {type(value).__name__} at row {row}. Give numbers, or ids as text."
-            )
+            what = f"{name} is an object of type {type(value).__name__} at"
+            raise RowError(what, row, ". Give numbers, or ids as text.")
     return texts
 
 

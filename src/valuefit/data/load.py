@@ -24,7 +24,7 @@ from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
 from valuefit.data.readers.native import is_native, read_native
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.readers.parquet import read_parquet
-from valuefit.data.shards import PARQUET, DataIterator, IteratedShards, ShardedLog, open_shards
+from valuefit.data.shards import FORMATS, DataIterator, IteratedShards, ShardedLog, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
@@ -71,9 +71,10 @@ def load(
     (None: half of memory). `log.notes` list what was assumed or left out.
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
-    `limit` bytes (None: an eighth of memory). Parquet files and folders that valuefit saved can be read so; "auto" does
-    it with those that exceed half of memory, unless a limit is given. An object with the methods `reset()` and `next()`
-    is read in parts too: `next()` returns whole episodes, as anything that `load` reads, and None after the last.
+    `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
+    can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. An object with the
+    methods `reset()` and `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads,
+    and None after the last.
     """
     one_of("memory", memory, MEMORY)
     if isinstance(source, ShardedLog):
@@ -103,19 +104,19 @@ def load(
 
 def _has_shards(source: Any) -> bool:
     """Whether the source can be read in parts."""
-    if isinstance(source, str | os.PathLike) and is_native(Path(source)):
+    if isinstance(source, str | os.PathLike) and (is_native(Path(source)) or _is_minari(source)):
         return True
     paths = [source] if isinstance(source, str | os.PathLike) else source
     if not isinstance(paths, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in paths):
         return False
-    return all(file_format(file) in PARQUET for file in find_files(source, READERS))
+    return all(file_format(file) in FORMATS for file in find_files(source, READERS))
 
 
 def _shards(source: Any, columns: Mapping[str, Any] | None, part: int) -> ShardedLog:
-    if not isinstance(source, str | os.PathLike | list | tuple) or _is_elsewhere(str(source)):
+    if not isinstance(source, str | os.PathLike | list | tuple) or "://" in str(source):
         raise ValueError(
-            'memory="stream" reads Parquet files and folders that valuefit saved, not this source. Save it as one of '
-            "these first."
+            'memory="stream" reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
+            "source. Save it as one of these first."
         )
     return open_shards(source, columns=columns, limit=part)
 
@@ -153,6 +154,10 @@ def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transit
     return build_log(encode_categories(_read(source, columns, limit), declared, limit))
 
 
+def _is_minari(source: str | os.PathLike[str]) -> bool:
+    return os.fspath(source).startswith("minari:") or is_minari(Path(source))
+
+
 def _is_elsewhere(name: str) -> bool:
     """Whether this is not a path: the id of a Minari dataset, or a URL."""
     return name.startswith("minari:") or "://" in name
@@ -166,12 +171,10 @@ def _read(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:
         return _read_files(source, columns, limit)
     if not isinstance(source, str | os.PathLike):
         return read_frame(source, columns=columns)
-    text = os.fspath(source)
-    if text.startswith("minari:"):
-        table = read_minari(dataset_folder(text.removeprefix("minari:")), columns=columns, limit=limit)
-        return replace(table, where=text)
-    if is_minari(Path(source)):
-        return read_minari(Path(source), columns=columns, limit=limit)
+    if _is_minari(source):
+        text = os.fspath(source)
+        folder = dataset_folder(text.removeprefix("minari:")) if text.startswith("minari:") else Path(source)
+        return replace(read_minari(folder, columns=columns, limit=limit), where=text)
     return _read_files(source, columns, limit)
 
 

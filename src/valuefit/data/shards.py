@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from valuefit.data.assemble import build_log
-from valuefit.data.columns import match_columns
+from valuefit.data.assemble import build_log, check_ends
+from valuefit.data.columns import ALIASES, VECTOR_FIELDS, ColumnMap, columns_to_read
 from valuefit.data.files import file_format, find_files
-from valuefit.data.readers.arrow import is_string, match_table
+from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
+from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
-from valuefit.data.readers.parquet import column_batches, opened_parquet, read_rows
+from valuefit.data.readers.parquet import read_parquet, scan_parquet
+from valuefit.data.table import Scan, Table, join
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import are_state_numbers
-from valuefit.messages import said, shown
+from valuefit.memory import memory_limit
+from valuefit.messages import RowError, said, shown
 from valuefit.typing import Array
 
-PARQUET = (".parquet", ".pq")
 MIN_SHARD_STEPS = 1000
 MAX_SHARD_STEPS = 1_000_000  # more steps at a time are not read faster
+COLUMN_BYTES = 64  # of a step in memory, besides what its observation takes in a file
 SCAN_STEPS = 1 << 20  # of the columns that mark episodes, read at a time
 
 
@@ -34,25 +38,83 @@ class Shard(Protocol):
         """The steps as a log; raises ValueError naming file and rows if they cannot be read."""
 
 
-@dataclass(frozen=True)
-class ParquetShard:
-    """Rows of one or more Parquet files: (file, first row, row after the last)."""
+class Format(NamedTuple):
+    """How files are read in parts: scan opens one, read reads some of its rows."""
 
-    parts: tuple[tuple[str, int, int], ...]
+    scan: Callable[..., AbstractContextManager[Scan]]
+    read: Callable[..., Table]
+
+
+FORMATS = {
+    ".parquet": Format(scan_parquet, read_parquet),
+    ".pq": Format(scan_parquet, read_parquet),
+    ".h5": Format(scan_hdf5, read_hdf5),
+    ".hdf5": Format(scan_hdf5, read_hdf5),
+}
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a file, or of another part of a source."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@contextmanager
+def _reading(parts: Sequence[Rows], what: str = "rows") -> Iterator[None]:
+    """Raise ValueError naming the rows that cannot be read, and the one that is wrong, if one is."""
+    first, last = parts[0], parts[-1]
+    where = f"{what} {first.start:,} to {last.stop - 1:,} of {first.name}"
+    if first.name != last.name:
+        where = f"{what} {first.start:,} of {first.name} to {last.stop - 1:,} of {last.name}"
+    try:
+        yield
+    except RowError as error:
+        row = error.row
+        for part in parts:
+            if row < part.stop - part.start:
+                break
+            row -= part.stop - part.start
+        raise ValueError(f"In {where}: {error.at(f'{what[:-1]} {part.start + row:,} of {part.name}')}") from error
+    except (ValueError, OSError) as error:
+        raise ValueError(f"In {where}: {said(error)}") from error
+
+
+@dataclass(frozen=True)
+class FileShard:
+    """Rows of one or more files of a format. several: whether the log has several files, each of which ends an episode
+    if no column numbers them."""
+
+    parts: tuple[Rows, ...]
     columns: Mapping[str, Any] | None
+    several: bool
 
     def read(self) -> Transitions:
-        first, start, _ = self.parts[0]
-        last, _, stop = self.parts[-1]
-        where = f"rows {start:,} to {stop - 1:,} of {first}"
-        if first != last:
-            where = f"rows {start:,} of {first} to {stop - 1:,} of {last}"
-        try:
-            found = match_table(read_rows(self.parts, self.columns), self.columns, where)
-            files = tuple((name, stop - start) for name, start, stop in self.parts) if len(self.parts) > 1 else ()
-            return build_log(replace(found, files=files))
-        except (ValueError, OSError) as error:
-            raise ValueError(f"In {where} (row numbers count from the first of them): {said(error)}") from error
+        with _reading(self.parts):
+            where = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
+            table = join((self._table(part) for part in self.parts), where, memory_limit())
+            return build_log(table if self.several else replace(table, files=()))
+
+    def _table(self, part: Rows) -> Table:
+        read = FORMATS[file_format(Path(part.name))].read
+        return read(Path(part.name), columns=self.columns, limit=memory_limit(), rows=(part.start, part.stop))
+
+
+@dataclass(frozen=True)
+class MinariShard:
+    """Episodes of a Minari folder. columns: of all fields, None for those that it does not have."""
+
+    path: str
+    episodes: tuple[tuple[str, int], ...]
+    columns: Mapping[str, Any]
+
+    def read(self) -> Transitions:
+        parts = [Rows(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
+        with _reading(parts, "steps"):
+            names = [name for name, _ in self.episodes]
+            table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
+            return build_log(table)
 
 
 @dataclass(frozen=True)
@@ -64,11 +126,8 @@ class NativeShard:
     stop: int
 
     def read(self) -> Transitions:
-        try:
+        with _reading([Rows(self.path, self.start, self.stop)], "steps"):
             return read_native_part(Path(self.path), self.start, self.stop)
-        except (ValueError, OSError) as error:
-            where = f"steps {self.start:,} to {self.stop - 1:,} of {self.path}"
-            raise ValueError(f"In {where} (step numbers count from the first of them): {said(error)}") from error
 
 
 @runtime_checkable
@@ -134,27 +193,34 @@ class ShardedLog:
 
 
 def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -> ShardedLog:
-    """The shards of a folder that valuefit saved, or of Parquet files; only what marks episodes is read.
+    """The shards of a folder that valuefit saved, of Minari, or of Parquet or HDF5 files.
 
-    Episodes must be contiguous, as the shards are not sorted.
+    Only what marks episodes is read. Episodes must be contiguous, as the shards are not sorted.
     """
+    if isinstance(source, str) and source.startswith("minari:"):
+        return _minari_shards(dataset_folder(source.removeprefix("minari:")), columns, limit, source)
+    if isinstance(source, str | Path) and is_minari(Path(source)):
+        return _minari_shards(Path(source), columns, limit, str(source))
     if isinstance(source, str | Path) and is_native(Path(source)):
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
         return _native_shards(Path(source), limit)
-    files = find_files(source, PARQUET)
+    files = find_files(source, FORMATS)
     for file in files:
-        if file_format(file) not in PARQUET or not file.is_file():
+        if not file.exists():
+            raise ValueError(f"There is no file {str(file)!r}.")
+        if file_format(file) not in FORMATS or not file.is_file():
             raise ValueError(
-                f"{file} cannot be read in parts. Larger than memory, valuefit reads Parquet files and folders that "
-                "it saved itself: convert the log with `valuefit convert`, or with the program that wrote it."
+                f"{file} cannot be read in parts. Larger than memory, valuefit reads Parquet and HDF5 files, Minari "
+                "datasets and folders that it saved itself: convert the log with `valuefit convert`, or with the "
+                "program that wrote it."
             )
-    return _parquet_shards(files, columns, limit, str(source) if len(files) == 1 else f"{len(files)} Parquet files")
+    return _file_shards(files, columns, limit, str(source) if len(files) == 1 else f"{len(files)} files")
 
 
 def _shard_steps(limit: int, step_bytes: int) -> int:
     """Steps of a shard: an eighth of the limit, because a shard is held several times while it is read."""
-    return int(np.clip(limit / 8 / max(step_bytes, 1), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
+    return int(np.clip(limit / 8 / (COLUMN_BYTES + step_bytes), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
 
 
 class _Cuts:
@@ -185,36 +251,59 @@ def _native_shards(path: Path, limit: int) -> ShardedLog:
     return ShardedLog(shards, steps, cuts.episodes, str(path), limit)
 
 
-def _parquet_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
-    scan = _EpisodeScan()
-    cuts, matched, ends = None, None, [0]
+def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
+    scan = scan_minari(path, columns=columns)
+    check_ends(scan.matched, where)
+    _refuse_text(scan.types, scan.matched, where)
+    ends = np.cumsum([0, *(steps for _, steps in scan.episodes)])
+    cuts = _Cuts(_shard_steps(limit, scan.step_bytes))
+    cuts.add(ends[:-1][np.diff(ends) > 0])
+    steps = _not_empty(int(ends[-1]), where)
+    found: dict[str, Any] = {field: scan.matched.get(field) for field in ALIASES}
+    bounds = [(start, np.searchsorted(ends, [start, stop])) for start, stop in cuts.ranges(steps)]
+    shards = tuple(MinariShard(str(path), tuple(scan.episodes[first:last]), found) for _, (first, last) in bounds)
+    return ShardedLog(shards, steps, cuts.episodes, where, limit)
+
+
+def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
+    episodes, ends = _EpisodeScan(), [0]
+    first, cuts = None, _Cuts(MAX_SHARD_STEPS)
     for file in files:
-        with opened_parquet(file) as parquet:
-            names = parquet.schema_arrow.names
-            here = match_columns(names, columns, str(file))
-            if cuts is None:
-                cuts, matched = _Cuts(_shard_steps(limit, 8 * len(names))), here
-                _refuse_text(parquet.schema_arrow, here, str(file))
-            elif here != matched:
-                raise ValueError(f"{file} has other columns than {files[0]}. Give files with the same columns.")
-            marks = ["episode"] if "episode" in here else [f for f in ("terminated", "truncated", "done") if f in here]
-            for batch in column_batches(parquet, [str(here[field]) for field in marks], str(file), SCAN_STEPS):
-                cuts.add(scan.starts([np.asarray(column) for column in batch], ids=marks == ["episode"]))
-            scan.end_of_file(ids=marks == ["episode"])
-            ends.append(ends[-1] + int(parquet.metadata.num_rows))
-    assert cuts is not None
-    if ends[-1] == 0:
+        with FORMATS[file_format(file)].scan(file, columns=columns, limit=limit) as scan:
+            if first is None:
+                check_ends(scan.matched, str(file))
+                _refuse_text(scan.types, scan.matched, str(file))
+                first, cuts = scan, _Cuts(_shard_steps(limit, scan.step_bytes))
+            _refuse_others(first, scan, files[0], file)
+            ids = "episode" in scan.matched
+            fields = ["episode"] if ids else [f for f in ("terminated", "truncated", "done") if f in scan.matched]
+            for batch in scan.marks([str(scan.matched[field]) for field in fields], SCAN_STEPS):
+                cuts.add(episodes.starts([_scalars(column) for column in batch], ids=ids))
+            episodes.end_of_file(ids=ids)
+            ends.append(ends[-1] + scan.rows)
+    steps = _not_empty(ends[-1], where)
+    episodes.refuse_interleaved(where)
+    several = len(files) > 1
+    parts = [_parts(files, ends, start, stop) for start, stop in cuts.ranges(steps)]
+    return ShardedLog(tuple(FileShard(part, columns, several) for part in parts), steps, cuts.episodes, where, limit)
+
+
+def _not_empty(steps: int, where: str) -> int:
+    if steps == 0:
         raise ValueError(f"The log is empty: {where} has no rows.")
-    scan.refuse_interleaved(where)
-    shards = tuple(ParquetShard(_parts(files, ends, start, stop), columns) for start, stop in cuts.ranges(ends[-1]))
-    return ShardedLog(shards, ends[-1], cuts.episodes, where, limit)
+    return steps
 
 
-def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[tuple[str, int, int], ...]:
+def _scalars(column: Array) -> Array:
+    """One number for each row: columns of shape (n, 1) are accepted, others refused where the rows are read."""
+    return np.asarray(column).reshape(len(column), -1)[:, 0] if len(column) else np.zeros(0)
+
+
+def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[Rows, ...]:
     """The rows of each file that make up the rows `start` to `stop` of all of them."""
     return tuple(
-        (str(file), max(start - first, 0), min(stop, last) - first)
-        for file, first, last in zip(files, ends, ends[1:], strict=False)
+        Rows(str(file), max(start - first, 0), min(stop, last) - first)
+        for file, (first, last) in zip(files, pairwise(ends), strict=True)
         if first < stop and last > start
     )
 
@@ -260,16 +349,28 @@ class _EpisodeScan:
             )
 
 
-def _refuse_text(schema: Any, matched: Mapping[str, Any], where: str) -> None:
-    """Text gets numbers by all values that occur, which one shard does not know."""
-    for field in ("obs", "next_obs", "action"):
-        names = matched.get(field, ())
-        for name in (names,) if isinstance(names, str) else names:
-            if is_string(schema.field(name).type):
-                raise ValueError(
-                    f"Column {name!r} of {where} holds text. A log that is read in parts needs numbers: number the "
-                    "categories, or load it into memory."
-                )
+def _refuse_text(types: Mapping[str, str], matched: ColumnMap, where: str) -> None:
+    """Text gets numbers by all values that occur, which one shard does not know; ids of episodes are counted."""
+    for name in columns_to_read(
+        {field: names for field, names in matched.items() if field not in ("episode", "cluster")}
+    ):
+        if types[name] == "text":
+            raise ValueError(
+                f"Column {name!r} of {where} holds text. A log that is read in parts needs numbers: number the "
+                "categories, or load it into memory."
+            )
+
+
+def _refuse_others(first: Scan, scan: Scan, first_file: Path, file: Path) -> None:
+    """Columns must not differ from file to file, nor the types of observations and actions."""
+    if scan.matched != first.matched:
+        raise ValueError(f"{file} has other columns than {first_file}. Give files with the same columns.")
+    for name in columns_to_read({field: names for field, names in scan.matched.items() if field in VECTOR_FIELDS}):
+        if scan.rows and scan.types[name] != first.types[name]:
+            raise ValueError(
+                f"Column {name!r} of {file} has type {scan.types[name]}, but that of {first_file} has type "
+                f"{first.types[name]}. A log that is read in parts needs one type: write them alike."
+            )
 
 
 # ---- joining shards again -----------------------------------------------------------------------------------------
@@ -277,6 +378,12 @@ def _refuse_text(schema: Any, matched: Mapping[str, Any], where: str) -> None:
 
 def join_logs(logs: list[Transitions]) -> Transitions:
     """One log of the episodes of all these, numbered in order."""
+    for log in logs:
+        if log.observations.shape[1:] != logs[0].observations.shape[1:]:
+            raise ValueError(
+                f"Some parts of the log have observations of shape {logs[0].observations.shape[1:]}, others of shape "
+                f"{log.observations.shape[1:]}. Give all parts observations of one shape."
+            )
     observations = np.concatenate([log.observations for log in logs])
     offsets = np.cumsum([0, *(len(log.observations) for log in logs[:-1])])
     now = np.concatenate([log.now + offset for log, offset in zip(logs, offsets, strict=True)])

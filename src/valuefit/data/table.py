@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,9 @@ class Table:
     """What a reader found in a source: the columns of each field and a function that reads a column by its name.
 
     `read` masks missing integers; missing floats are NaN, and missing text is None. `where` names the source in error
-    messages. `files` are the name and the number of rows of each file, in order, if there are several. `entries` names
-    the entries of columns that are vectors. `known` has names of episodes and states ("episode", "obs") that are text,
-    among them some that no row has. `notes` list what was assumed so far.
+    messages. `files` are the name and the number of rows of each file, in order, if the log has several. `entries`
+    names the entries of columns that are vectors. `known` has names of episodes and states ("episode", "obs") that are
+    text, among them some that no row has. `notes` list what was assumed so far.
     """
 
     matched: ColumnMap
@@ -39,6 +40,26 @@ class Table:
                 return f"row {row} of {name}"
             row -= rows
         return f"row {row} of {self.where}"
+
+
+def check_rows(rows: int, stop: int, where: str) -> None:
+    """Raise ValueError if a file that is read in parts ends before the row `stop`."""
+    if rows < stop:
+        raise ValueError(f"{where} has {rows:,} rows, fewer than when it was opened. Open the log again.")
+
+
+class Scan(NamedTuple):
+    """What is known of a file before its rows are read.
+
+    types: of the columns of all fields, "text" or another name. marks: the columns of these names, in batches of up to
+    so many rows.
+    """
+
+    matched: ColumnMap
+    rows: int
+    step_bytes: int
+    types: Mapping[str, str]
+    marks: Callable[[Sequence[str], int], Iterator[list[Array]]]
 
 
 def join(tables: Iterable[Table], where: str, limit: int) -> Table:

@@ -20,7 +20,7 @@ from valuefit.data.validation import (
     run_starts,
     whole_number,
 )
-from valuefit.messages import shown
+from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
 SEED_REQUIREMENT = "it must be a whole number, 0 or more"
@@ -104,10 +104,10 @@ class Transitions:
         early = (terminated | truncated) & ~last
         if early.any():
             step = int(np.flatnonzero(early)[0])
-            raise ValueError(
-                f"Step {step} is marked as terminated or truncated, but episode {episode[step]} continues after it. "
-                "Give the steps that follow another episode number."
-            )
+            raise RowError(
+                "", step, f" is marked as terminated or truncated, but episode {episode[step]} continues after it. "
+                "Give the steps that follow another episode number.", "Step",
+            )  # fmt: skip
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
         if action is not None:
             action = array_of("action", action)
@@ -234,17 +234,17 @@ def cluster_numbers(cluster: Any, episode: Array) -> Array:
     if is_text(ids):
         texts = as_text(ids, "cluster")
         if None in texts:
-            raise ValueError(f"cluster is missing at step {texts.index(None)}. Give every step a cluster.")
+            raise RowError("cluster is missing at", texts.index(None), ". Give every step a cluster.", "step")
         ids = number_names([texts])[1][0]
     ids = numbers("cluster", ids, length=len(episode), dtype=np.int64)
     divided = (episode[1:] == episode[:-1]) & (ids[1:] != ids[:-1])
     if divided.any():
         step = int(np.flatnonzero(divided)[0]) + 1
-        raise ValueError(
-            f"Episode {episode[step]} belongs to two clusters, at steps {step - 1} and {step}. A cluster is a group of "
+        raise RowError(
+            f"Episode {episode[step]} belongs to two clusters: another begins at", step, ". A cluster is a group of "
             "whole episodes: give all steps of an episode the same one, or ignore the column with "
-            "columns={'cluster': None}."
-        )
+            "columns={'cluster': None}.", "step",
+        )  # fmt: skip
     return ids
 
 
@@ -257,10 +257,10 @@ def _share_rows(
         missing = last & ~terminated
         if missing.any():
             step = int(np.flatnonzero(missing)[0])
-            raise ValueError(
-                f"Episode {episode[step]} ends at step {step} without terminating, but its next observation is "
-                "missing. Give next_observation, or leave that last step out."
-            )
+            raise RowError(
+                f"Episode {episode[step]} ends at", step, " without terminating, but its next observation is missing. "
+                "Give next_observation, or leave that last step out.", "step",
+            )  # fmt: skip
         now = np.arange(n)
         rows, next = observation, np.where(last, -1, now + 1)
     else:
@@ -290,10 +290,10 @@ def _positive_probabilities(behaviour_prob: Any, n: int) -> Array:
     behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
     if (behaviour <= 0).any():
         step = int(np.flatnonzero(behaviour <= 0)[0])
-        raise ValueError(
-            f"behaviour_prob is {behaviour[step]} at step {step}, but that action was taken. "
-            "Probabilities of logged actions must be positive (if these are log-probabilities, take exp first)."
-        )
+        raise RowError(
+            f"behaviour_prob is {behaviour[step]} at", step, ", but that action was taken. Probabilities of logged "
+            "actions must be positive (if these are log-probabilities, take exp first).", "step",
+        )  # fmt: skip
     return behaviour
 
 
@@ -315,8 +315,9 @@ def _importance_ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int
             values = target / _positive_probabilities(behaviour_prob, n)
     if not np.isfinite(values).all():
         step = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ValueError(f"target_prob / behaviour_prob is {values[step]} at step {step}: behaviour_prob is too small.")
+        what = f"target_prob / behaviour_prob is {values[step]} at"
+        raise RowError(what, step, ": behaviour_prob is too small.", "step")
     if (values < 0).any():
         step = int(np.flatnonzero(values < 0)[0])
-        raise ValueError(f"ratio is {values[step]} at step {step}. Importance ratios cannot be negative.")
+        raise RowError(f"ratio is {values[step]} at", step, ". Importance ratios cannot be negative.", "step")
     return values

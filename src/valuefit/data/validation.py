@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.messages import shown
+from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
 MAX_EXACT_FLOAT = 2.0**53  # whole numbers beyond it are not all floats, so two of them may have become one
@@ -71,7 +71,8 @@ def array_of(name: str, values: Any, *, needed: Array | None = None, place: str 
     wrong = rows if needed is None or len(needed) != len(rows) else rows & needed
     if wrong.any():
         where = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"{name} is missing {place} {where}. Remove that step or give it a value.")
+        preposition, kind = place.split()
+        raise RowError(f"{name} is missing {preposition}", where, ". Remove that step or give it a value.", kind)
     return np.where(missing, 0, array).astype(array.dtype)
 
 
@@ -104,7 +105,7 @@ def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = n
         converted = np.array(array, dtype=dtype)
     if converted.dtype.kind == "f" and not np.isfinite(converted).all():
         step = int(np.flatnonzero(~np.isfinite(converted))[0])
-        raise ValueError(f"{name} is {array[step]} at step {step}. Remove that step or give it a finite value.")
+        raise RowError(f"{name} is {array[step]} at", step, ". Remove that step or give it a finite value.", "step")
     return converted
 
 
@@ -121,7 +122,7 @@ def _integers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
         requirement = f"whole numbers run from {limits.min} to {limits.max}"
     if not (whole & fits).all():
         step = int(np.flatnonzero(~(whole & fits))[0])
-        raise ValueError(f"{name} is {array[step]} at step {step}; {requirement}.")
+        raise RowError(f"{name} is {array[step]} at", step, f"; {requirement}.", "step")
     return np.array(array, dtype=dtype)
 
 
@@ -166,7 +167,7 @@ def check_observations(name: str, values: Any, needed: Array | None = None) -> A
                 finite = finite | ~needed[start : start + ROWS_PER_CHECK]
             if not finite.all():
                 row = start + int(np.flatnonzero(~finite)[0])
-                raise ValueError(f"{name} is NaN or infinite at row {row}. Remove that step or fill the gap.")
+                raise RowError(f"{name} is NaN or infinite at", row, ". Remove that step or fill the gap.")
     return array
 
 

@@ -77,6 +77,12 @@ def is_string(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
+def holds_text(kind: Any) -> bool:
+    """Whether an Arrow type is text, or a dictionary of texts."""
+    types = need("pyarrow", "files", "Reading a table").types
+    return is_string(kind.value_type if types.is_dictionary(kind) else kind)
+
+
 def to_array(name: str, column: Any, where: str) -> Array:
     """An Arrow column as an array: missing integers are masked, missing floats NaN, and missing text is None."""
     with translated(f"Column {name!r} of {where} cannot be read", "Write it again."):

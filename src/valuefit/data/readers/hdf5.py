@@ -3,36 +3,90 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.table import Table
+from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
+from valuefit.data.table import Scan, Table, check_rows
 from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
+MAX_CHUNK_BYTES = 16 << 20  # of a chunk, which is read as a whole, whatever the limit for a log in parts
+MAX_COMPRESSION = 2000  # more than any filter of HDF5 reaches (deflate: 1,032)
 MAX_DATASETS = 10_000  # bounds the time to list the datasets of an untrusted file
 
 
-def read_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+def read_hdf5(
+    path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None
+) -> Table:
     """The datasets `observations, actions, rewards, terminals`; optional: `timeouts, next_observations`.
 
     `infos/action_log_probs` are converted to behaviour probabilities. For other layouts `columns` maps
-    valuefit's names to paths inside the file (`{"obs": "data/state"}`).
+    valuefit's names to paths inside the file (`{"obs": "data/state"}`). rows: from start to stop; None: all.
     """
     where = str(path)
     with open_hdf5(path) as file:
-        matched = match_columns(dataset_paths(file, where), columns, where)
-        found = {name: find_dataset(file, name, where) for name in columns_to_read(matched)}
-        check_size(sum(dataset_bytes(name, dataset, where) for name, dataset in found.items()), limit, where)
-        arrays = {name: read_dataset(name, dataset, where) for name, dataset in found.items()}
+        matched, found = _matched_datasets(file, columns, where)
+        if rows is not None:
+            check_rows(_equal_length(found, where), rows[1], where)
+        check_size(sum(dataset_bytes(name, dataset, where, rows) for name, dataset in found.items()), limit, where)
+        arrays = {name: read_dataset(name, dataset, where, rows) for name, dataset in found.items()}
     return Table(matched, arrays.__getitem__, where)
+
+
+@contextmanager
+def scan_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
+    """What is known of an HDF5 file before its rows are read; closed at the end."""
+    where = str(path)
+    with open_hdf5(path) as file:
+        matched, found = _matched_datasets(file, columns, where)
+        rows = _equal_length(found, where)
+        for name, dataset in found.items():
+            chunk = dataset_bytes(name, dataset, where, (0, 0))
+            check_size(chunk, max(limit, MAX_CHUNK_BYTES), f"One chunk of {name!r} in {where}")
+            _check_stored(name, dataset, where)
+        size = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items()) // max(rows, 1)
+        types = {name: "text" if is_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
+
+        def marks(names: Sequence[str], count: int) -> Iterator[list[Array]]:
+            for start in range(0, rows, count):
+                part = start, min(start + count, rows)
+                yield [read_dataset(name, found[name], where, part) for name in names]
+
+        yield Scan(matched, rows, size, types, marks)
+
+
+def _matched_datasets(file: Any, columns: Mapping[str, Any] | None, where: str) -> tuple[ColumnMap, dict[str, Any]]:
+    """The datasets of each field by name, and the datasets."""
+    matched = match_columns(dataset_paths(file, where), columns, where)
+    return matched, {name: find_dataset(file, name, where) for name in columns_to_read(matched)}
+
+
+def _check_stored(name: str, dataset: Any, where: str) -> None:
+    """Raise ValueError if a dataset holds far less data than its shape, which would take forever to read."""
+    with damaged(name, where):
+        stored = int(dataset.id.get_storage_size())
+    if dataset_bytes(name, dataset, where, (0, 0)) + MAX_COMPRESSION * stored < dataset_bytes(name, dataset, where):
+        raise ValueError(f"{name!r} in {where} declares far more numbers than it holds. Write the file again.")
+
+
+def _equal_length(found: Mapping[str, Any], where: str) -> int:
+    """The number of rows of the datasets; raises ValueError if they differ."""
+    lengths = {name: dataset.shape[0] if dataset.shape else 0 for name, dataset in found.items()}
+    (first, rows), *others = lengths.items()
+    for name, other in others:
+        if other != rows:
+            raise ValueError(
+                f"{where}: {name!r} has {other} rows, but {first!r} has {rows}. Give one row per step, and the "
+                "observation after the last step as next_obs."
+            )
+    return int(rows)
 
 
 def open_hdf5(path: Path) -> Any:
@@ -104,15 +158,21 @@ def _look_up(group: Any, name: str) -> tuple[Any, str]:
     return found, ""
 
 
-def dataset_bytes(name: str, dataset: Any, where: str) -> int:
-    """Bytes needed to read a dataset: those of its declared shape, or of one chunk if that is larger."""
+def dataset_bytes(name: str, dataset: Any, where: str, rows: tuple[int, int] | None = None) -> int:
+    """Bytes needed to read a dataset or some of its rows: those of the shape, or of one chunk if that is larger."""
     with damaged(name, where):
         chunk = math.prod(map(int, dataset.chunks)) if dataset.chunks else 0
-        return int(dataset.dtype.itemsize) * max(math.prod(map(int, dataset.shape)), chunk)
+        shape = dataset.shape if rows is None else (rows[1] - rows[0], *dataset.shape[1:])
+        return int(dataset.dtype.itemsize) * max(math.prod(map(int, shape)), chunk)
 
 
-def read_dataset(name: str, dataset: Any, where: str) -> Array:
-    """A dataset as an array; text as an array of objects."""
+def read_dataset(name: str, dataset: Any, where: str, rows: tuple[int, int] | None = None) -> Array:
+    """A dataset, or its rows from start to stop, as an array; text as an array of objects."""
     with damaged(name, where):
-        text = dataset.dtype.kind in "OS"
-        return np.asarray(dataset.asstr()[()] if text else dataset[()])
+        part = () if rows is None else slice(*rows)
+        return np.asarray(dataset.asstr()[part] if is_text(dataset) else dataset[part])
+
+
+def is_text(dataset: Any) -> bool:
+    """Whether a dataset holds text."""
+    return bool(dataset.dtype.kind in "OS")

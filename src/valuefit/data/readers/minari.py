@@ -8,22 +8,30 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
 from valuefit.data.exact import concatenate
-from valuefit.data.readers.hdf5 import damaged, dataset_bytes, dataset_paths, find_dataset, open_hdf5, read_dataset
+from valuefit.data.readers.hdf5 import (
+    damaged,
+    dataset_bytes,
+    dataset_paths,
+    find_dataset,
+    is_text,
+    open_hdf5,
+    read_dataset,
+)
 from valuefit.data.table import Table
 from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
 DATASET_ID = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*")
-EPISODE_NAME = re.compile(r"episode_([0-9]{1,12})")
+EPISODE_NAME = re.compile(r"episode_[0-9]{1,12}")
 MAX_MINARI_METADATA_BYTES = 64 << 20  # large, because the metadata list the bounds of every pixel of an image
 
 
@@ -47,33 +55,24 @@ def is_minari(path: Path) -> bool:
     return (path / "data" / "metadata.json").is_file() or (path / "metadata.json").is_file()
 
 
-def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+def read_minari(
+    path: Path, *, columns: Mapping[str, Any] | None, limit: int, names: Sequence[str] | None = None
+) -> Table:
     """The columns of a Minari folder: terminations stop the bootstrap, truncations do not.
 
     Minari has no field for probabilities: map them, as in `columns={"behaviour_prob": "infos/prob"}`. Observations
-    that are dicts are mapped by their parts: `columns={"obs": ["observations/position", ...]}`.
+    that are dicts are mapped by their parts: `columns={"obs": ["observations/position", ...]}`. names: of the episodes
+    that are read; None: all.
     """
     where = str(path)
-    folder = path / "data" if (path / "data" / "metadata.json").is_file() else path
-    shape = _observation_shape(folder, where)
-    file = folder / "main_data.hdf5"
-    if not file.is_file():
-        raise ValueError(f"{where} has no {file.name}: the Minari dataset is incomplete. Download it again.")
-    with open_hdf5(file) as content:
-        with damaged("/", where):
-            groups = {int(match[1]): name for name in content if (match := EPISODE_NAME.fullmatch(name))}
-        order = sorted(groups)  # by number: as text, episode_10 would sort before episode_2
-        if not order:
-            raise ValueError(f"{where} contains no episodes.")
-        matched = match_columns(dataset_paths(_group(content, groups[order[0]], where), where), columns, where)
-        if "next_obs" in matched or "episode" in matched:
-            raise ValueError(
-                "Minari datasets define their own next observations and episodes. Do not map them in columns."
-            )
+    shape = _observation_shape(_data_folder(path), where)
+    with _opened(path) as content:
+        names = _episode_names(content, where) if names is None else names
+        matched = _match(_group(content, names[0], where), columns, where)
         episodes, size = [], 0
-        for number in order:
-            group = _group(content, groups[number], where)
-            place = f"{groups[number]} of {where}"
+        for name in names:
+            group = _group(content, name, where)
+            number, place = _episode_number(name), f"{name} of {where}"
             found = {name: find_dataset(group, name, place) for name in columns_to_read(matched)}
             size += sum(dataset_bytes(name, dataset, place) for name, dataset in found.items())
             check_size(size, limit, where)
@@ -89,6 +88,67 @@ def read_minari(path: Path, *, columns: Mapping[str, Any] | None, limit: int) ->
     complete: ColumnMap = {**matched, "episode": "<episode>"}
     complete["next_obs"] = f"next {obs}" if isinstance(obs, str) else tuple(f"next {name}" for name in obs)
     return Table(complete, table.__getitem__, where)
+
+
+class MinariScan(NamedTuple):
+    """What is known of a Minari folder before its steps are read; episodes: the name and the steps of each."""
+
+    matched: ColumnMap
+    step_bytes: int
+    types: Mapping[str, str]
+    episodes: list[tuple[str, int]]
+
+
+def scan_minari(path: Path, *, columns: Mapping[str, Any] | None) -> MinariScan:
+    """One pass over the lengths of the episodes."""
+    where = str(path)
+    _observation_shape(_data_folder(path), where)
+    with _opened(path) as content:
+        names = _episode_names(content, where)
+        first = _group(content, names[0], where)
+        matched = _match(first, columns, where)
+        found = {name: find_dataset(first, name, f"{names[0]} of {where}") for name in columns_to_read(matched)}
+        reward = str(matched["reward"])
+        lengths = []
+        for name in names:
+            shape = find_dataset(_group(content, name, where), reward, f"{name} of {where}").shape
+            lengths.append(int(shape[0]) if shape else 1)
+        one = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items())
+        types = {name: "text" if is_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
+    return MinariScan(matched, one // max(lengths[0], 1), types, list(zip(names, lengths, strict=True)))
+
+
+def _data_folder(path: Path) -> Path:
+    return path / "data" if (path / "data" / "metadata.json").is_file() else path
+
+
+def _opened(path: Path) -> Any:
+    """The opened file of a Minari folder."""
+    file = _data_folder(path) / "main_data.hdf5"
+    if not file.is_file():
+        raise ValueError(f"{path} has no {file.name}: the Minari dataset is incomplete. Download it again.")
+    return open_hdf5(file)
+
+
+def _episode_number(name: str) -> int:
+    return int(name.removeprefix("episode_"))
+
+
+def _episode_names(content: Any, where: str) -> list[str]:
+    """The groups of episodes, by number: as text, episode_10 would sort before episode_2."""
+    with damaged("/", where):
+        names = {_episode_number(name): name for name in content if EPISODE_NAME.fullmatch(name)}
+    if not names:
+        raise ValueError(f"{where} contains no episodes.")
+    return [names[number] for number in sorted(names)]
+
+
+def _match(episode: Any, columns: Mapping[str, Any] | None, where: str) -> ColumnMap:
+    """The datasets of each field in the group of an episode."""
+    matched = match_columns(dataset_paths(episode, where), columns, where)
+    if "next_obs" in matched or "episode" in matched:
+        raise ValueError("Minari datasets define their own next observations and episodes. Do not map them in columns.")
+    return matched
 
 
 def _episode_columns(number: int, arrays: dict[str, Array], matched: ColumnMap, where: str) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import check_observations, numbers
 from valuefit.memory import check_size
-from valuefit.messages import said
+from valuefit.messages import RowError, said
 from valuefit.typing import Array
 
 LOG_FORMAT = 1  # version number, raised when the layout changes
@@ -57,12 +57,12 @@ def read_native(path: Path, *, limit: int) -> Transitions:
 
 
 def native_steps(path: Path) -> tuple[int, int, Array]:
-    """Number of steps, bytes of one step, and the memory-mapped episode of each step."""
+    """Number of steps, bytes of one observation, and the memory-mapped episode of each step."""
     metadata, observations = _read_metadata(path), _header(path, "observations")
     _column_headers(path, metadata["steps"])
     episode = _memory_map(path, "episode")
     rows = max(observations.shape[0] if observations.shape else 1, 1)
-    return metadata["steps"], 64 + observations.bytes // rows, episode
+    return metadata["steps"], observations.bytes // rows, episode
 
 
 def read_native_part(path: Path, start: int, stop: int) -> Transitions:
@@ -84,7 +84,11 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
         used = np.unique(referred)
         table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
     part = np.array(observations[used])
-    check_observations(f"observations.npy of {path}", part)
+    try:
+        check_observations(f"observations.npy of {path}", part)
+    except RowError as error:
+        row = low + error.row if isinstance(used, slice) else used[error.row]
+        raise ValueError(error.at(f"row {row:,}")) from error
     texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
     return replace(Transitions(observations=part, **table), **texts, source=str(path))._frozen()
 

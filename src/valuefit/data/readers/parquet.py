@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import check_type, check_unique_names, is_list, match_table, to_array
-from valuefit.data.table import Table
+from valuefit.data.readers.arrow import check_type, check_unique_names, holds_text, is_list, match_table, to_array
+from valuefit.data.table import Scan, Table, check_rows
 from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
@@ -21,22 +21,23 @@ from valuefit.typing import Array
 
 NAMES_KEY = "valuefit names"  # of the metadata of the schema
 BATCH_ROWS = 1 << 16  # decoded at a time where only some rows of a file are wanted
+SAMPLE_ROWS = 1000  # of which the size of a row is taken
+BUFFER_BYTES = 1 << 20  # of each column, without which all of its row group would be read into memory
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
-def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
-    """The columns of a Parquet file; only the matched columns are read."""
-    parquet = need("pyarrow.parquet", "files", "Reading Parquet")
+def read_parquet(
+    path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None
+) -> Table:
+    """The columns of a Parquet file; only the matched columns are read, and of these the rows from start to stop."""
     where = str(path)
-    with _damaged(where):
-        file = parquet.ParquetFile(path)
-    with file:
-        with _damaged(where):
-            schema = file.schema_arrow
-        check_unique_names(schema.names, where)
+    with _opened(path, 0 if rows is None else BUFFER_BYTES) as file:
+        schema = file.schema_arrow
         wanted = columns_to_read(match_columns(schema.names, columns, where))
         for name in wanted:
             check_type(name, schema.field(name).type, where)
+        if rows is not None:
+            return match_table(_read_rows(file, wanted, rows, limit, where), columns, where)
         with _damaged(where):
             sizes = _row_group_bytes(file, wanted)
         check_size(sum(sizes), limit, where)
@@ -45,11 +46,34 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
 
 
 @contextmanager
-def opened_parquet(path: Path) -> Iterator[Any]:
-    """A Parquet file whose names are unique; closed at the end."""
+def scan_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
+    """What is known of a Parquet file before its rows are read; closed at the end."""
+    where = str(path)
+    with _opened(path, BUFFER_BYTES) as file:
+        schema = file.schema_arrow
+        matched = match_columns(schema.names, columns, where)
+        wanted = columns_to_read(matched)
+        for name in wanted:
+            check_type(name, schema.field(name).type, where)
+        first = next(_batches_of(file, wanted, SAMPLE_ROWS, where), None)
+        size = 0 if first is None else first.nbytes // len(first)
+        kinds = {
+            name: "text" if holds_text(schema.field(name).type) else str(schema.field(name).type) for name in wanted
+        }
+
+        def marks(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
+            for batch in _batches_of(file, names, rows, where):
+                yield [to_array(name, batch.column(name), where) for name in names]
+
+        yield Scan(matched, int(file.metadata.num_rows), max(8 * len(wanted), size), kinds, marks)
+
+
+@contextmanager
+def _opened(path: Path, buffer: int) -> Iterator[Any]:
+    """A Parquet file whose names are unique; closed at the end. buffer: bytes; 0: a row group is read at once."""
     parquet = need("pyarrow.parquet", "files", "Reading Parquet")
     with _damaged(str(path)):
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, buffer_size=buffer)
     with file:
         with _damaged(str(path)):
             names = file.schema_arrow.names
@@ -57,39 +81,39 @@ def opened_parquet(path: Path) -> Iterator[Any]:
         yield file
 
 
-def column_batches(file: Any, names: Sequence[str], where: str, rows: int) -> Iterator[list[Array]]:
+def _batches_of(
+    file: Any, names: Sequence[str], rows: int, where: str, groups: list[int] | None = None
+) -> Iterator[Any]:
     """These columns of an opened file, in batches of up to `rows` rows."""
-    batches = file.iter_batches(batch_size=rows, columns=list(names))
+    with _damaged(where):
+        batches = file.iter_batches(batch_size=rows, columns=list(names), row_groups=groups)
     while True:
         with _damaged(where):
             batch = next(batches, None)
         if batch is None:
             return
-        yield [to_array(name, batch.column(name), where) for name in names]
+        yield batch
 
 
-def read_rows(parts: Sequence[tuple[str, int, int]], columns: Mapping[str, Any] | None) -> Any:
-    """The matched columns of some rows as a pyarrow.Table; parts: (file, first row, row after the last)."""
-    pyarrow = need("pyarrow", "files", "Reading Parquet")
-    pieces = []
-    for name, start, stop in parts:
-        with opened_parquet(Path(name)) as file:
-            wanted = columns_to_read(match_columns(file.schema_arrow.names, columns, name))
-            with _damaged(name):
-                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-                ends = np.cumsum([0, *sizes])
-                if stop > ends[-1]:
-                    raise ValueError(f"it has {ends[-1]:,} rows, fewer than when it was opened")
-                groups = [g for g in range(len(sizes)) if ends[g] < stop and ends[g + 1] > start]
-                row = int(ends[groups[0]])
-                for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted):
-                    first, last = max(start - row, 0), min(stop - row, len(batch))
-                    if first < last:
-                        pieces.append(batch.slice(first, last - first))
-                    row += len(batch)
-                    if row >= stop:
-                        break
-    return pyarrow.Table.from_batches(pieces)
+def _read_rows(file: Any, wanted: list[str], rows: tuple[int, int], limit: int, where: str) -> Any:
+    """Some rows as a pyarrow.Table."""
+    start, stop = rows
+    with _damaged(where):
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    ends = np.cumsum([0, *sizes])
+    check_rows(int(ends[-1]), stop, where)
+    groups = [g for g in range(len(sizes)) if ends[g] < stop and ends[g + 1] > start]
+    pieces, row, size = [], int(ends[groups[0]]), 0
+    for batch in _batches_of(file, wanted, BATCH_ROWS, where, groups):
+        first, last = max(start - row, 0), min(stop - row, len(batch))
+        row += len(batch)
+        if first < last:
+            pieces.append(batch.slice(first, last - first))
+            size += pieces[-1].nbytes
+            check_size(size, limit, where)
+        if row >= stop:
+            break
+    return need("pyarrow", "files", "Reading Parquet").Table.from_batches(pieces)
 
 
 def _damaged(where: str) -> AbstractContextManager[None]:
