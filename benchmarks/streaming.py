@@ -1,7 +1,9 @@
 """Evaluate logs in shards: seconds and memory by number of steps, next to a plain read of the same bytes.
 
 Writes benchmarks/streaming.md. Each size runs in a process of its own, whose peak of anonymous memory is recorded:
-    python -m benchmarks.streaming [--steps 1e6 1e7] [--folder FOLDER]
+    python -m benchmarks.streaming [--steps 1e6 1e7] [--width 8] [--folder FOLDER]
+    python -m benchmarks.streaming --gigabytes 20 --width 64 --features identity
+The second evaluates a log of 20 GB, and fails if that takes more than 2 GB of memory; it needs 20 GB of disk.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,17 +28,19 @@ from valuefit.atomic import write_bytes
 from valuefit.data.readers.native import LOG_FORMAT, METADATA_FILE
 
 PAGE = Path(__file__).with_name("streaming.md")
-WIDTH, LENGTH = 8, 200  # numbers in an observation, steps in an episode
+LENGTH = 200  # steps in an episode
+COLUMN_BYTES = 43  # of a step in a saved folder, besides its observation
+MAX_PEAK = 2e9  # bytes of memory
 BLOCK = 1_000_000  # steps that are written at a time
 LIMIT = 256 << 20  # bytes that a stream may hold
 
 
-def write_log(folder: Path, steps: int) -> None:
-    """An autoregression of 8 float32 numbers in valuefit's own format, written in blocks."""
+def write_log(folder: Path, steps: int, width: int) -> None:
+    """An autoregression of `width` float32 numbers in valuefit's own format, written in blocks."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     columns = {
-        "observations": (np.float32, (steps, WIDTH)), "now": (np.int64, (steps,)), "next": (np.int64, (steps,)),
+        "observations": (np.float32, (steps, width)), "now": (np.int64, (steps,)), "next": (np.int64, (steps,)),
         "reward": (np.float64, (steps,)), "terminated": (bool, (steps,)), "truncated": (bool, (steps,)),
         "episode": (np.int64, (steps,)), "ratio": (np.float64, (steps,)), "begins": (bool, (steps,)),
     }  # fmt: skip
@@ -47,11 +52,11 @@ def write_log(folder: Path, steps: int) -> None:
     for first in range(0, steps, BLOCK):
         t = np.arange(first, min(first + BLOCK, steps))
         episodes = len(t) // LENGTH
-        x = np.empty((LENGTH, episodes, WIDTH), np.float32)
-        x[0] = rng.standard_normal((episodes, WIDTH), np.float32)
+        x = np.empty((LENGTH, episodes, width), np.float32)
+        x[0] = rng.standard_normal((episodes, width), np.float32)
         for step in range(1, LENGTH):
-            x[step] = 0.9 * x[step - 1] + 0.3 * rng.standard_normal((episodes, WIDTH), np.float32)
-        observations = x.transpose(1, 0, 2).reshape(-1, WIDTH)
+            x[step] = 0.9 * x[step - 1] + 0.3 * rng.standard_normal((episodes, width), np.float32)
+        observations = x.transpose(1, 0, 2).reshape(-1, width)
         last = t % LENGTH == LENGTH - 1
         values = {
             "observations": observations, "now": t, "next": np.where(last, -1, t + 1),
@@ -102,11 +107,11 @@ def measure(folder: Path, features: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def table(records: list[dict[str, Any]]) -> str:
+def table(records: list[dict[str, Any]], width: int) -> str:
     lines = [
         "# Logs in shards",
         "",
-        f"Logs of {WIDTH} float32 numbers a step in valuefit's own format, episodes of {LENGTH} steps, "
+        f"Logs of {width} float32 numbers a step in valuefit's own format, episodes of {LENGTH} steps, "
         f"`limit={LIMIT >> 20} MiB`; time and memory of `evaluate` with interval and checks. Made by "
         "`python -m benchmarks.streaming`.",
         "",
@@ -124,6 +129,8 @@ def table(records: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=float, nargs="*", default=[1e6, 1e7])
+    parser.add_argument("--gigabytes", type=float, nargs="*", help="Sizes of the logs, instead of numbers of steps.")
+    parser.add_argument("--width", type=int, default=8, help="float32 numbers in an observation.")
     parser.add_argument("--features", nargs="*", default=["identity", "fourier:order=1,max_features=50"])
     parser.add_argument("--folder", help="Where the logs are written; a temporary one by default.")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
@@ -132,16 +139,24 @@ def main() -> None:
         print(json.dumps(measure(Path(options.measure[0]), options.measure[1])))
         return
     records = []
+    sizes = options.steps
+    if options.gigabytes:
+        sizes = [1e9 * size / (4 * options.width + COLUMN_BYTES) // LENGTH * LENGTH for size in options.gigabytes]
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
-        for steps in options.steps:
+        for steps in sizes:
             folder = Path(place) / f"{int(steps)}"
-            write_log(folder, int(steps))
+            write_log(folder, int(steps), options.width)
             for features in options.features:
                 command = [sys.executable, "-m", "benchmarks.streaming", "--measure", str(folder), features]
                 found = subprocess.run(command, capture_output=True, text=True, check=True)
                 records.append({**json.loads(found.stdout), "features": features})
                 print(records[-1], flush=True)
-    write_bytes(PAGE, table(records).encode(), force=True)
+            shutil.rmtree(folder)
+    peak = max(record["peak"] for record in records)
+    if peak > MAX_PEAK:
+        sys.exit(f"The peak of memory was {peak / 1e9:.1f} GB, more than {MAX_PEAK / 1e9:.0f}.")
+    if not options.gigabytes:
+        write_bytes(PAGE, table(records, options.width).encode(), force=True)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,8 @@ def _group(content: Any, name: str, where: str) -> Any:
 def _observation_shape(folder: Path, where: str) -> tuple[int, ...] | None:
     """Shape of an observation by the metadata; None if it is missing or the observation is not an array."""
     with open(folder / "metadata.json", "rb") as stream:
-        text = stream.read(MAX_MINARI_METADATA_BYTES + 1)
+        size = os.fstat(stream.fileno()).st_size  # so that no more is allocated
+        text = stream.read(min(size, MAX_MINARI_METADATA_BYTES) + 1)
     with translated(f"metadata.json of {where} is not valid Minari metadata", "Download the dataset again."):
         metadata = dict(json.loads(text)) if len(text) <= MAX_MINARI_METADATA_BYTES else {}
         kind = metadata.get("data_format", "hdf5")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from valuefit.typing import Array
 NAMES_KEY = "valuefit names"  # of the metadata of the schema
 BATCH_ROWS = 1 << 16  # decoded at a time where only some rows of a file are wanted
 SAMPLE_ROWS = 1000  # of which the size of a row is taken
-BUFFER_BYTES = 1 << 20  # of each column, without which all of its row group would be read into memory
+BUFFER_BYTES = 1 << 17  # read at a time of each column in parts, without which all of its row group would be held
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
@@ -31,13 +32,13 @@ def read_parquet(
 ) -> Table:
     """The columns of a Parquet file; only the matched columns are read, and of these the rows from start to stop."""
     where = str(path)
-    with _opened(path, 0 if rows is None else BUFFER_BYTES) as file:
+    with _opened(path, 0) as file:
         schema = file.schema_arrow
         wanted = columns_to_read(match_columns(schema.names, columns, where))
         for name in wanted:
             check_type(name, schema.field(name).type, where)
         if rows is not None:
-            return match_table(_read_rows(file, wanted, rows, limit, where), columns, where)
+            return match_table(_read_rows(path, wanted, rows, limit), columns, where)
         with _damaged(where):
             sizes = _row_group_bytes(file, wanted)
         check_size(sum(sizes), limit, where)
@@ -73,7 +74,7 @@ def _opened(path: Path, buffer: int) -> Iterator[Any]:
     """A Parquet file whose names are unique; closed at the end. buffer: bytes; 0: a row group is read at once."""
     parquet = need("pyarrow.parquet", "files", "Reading Parquet")
     with _damaged(str(path)):
-        file = parquet.ParquetFile(path, buffer_size=buffer)
+        file = parquet.ParquetFile(path, buffer_size=buffer, pre_buffer=not buffer)
     with file:
         with _damaged(str(path)):
             names = file.schema_arrow.names
@@ -95,25 +96,58 @@ def _batches_of(
         yield batch
 
 
-def _read_rows(file: Any, wanted: list[str], rows: tuple[int, int], limit: int, where: str) -> Any:
-    """Some rows as a pyarrow.Table."""
+class _RowStream:
+    """The rows of a file in order: each is decoded once, although they are asked for in parts."""
+
+    def __init__(self, path: Path, wanted: Sequence[str], start: int, batch_rows: int) -> None:
+        self.where, self.stack = str(path), ExitStack()
+        file = self.stack.enter_context(_opened(path, BUFFER_BYTES))
+        with _damaged(self.where):
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        ends = np.cumsum([0, *sizes])
+        groups = [group for group in range(len(sizes)) if ends[group + 1] > start]
+        self.rows, self.row = int(ends[-1]), int(ends[groups[0]]) if groups else start
+        self.batches = _batches_of(file, wanted, batch_rows, self.where, groups)
+        self.rest: Any = None  # rows of a batch that were not asked for yet, from self.row on
+
+    def read(self, start: int, stop: int, limit: int) -> Any:
+        """Rows from start to stop as a pyarrow.Table; start is not before what was read last."""
+        check_rows(self.rows, stop, self.where)
+        pieces, size = [], 0
+        while self.row < stop:
+            batch = next(self.batches) if self.rest is None else self.rest
+            first, last = min(max(start - self.row, 0), len(batch)), min(stop - self.row, len(batch))
+            if first < last:
+                pieces.append(batch.slice(first, last - first))
+                size += pieces[-1].nbytes
+                check_size(size, limit, self.where)
+            self.rest, self.row = (batch.slice(last) if last < len(batch) else None), self.row + last
+        return need("pyarrow", "files", "Reading Parquet").Table.from_batches(pieces)
+
+
+_STREAMS: dict[tuple[Any, ...], _RowStream] = {}  # at most one: where the last part of a file ended
+
+
+def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int) -> Any:
+    """Some rows as a pyarrow.Table; goes on with the stream of the rows before them, if that is open."""
     start, stop = rows
-    with _damaged(where):
-        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    ends = np.cumsum([0, *sizes])
-    check_rows(int(ends[-1]), stop, where)
-    groups = [g for g in range(len(sizes)) if ends[g] < stop and ends[g + 1] > start]
-    pieces, row, size = [], int(ends[groups[0]]), 0
-    for batch in _batches_of(file, wanted, BATCH_ROWS, where, groups):
-        first, last = max(start - row, 0), min(stop - row, len(batch))
-        row += len(batch)
-        if first < last:
-            pieces.append(batch.slice(first, last - first))
-            size += pieces[-1].nbytes
-            check_size(size, limit, where)
-        if row >= stop:
-            break
-    return need("pyarrow", "files", "Reading Parquet").Table.from_batches(pieces)
+    found = os.stat(path)
+    file = str(path), found.st_ino, found.st_size, found.st_mtime_ns, *wanted
+    stream = _STREAMS.pop((*file, start), None)
+    if stream is None:
+        stream = _RowStream(path, wanted, start, min(BATCH_ROWS, stop - start))
+    try:
+        table = stream.read(start, stop, limit)
+    except BaseException:
+        stream.stack.close()
+        raise
+    while _STREAMS:
+        _STREAMS.popitem()[1].stack.close()
+    if stop < stream.rows:
+        _STREAMS[(*file, stop)] = stream
+    else:
+        stream.stack.close()
+    return table
 
 
 def _damaged(where: str) -> AbstractContextManager[None]:
