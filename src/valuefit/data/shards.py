@@ -20,7 +20,7 @@ from valuefit.data.readers.native import is_native, native_steps, read_native_pa
 from valuefit.data.readers.parquet import read_parquet, scan_parquet
 from valuefit.data.table import Scan, Table, join
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import are_state_numbers
+from valuefit.data.validation import are_state_numbers, episode_starts
 from valuefit.memory import memory_limit
 from valuefit.messages import RowError, said, shown
 from valuefit.typing import Array
@@ -395,9 +395,7 @@ def join_logs(logs: list[Transitions]) -> Transitions:
         now, next = index[now], np.where(next < 0, -1, index[next])
     episodes, last = [], 0
     for log in logs:
-        starts = np.ones(len(log), bool)
-        starts[1:] = log.episode[1:] != log.episode[:-1]
-        episodes.append(last + np.cumsum(starts) - 1)
+        episodes.append(last + np.cumsum(episode_starts(log.episode)) - 1)
         last = int(episodes[-1][-1]) + 1
     for name in ("action", "behaviour_prob"):
         if len({getattr(log, name) is None for log in logs}) > 1:
@@ -422,7 +420,7 @@ def compact(log: Transitions) -> Transitions:
 
 def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:
     """Consecutive parts of a log, of whole episodes and about this many steps, at least one episode each."""
-    starts = np.append(np.flatnonzero(np.append(True, log.episode[1:] != log.episode[:-1])), len(log))
+    starts = np.append(np.flatnonzero(episode_starts(log.episode)), len(log))
     first = 0
     for start, after in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         if after - first > steps and start > first:

@@ -192,6 +192,8 @@ class Transitions:
         used = np.zeros(len(self.observations), bool)
         used[self.now] = True
         used[self.next[goes_on]] = True
+        if used.all():
+            return np.arange(len(used)), self.now, self.next
         place = np.cumsum(used) - 1
         return np.flatnonzero(used), place[self.now], np.where(goes_on, place[self.next], -1)
 

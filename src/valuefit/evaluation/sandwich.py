@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit.data.validation import episode_starts
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
 from valuefit.memory import memory_limit
@@ -168,8 +169,8 @@ class Sandwich:
         """
         other = copy.copy(self)
         other.problem, other.episode, other.blocks = problem, episode, False
-        other.cluster = np.unique(episode, return_inverse=True)[1]
-        other.clusters = int(other.cluster.max()) + 1
+        other.cluster = np.cumsum(episode_starts(episode)) - 1
+        other.clusters = int(other.cluster[-1]) + 1
         return other
 
     def solver_errors(self, vectors: list[Array]) -> list[float | None]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from valuefit.data.shards import IteratedShards, ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
@@ -69,7 +70,7 @@ class MakePart:
 
     def starts(self, log: Transitions, columns: int) -> tuple[Any, Array]:
         """The rows of the first observations of the episodes, and the steps that they belong to."""
-        first = np.sort(np.unique(log.episode, return_index=True)[1])
+        first = np.flatnonzero(episode_starts(log.episode))
         rows = value_rows(self.features, self.values, self.policy, columns, log.observations[log.now[first]])
         return rows, first
 
@@ -91,19 +92,19 @@ class Samples:
 
     def add(self, log: Transitions) -> None:
         """The next shard."""
-        number = self.steps + np.arange(len(log))
-        starts = np.append(True, log.episode[1:] != log.episode[:-1])
-        episode = self.episodes + np.cumsum(starts) - 1
+        starts = np.append(np.flatnonzero(episode_starts(log.episode)), len(log))
+        number = np.arange(self.steps + -self.steps % self._stride, self.steps + len(log), self._stride)
+        episode = np.arange(self.episodes, self.episodes + len(starts) - 1)
+        kept, chosen = log.now[number - self.steps], episode % self._episode_stride == 0
         self.shards, self.steps, self.episodes = self.shards + 1, self.steps + len(log), int(episode[-1]) + 1
         self.terminated = self.terminated or bool(log.terminated.any())
         if log.has_numbered_states:
             known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
             self.states = np.unique(known)
-        kept = number % self._stride == 0
-        self._observations.append((number[kept], log.observations[log.now[kept]]))
-        chosen = episode % self._episode_stride == 0
+        self._observations.append((number, log.observations[kept]))
         if chosen.any():
-            self._logs.append((episode[chosen], compact(log[chosen])))
+            lengths = np.diff(starts)
+            self._logs.append((np.repeat(episode, lengths * chosen), compact(log[np.repeat(chosen, lengths)])))
         while sum(len(part) for part, _ in self._observations) > self.most:
             self._stride *= 2
             self._observations = [

@@ -14,7 +14,7 @@ from valuefit.typing import Array
 
 def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
     """Feature rows of the observations `table[used]`; `name` is the argument that error messages mention."""
-    observations = table[used]
+    observations = table if len(used) == len(table) else table[used]
     if features is None:
         if are_state_numbers(observations):
             # one column for every number up to the largest: slices and extensions of a log then share their columns

@@ -70,9 +70,12 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     metadata = _read_metadata(path)
     if metadata["steps"] < stop:
         raise _damaged(path, f"it has {metadata['steps']} steps, fewer than when it was opened")
-    headers = _column_headers(path, metadata["steps"])
-    table: dict[str, Any] = {name: np.array(_memory_map(path, name)[start:stop]) for name in headers}
-    observations = _memory_map(path, "observations")
+    table: dict[str, Any] = {}
+    for name, kinds in _column_kinds(path).items():
+        column = map_array(_file(path, name))
+        _check_column(path, name, kinds, column.shape, column.dtype, metadata["steps"])
+        table[name] = _copied(column[start:stop])
+    observations = map_array(_file(path, "observations"))
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     now, next = table["now"], table["next"]
     referred = np.concatenate([now, next[next >= 0]])
@@ -83,7 +86,7 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     else:
         used = np.unique(referred)
         table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
-    part = np.array(observations[used])
+    part = _copied(observations[used])
     try:
         check_observations(f"observations.npy of {path}", part)
     except RowError as error:
@@ -148,16 +151,30 @@ def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> 
 
 def _column_headers(path: Path, steps: int, *, limit: int | None = None) -> dict[str, Header]:
     """Headers of the columns that the folder has, checked; those that are present take at most `limit` bytes."""
-    optional = {name: kinds for name, kinds in OPTIONAL_ARRAYS.items() if (path / f"{name}.npy").is_file()}
-    names = {**REQUIRED_ARRAYS, **optional}
+    names = _column_kinds(path)
     headers = {name: _header(path, name) for name in names}
     if limit is not None:
         check_size(sum(header.bytes for header in headers.values()), limit, str(path))
     for name, kinds in names.items():
         shape, _, dtype = headers[name]
-        if dtype.kind not in kinds or shape[:1] != (steps,) or (len(shape) > 1 and name != "action"):
-            raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {steps} steps")
+        _check_column(path, name, kinds, shape, dtype, steps)
     return headers
+
+
+def _column_kinds(path: Path) -> dict[str, str]:
+    """The columns that the folder has, with the allowed kinds of dtype."""
+    optional = {name: kinds for name, kinds in OPTIONAL_ARRAYS.items() if (path / f"{name}.npy").is_file()}
+    return {**REQUIRED_ARRAYS, **optional}
+
+
+def _check_column(path: Path, name: str, kinds: str, shape: tuple[int, ...], dtype: Any, steps: int) -> None:
+    if dtype.kind not in kinds or shape[:1] != (steps,) or (len(shape) > 1 and name != "action"):
+        raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {steps} steps")
+
+
+def _copied(values: Array) -> Array:
+    """Memory-mapped numbers in memory, in native byte order."""
+    return np.array(values, values.dtype.newbyteorder("="))
 
 
 def _header(path: Path, name: str) -> Header:
