@@ -15,7 +15,7 @@ help:
 	@echo "make test-cpus  run the numerical tests as four other processors would compute them"
 	@echo "make lint       ruff and mypy"
 	@echo "make fuzz       try mutated files and odd arguments on every reader and API entry, within 20 minutes"
-	@echo "make bench      measure every number that the docs state"
+	@echo "make bench      measure the numbers that the docs state, but for a GPU and other libraries (CONTRIBUTING.md)"
 	@echo "make coverage   measure the coverage of intervals and calibrate the verdict; resumes where it stopped"
 	@echo "make docs       set up and build the documentation into docs/_build/html; check spelling and links"
 
@@ -126,4 +126,4 @@ $(call STAMP,docs): | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf docs/_build .venv .venv-torch .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build .venv .venv-peers .venv-torch .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
