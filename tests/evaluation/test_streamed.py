@@ -150,13 +150,18 @@ def test_a_shard_in_which_the_target_takes_no_logged_action_counts(tmp_path: Pat
 
 def test_samples_depend_on_numbers_of_steps_and_episodes_alone() -> None:
     log = log_with_actions(50)
-    one, many = Samples(most=300), Samples(most=300)
+    one, many, apart = Samples(most=300), Samples(most=300), []
     one.add(log)
     for part in shards.episode_blocks(log, 100):
+        apart.append(Samples(most=300, steps=many.steps, episodes=many.episodes))
+        apart[-1].add(part)
         many.add(part)
-    assert (one.steps, one.episodes) == (many.steps, many.episodes) == (len(log), 50)
-    np.testing.assert_array_equal(one.observations(), many.observations())
-    np.testing.assert_array_equal(one.log().reward, many.log().reward)
+    merged = sum(apart[1:4], apart[0]) + sum(apart[5:], apart[4])  # as in a tree
+    for other in (many, merged):
+        assert (one.steps, one.episodes) == (other.steps, other.episodes) == (len(log), 50)
+        np.testing.assert_array_equal(one.observations(), other.observations())
+        np.testing.assert_array_equal(one.log().reward, other.log().reward)
+    assert merged.shards == many.shards
     assert len(one.log()) <= 300
     np.testing.assert_array_equal(one.log().episodes, np.arange(len(one.log().episodes)))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 
 import valuefit as vf
 from helpers.log_files import minari_dataset
@@ -34,6 +35,17 @@ def log_with_actions(episodes: int = 60, *, seed: int = 0) -> vf.Transitions:
         found["x"], found["reward"], terminated=found["terminated"], episode=found["episode"], action=found["action"],
         next_observation=found["y"], behaviour_prob=found["prob"],
     )  # fmt: skip
+
+
+def frame_of(log: vf.Transitions) -> pd.DataFrame:
+    """The columns of such a log."""
+    now = log.observations[log.now]
+    next = np.where(log.terminated[:, None], now, log.observations[log.next])
+    return pd.DataFrame({
+        "obs_0": now[:, 0], "obs_1": now[:, 1], "next_obs_0": next[:, 0], "next_obs_1": next[:, 1],
+        "reward": log.reward, "terminated": log.terminated, "episode": log.episode, "action": log.action,
+        "behaviour_prob": log.behaviour_prob,
+    })  # fmt: skip
 
 
 def even_policy(observations: Any) -> Any:

@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
 import valuefit as vf
-from helpers.streamed import even_policy, in_shards, log_with_actions
+from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.problem.parts import Part, Parts, add, read_ahead
+from valuefit.problem.sharded import ShardedProblem
 
+PATIENCE_SECONDS = 60
 FOURIER = {"features": "fourier:order=3"}
 
 
@@ -25,15 +31,25 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two worker processes of a real scheduler."""
+def cluster() -> Iterator[Client]:
+    """The client of two worker processes of a real scheduler."""
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        Client(cluster) as found,
+        ) as processes,
+        Client(processes) as client,
     ):
-        yield found
+        yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    """With two workers, also after a test that killed one or started a third."""
+    cluster.cluster.scale(2)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(cluster.scheduler_info()["workers"]) != 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return cluster
 
 
 @pytest.mark.filterwarnings("default")
@@ -75,15 +91,10 @@ class Make:
 
 @pytest.mark.filterwarnings("default")
 def test_a_killed_worker_does_not_change_the_sum(client: Client, tmp_path: Path) -> None:
-    from functools import partial
-
     log = log_with_actions()
     parts = Parts(in_shards(log, tmp_path, "native").shards, Make(), 10_000, client)
     assert parts.sum(partial(one_if_alone, folder=tmp_path)) == (len(log),)
     assert (tmp_path / "killed").exists()
-    deadline = time.monotonic() + 30
-    while len(client.scheduler_info()["workers"]) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 @pytest.mark.filterwarnings("default")
@@ -92,6 +103,105 @@ def test_a_shard_that_no_worker_can_read_is_named(client: Client, tmp_path: Path
     (tmp_path / "log.parquet").unlink()
     with pytest.raises(ValueError, match=r"In rows 0 to \d+ of .*log\.parquet"):
         Parts(sharded.shards[:1], Make(), 10_000, client).sum(one_if_alone)
+
+
+class Slow:
+    """Makes problems, and waits until so many processes do."""
+
+    def __init__(self, folder: Path, processes: int) -> None:
+        self.folder, self.processes = folder, processes
+
+    def __call__(self, log: vf.Transitions) -> vf.Problem:
+        (self.folder / f"process-{os.getpid()}").touch()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(list(self.folder.glob("process-*"))) < self.processes and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return vf.Problem(log, discount=0.9, part=True)
+
+
+def count_steps(part: Part) -> tuple[int]:
+    return (part.problem.n,)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_worker_that_comes_late_is_used(client: Client, tmp_path: Path) -> None:
+    log = log_with_actions()
+    parts = Parts(in_shards(log, tmp_path, "native", steps=50).shards, Slow(tmp_path, 3), 10_000, client)
+    late = threading.Timer(0.5, client.cluster.scale, args=[3])
+    late.start()
+    assert parts.sum(count_steps) == (len(log),)
+    late.join()
+    assert len(list(tmp_path.glob("process-*"))) == 3
+
+
+@pytest.mark.filterwarnings("default")
+def test_random_signs_depend_on_shards_not_on_workers(client: Client, tmp_path: Path) -> None:
+    shards = in_shards(log_with_actions(), tmp_path, "native").shards
+    sketches = []
+    for where in (None, client, client):
+        problem = ShardedProblem(Parts(shards, Make(), 10_000, where), trace=0.0, discount=0.9, ridge=0.0)
+        rows = problem.sketched_rows(
+            8, np.random.default_rng(3), cross=True, traces=False, dtype=np.float64, block_rows=100
+        )
+        sketches.append(next(iter(rows)))
+    np.testing.assert_array_equal(sketches[1].v, sketches[2].v)
+    np.testing.assert_allclose(sketches[0].v, sketches[1].v, rtol=1e-12, atol=1e-14)
+
+
+def noted_partition(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    with (folder / f"partition-{os.getpid()}").open("a") as file:
+        file.write(".")
+    return frame
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("persisted", "settings"),
+    [(True, {}), (False, {"policy": even_policy}), (True, {"solver": "pdbg", "tol": 1e-8})],
+    ids=["persisted", "lazily computed", "pdbg"],
+)
+def test_a_dask_frame_is_evaluated_by_the_default_client(
+    client: Client, persisted: bool, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    frame = frame_of(log_with_actions())
+    lazy = dd.from_pandas(frame, npartitions=7).map_partitions(noted_partition, tmp_path, meta=frame.iloc[:0])
+    found = vf.evaluate(lazy.persist() if persisted else lazy, discount=0.9, **FOURIER, **settings)
+    exact = vf.evaluate(frame, discount=0.9, **FOURIER, **{**settings, "solver": "auto", "tol": 1e-12})
+    assert abs(found.policy_value.estimate - exact.policy_value.estimate) < 0.01 * exact.policy_value.standard_error
+    assert found.policy_value.standard_error == pytest.approx(exact.policy_value.standard_error, rel=1e-2)
+    if found.result.solver == "lstd":
+        assert found.policy_value.estimate == pytest.approx(exact.policy_value.estimate, rel=1e-8)
+        assert found.policy_value.standard_error == pytest.approx(exact.policy_value.standard_error, rel=1e-7)
+    assert found.verdict == exact.verdict
+    assert any("workers of a cluster" in note for note in found.notes)
+    processes = {file.name for file in tmp_path.glob("partition-*")}
+    assert processes
+    assert f"partition-{os.getpid()}" not in processes  # no partition is computed here
+    if persisted:
+        assert sum(len(file.read_text()) for file in tmp_path.glob("partition-*")) == 7
+
+
+@pytest.mark.filterwarnings("default")
+def test_partitions_of_a_killed_worker_are_computed_again(client: Client, tmp_path: Path) -> None:
+    frame = frame_of(log_with_actions())
+    lazy = dd.from_pandas(frame, npartitions=6).map_partitions(noted_partition, tmp_path, meta=frame.iloc[:0])
+    parts = Parts(vf.load(lazy.persist()).shards, Make(), 10_000, client)
+    assert parts.sum(count_steps) == (len(frame),)
+    holder = max(tmp_path.glob("partition-*"), key=lambda file: len(file.read_text()))
+    os.kill(int(holder.name.removeprefix("partition-")), signal.SIGKILL)
+    assert parts.sum(count_steps) == (len(frame),)
+    assert sum(len(file.read_text()) for file in tmp_path.glob("partition-*")) > 6
+
+
+@pytest.mark.filterwarnings("default")
+def test_data_that_only_a_lost_worker_held_end_in_a_sentence(client: Client) -> None:
+    frame = frame_of(log_with_actions())
+    worker = min(client.scheduler_info()["workers"])
+    held = client.scatter([frame.iloc[:500], frame.iloc[500:]], workers=[worker], hash=False)
+    log = vf.load(dd.from_delayed(held, meta=frame.iloc[:0]))
+    os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
+    with pytest.raises(ValueError, match="A part of the log could be computed on no worker"):
+        Parts(log.shards, Make(), 10_000, client).sum(count_steps)
 
 
 def test_sums_add_entries_and_join_lists() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from valuefit.atomic import read_folder
 from valuefit.data.assemble import build_log
 from valuefit.data.files import file_format, find_files, is_pattern
+from valuefit.data.frames import is_frame, open_frame
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
@@ -74,7 +75,8 @@ def load(
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
     can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. An object with the
     methods `reset()` and `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads,
-    and None after the last.
+    and None after the last. The partitions of a Dask DataFrame are such parts, which the workers of the default client
+    of Dask compute.
     """
     one_of("memory", memory, MEMORY)
     if isinstance(source, ShardedLog):
@@ -92,6 +94,8 @@ def load(
     if isinstance(source, DataIterator):
         shards = IteratedShards(source, partial(_in_memory, columns=columns, limit=limit))
         return ShardedLog(shards, None, None, f"the iterator {type(source).__name__}", part)
+    if is_frame(source):
+        return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
         return _shards(source, columns, part)
     try:

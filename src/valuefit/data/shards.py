@@ -176,7 +176,8 @@ class ShardedLog:
 
     steps, episodes: of all shards; None for an iterator, which is not counted before it is evaluated. source: what it
     was loaded from. notes: what was assumed. limit: bytes that may be held in memory at a time, beyond matrices of the
-    size of the features.
+    size of the features. firsts: the first step and the first episode of each shard, unless reading drops some. client:
+    the `dask.distributed.Client` whose workers hold the shards, if any do.
     """
 
     shards: tuple[Shard, ...] | IteratedShards
@@ -185,6 +186,8 @@ class ShardedLog:
     source: str
     limit: int
     notes: tuple[str, ...] = ()
+    firsts: tuple[tuple[int, int], ...] | None = None
+    client: Any = None
 
     def __repr__(self) -> str:
         if isinstance(self.shards, IteratedShards):
@@ -228,12 +231,14 @@ class _Cuts:
 
     def __init__(self, size: int) -> None:
         self.size, self.ends, self.episodes = size, [0], 0
+        self.firsts = [(0, 0)]  # the first step and the first episode of each shard
 
     def add(self, starts: Array) -> None:
         """starts: the first steps of further episodes, ascending."""
-        for start in starts.tolist():
+        for episode, start in enumerate(starts.tolist(), self.episodes):
             if start - self.ends[-1] >= self.size:
                 self.ends.append(start)
+                self.firsts.append((start, episode))
         self.episodes += len(starts)
 
     def ranges(self, steps: int) -> list[tuple[int, int]]:
@@ -246,15 +251,15 @@ def _native_shards(path: Path, limit: int) -> ShardedLog:
     cuts, scan = _Cuts(_shard_steps(limit, step_bytes)), _EpisodeScan()
     for first in range(0, steps, SCAN_STEPS):
         cuts.add(scan.starts([np.array(episode[first : first + SCAN_STEPS])], ids=True))
-    scan.refuse_interleaved(str(path))
+    refuse_interleaved(scan.seen, str(path))
     shards = tuple(NativeShard(str(path), start, stop) for start, stop in cuts.ranges(steps))
-    return ShardedLog(shards, steps, cuts.episodes, str(path), limit)
+    return ShardedLog(shards, steps, cuts.episodes, str(path), limit, firsts=tuple(cuts.firsts))
 
 
 def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
     scan = scan_minari(path, columns=columns)
     check_ends(scan.matched, where)
-    _refuse_text(scan.types, scan.matched, where)
+    refuse_text_columns(scan.types, scan.matched, where)
     ends = np.cumsum([0, *(steps for _, steps in scan.episodes)])
     cuts = _Cuts(_shard_steps(limit, scan.step_bytes))
     cuts.add(ends[:-1][np.diff(ends) > 0])
@@ -262,7 +267,7 @@ def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, wh
     found: dict[str, Any] = {field: scan.matched.get(field) for field in ALIASES}
     bounds = [(start, np.searchsorted(ends, [start, stop])) for start, stop in cuts.ranges(steps)]
     shards = tuple(MinariShard(str(path), tuple(scan.episodes[first:last]), found) for _, (first, last) in bounds)
-    return ShardedLog(shards, steps, cuts.episodes, where, limit)
+    return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
 
 
 def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
@@ -272,7 +277,7 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
         with FORMATS[file_format(file)].scan(file, columns=columns, limit=limit) as scan:
             if first is None:
                 check_ends(scan.matched, str(file))
-                _refuse_text(scan.types, scan.matched, str(file))
+                refuse_text_columns(scan.types, scan.matched, str(file))
                 first, cuts = scan, _Cuts(_shard_steps(limit, scan.step_bytes))
             _refuse_others(first, scan, files[0], file)
             ids = "episode" in scan.matched
@@ -282,10 +287,11 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
             episodes.end_of_file(ids=ids)
             ends.append(ends[-1] + scan.rows)
     steps = _not_empty(ends[-1], where)
-    episodes.refuse_interleaved(where)
+    refuse_interleaved(episodes.seen, where)
     several = len(files) > 1
     parts = [_parts(files, ends, start, stop) for start, stop in cuts.ranges(steps)]
-    return ShardedLog(tuple(FileShard(part, columns, several) for part in parts), steps, cuts.episodes, where, limit)
+    shards = tuple(FileShard(part, columns, several) for part in parts)
+    return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
 
 
 def _not_empty(steps: int, where: str) -> int:
@@ -339,17 +345,18 @@ class _EpisodeScan:
         """Without ids each file ends its episode."""
         self.open = self.open and ids
 
-    def refuse_interleaved(self, where: str) -> None:
-        ids = np.concatenate(self.seen) if self.seen else np.zeros(0)
-        values, counts = np.unique(ids, return_counts=True)
-        if (counts > 1).any():
-            raise ValueError(
-                f"The steps of episode {shown(values[counts > 1][0])} are not contiguous in {where}. A log that is "
-                "read in parts must be sorted by episode: sort it, or load it into memory."
-            )
+
+def refuse_interleaved(ids: list[Array], where: str) -> None:
+    """Raise ValueError if an id occurs twice among those of runs of equal ids."""
+    values, counts = np.unique(np.concatenate(ids) if ids else np.zeros(0), return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(
+            f"The steps of episode {shown(values[counts > 1][0])} are not contiguous in {where}. A log that is "
+            "read in parts must be sorted by episode: sort it, or load it into memory."
+        )
 
 
-def _refuse_text(types: Mapping[str, str], matched: ColumnMap, where: str) -> None:
+def refuse_text_columns(types: Mapping[str, str], matched: ColumnMap, where: str) -> None:
     """Text gets numbers by all values that occur, which one shard does not know; ids of episodes are counted."""
     for name in columns_to_read(
         {field: names for field, names in matched.items() if field not in ("episode", "cluster")}

@@ -379,14 +379,15 @@ def evaluate(
     tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
     a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
     compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is loaded with
-    memory="stream". device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver, and
-    products with all rows in standard errors and checks are computed there. device_memory: bytes that the rows may
-    take there, by default 70% of what is free; moments and the solver copy larger ones block by block in each pass.
+    memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies the feature
+    rows to the GPU once (extra `gpu`); moments, the solver, and products with all rows in standard errors and checks
+    are computed there. device_memory: bytes that the rows may take there, by default 70% of what is free; moments and
+    the solver copy larger ones block by block in each pass.
     """
     one_of("interval", interval, KINDS)
     one_of("values", values, VALUES)
     one_of("checks", checks, WHICH)
-    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster)
+    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
     penalty, target = penalty_of(penalty, ridge), None if policy is None else find_policy(policy, allow_code=True)
     settings: dict[str, Any] = {
         "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from valuefit.data.frames import is_frame
 from valuefit.data.load import load
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions, cluster_numbers
@@ -15,8 +17,11 @@ from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 
 
-def load_log(source: Any, columns: Any, cluster: Any) -> Any:
-    """The log, with the clusters of episodes that are given by the name of a column or by step."""
+def load_log(source: Any, columns: Any, cluster: Any, client: Any = None) -> Any:
+    """The log, with the clusters of episodes that are given by the name of a column or by step.
+
+    client: of Dask, instead of the default one, for a Dask DataFrame.
+    """
     if isinstance(cluster, str):
         if isinstance(source, Transitions):
             raise ValueError(
@@ -24,7 +29,8 @@ def load_log(source: Any, columns: Any, cluster: Any) -> Any:
                 f"each step, or load it with columns={{'cluster': {shown(cluster)}}}."
             )
         columns = {**(columns or {}), "cluster": cluster}
-    log = load(source, columns=columns)
+    with client.as_current() if client is not None and is_frame(source) else nullcontext():
+        log = load(source, columns=columns)
     if isinstance(log, ShardedLog):
         return log
     if cluster is not None and not isinstance(cluster, str):

@@ -30,7 +30,7 @@ from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SH
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
 from valuefit.problem.arguments import fraction
 from valuefit.problem.moment_problem import MomentProblem, PartSums
-from valuefit.problem.parts import Part, Parts, read_ahead
+from valuefit.problem.parts import Part, Parts, read_ahead, sum_shards
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
@@ -105,19 +105,44 @@ class Samples:
         if chosen.any():
             lengths = np.diff(starts)
             self._logs.append((np.repeat(episode, lengths * chosen), compact(log[np.repeat(chosen, lengths)])))
+        self._fit()
+
+    def __add__(self, other: Samples) -> Samples:
+        """Those of both; other: of shards that come after these. The samples are those of one after the other."""
+        known = [states for states in (self.states, other.states) if states is not None]
+        both = Samples(
+            self.most, self.shards + other.shards, other.steps, other.episodes, self.terminated or other.terminated,
+            np.unique(np.concatenate(known)) if known else None,
+            [*self._observations, *other._observations], [*self._logs, *other._logs],
+            max(self._stride, other._stride), max(self._episode_stride, other._episode_stride),
+        )  # fmt: skip
+        both._fit()
+        return both
+
+    def _fit(self) -> None:
+        """Thin the samples by their strides, which are doubled until they fit."""
+        self._thin()
         while sum(len(part) for part, _ in self._observations) > self.most:
             self._stride *= 2
-            self._observations = [
-                (part[part % self._stride == 0], rows[part % self._stride == 0]) for part, rows in self._observations
-            ]
+            self._thin()
         self.keep(self.most)
+
+    def _thin(self) -> None:
+        kept = [(part % self._stride == 0, part, rows) for part, rows in self._observations]
+        self._observations = [(part[here], rows[here]) for here, part, rows in kept]
 
     def keep(self, most: int) -> None:
         """At most so many steps of episodes, but at least two episodes."""
+        self._thin_episodes()
         while sum(len(log) for _, log in self._logs) > most and sum(len(np.unique(e)) for e, _ in self._logs) > 2:
             self._episode_stride *= 2
-            fewer = [(episode, episode % self._episode_stride == 0, log) for episode, log in self._logs]
-            self._logs = [(e[chosen], compact(log[chosen])) for e, chosen, log in fewer if chosen.any()]
+            self._thin_episodes()
+
+    def _thin_episodes(self) -> None:
+        fewer = [(episode, episode % self._episode_stride == 0, log) for episode, log in self._logs]
+        self._logs = [
+            (e, log) if chosen.all() else (e[chosen], compact(log[chosen])) for e, chosen, log in fewer if chosen.any()
+        ]
 
     @property
     def whole(self) -> bool:
@@ -147,14 +172,37 @@ class Whole:
     notes: list[str]
 
 
-def take_samples(log: ShardedLog) -> Samples:
-    """One pass over the observations."""
-    samples = Samples()
-    for shard in read_ahead(log.shards):
-        step_bytes = STEP_BYTES + shard.observations.nbytes // len(shard.observations)
-        samples.most = int(np.clip(log.limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
-        samples.add(shard)
-    return samples
+def take_samples(log: ShardedLog, client: Any = None) -> Samples:
+    """One pass over the observations; on workers another one if the shards do not have the steps that were planned."""
+    if client is None:
+        samples = Samples()
+        for shard in read_ahead(log.shards):
+            samples.most = _sample_steps(shard, log.limit)
+            samples.add(shard)
+        return samples
+    shards = tuple(log.shards)
+    firsts = np.array(log.firsts) if log.firsts is not None else np.zeros((len(shards), 2), int)
+    for _ in range(2):
+        samples, counts = sum_shards(shards, partial(_sample, firsts=firsts, limit=log.limit), client)
+        found = np.cumsum([(0, 0), *counts[:-1]], axis=0)
+        if (found == firsts).all():
+            return samples
+        firsts = found
+    raise ValueError(f"{log.source} has other steps whenever it is read. Save it, so that it stays the same.")
+
+
+def _sample(log: Transitions, number: int, *, firsts: Array, limit: int) -> tuple[Samples, list[tuple[int, int]]]:
+    """The samples of a shard, and how many steps and episodes it has."""
+    step, episode = map(int, firsts[number])
+    samples = Samples(_sample_steps(log, limit), steps=step, episodes=episode)
+    samples.add(log)
+    return samples, [(samples.steps - step, samples.episodes - episode)]
+
+
+def _sample_steps(log: Transitions, limit: int) -> int:
+    """The most steps of a sample of such a log."""
+    step_bytes = STEP_BYTES + log.observations.nbytes // len(log.observations)
+    return int(np.clip(limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
 
 
 def refuse_with_shards(
@@ -203,7 +251,8 @@ def solve_shards(
         raise ValueError(
             "Workers cannot read an iterator of this process. Give files that they can read, or no client."
         )
-    samples, discount = take_samples(log), fraction("discount", discount)
+    client = log.client if client is None else client
+    samples, discount = take_samples(log, client), fraction("discount", discount)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
     actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1

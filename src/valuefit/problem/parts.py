@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
+from valuefit.data.frames import FrameShard, layer
 from valuefit.data.shards import Shard, episode_blocks
 from valuefit.data.transitions import Transitions
+from valuefit.extras import need
+from valuefit.messages import said
 from valuefit.problem.problem import Problem
 
 FAN_IN = 8  # results that are added in one task of a cluster
+TASK_RETRIES = 2  # of a task that failed on a worker
 
 
 class Part(NamedTuple):
@@ -40,20 +45,8 @@ class Parts:
     client: Any = None
 
     def sum(self, function: Function) -> tuple[Any, ...]:
-        """The sums, over all parts, of the entries of what `function` returns; lists are concatenated in order.
-
-        The order of summation is fixed, so that the same shards give the same bits.
-        """
-        if self.client is None:
-            logs = enumerate(read_ahead(self.shards))
-            return reduce(add, (self._of_shard(log, number, function) for number, log in logs))
-        tasks = [_Task(shard, number, self, function) for number, shard in enumerate(self.shards)]
-        level = self.client.map(_run, tasks, pure=False, retries=2)
-        while len(level) > 1:
-            groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
-            level = [self.client.submit(_add_all, group, pure=False, retries=2) for group in groups]
-        found: tuple[Any, ...] = level[0].result()
-        return found
+        """The sums, over all parts, of the entries of what `function` returns; lists are concatenated in order."""
+        return sum_shards(self.shards, partial(self._of_shard, function=function), self.client)
 
     def _of_shard(self, log: Transitions, number: int, function: Function) -> tuple[Any, ...]:
         blocks = enumerate(episode_blocks(log, self.steps))
@@ -64,16 +57,49 @@ class Parts:
         return {"shards": (), "make": self.make, "steps": self.steps, "client": None}
 
 
-@dataclass(frozen=True)
-class _Task:
-    shard: Shard
-    number: int
-    parts: Parts
-    function: Function
+def sum_shards(
+    shards: Iterable[Shard], function: Callable[[Transitions, int], tuple[Any, ...]], client: Any
+) -> tuple[Any, ...]:
+    """The sums, over all shards, of the entries of what `function` returns for a log and the number of its shard.
+
+    The order of summation is fixed, so that the same shards give the same bits.
+    """
+    if client is None:
+        return reduce(add, (function(log, number) for number, log in enumerate(read_ahead(shards))))
+    graph, key = _sum_graph(tuple(shards), function)
+    distributed = need("distributed", "dask", "A Dask client")
+    try:
+        found: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
+    except (OSError, distributed.KilledWorker, CancelledError) as error:
+        raise ValueError(f"A part of the log could be computed on no worker: {said(error)}") from error
+    return found
 
 
-def _run(task: _Task) -> tuple[Any, ...]:
-    return task.parts._of_shard(task.shard.read(), task.number, task.function)
+def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
+    """The Dask graph of a sum over shards, and the key of its result.
+
+    The function is a value of the graph, which is sent once and which workers get from each other. As one graph has
+    both the shards and the sums, a result is added, and released, as soon as its neighbours are there.
+    """
+    name = f"valuefit-{uuid.uuid4().hex}"  # keys of a scheduler must not be used twice
+    graph: dict[Any, Any] = {name: function}
+    for number, shard in enumerate(shards):
+        log: Any = (shard.read,)
+        if isinstance(shard, FrameShard):
+            log = (shard.rows.log, list(shard.keys))
+            graph.update(shard.graph)
+        graph[name, 0, number] = (_call, name, log, number)
+    count, level = len(shards), 0
+    while count > 1:
+        below = [(name, level, number) for number in range(count)]
+        groups = [below[first : first + FAN_IN] for first in range(0, count, FAN_IN)]
+        count, level = len(groups), level + 1
+        graph.update({(name, level, number): (_add_all, group) for number, group in enumerate(groups)})
+    return graph, (name, level, 0)
+
+
+def _call(function: Callable[..., tuple[Any, ...]], log: Transitions, number: int) -> tuple[Any, ...]:
+    return function(log, number)
 
 
 def _add_all(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
