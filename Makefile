@@ -87,6 +87,7 @@ bench: $(call STAMP,dev)
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.checks
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.cluster
 
 # JOBS=8 uses more processes.
 JOBS ?= 2

@@ -50,6 +50,17 @@ def limit_threads(count: int) -> Iterator[None]:
         _limit.reset(before)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread in valuefit's own loops and in BLAS, where the caller runs on several threads at once."""
+    before = _limit.set(1)
+    try:
+        with one_blas_thread():
+            yield
+    finally:
+        _limit.reset(before)
+
+
 @cache
 def _blas() -> list[Any]:
     """The BLAS libraries in this process (NumPy and SciPy have one each); finding them takes milliseconds."""

@@ -90,6 +90,7 @@ def main() -> None:
       valuefit evaluate log.parquet --discount 0.95 --report report.html
       valuefit compare log.csv --policy new:policy --policy old:policy
       valuefit convert log.csv log.parquet
+      valuefit plan --steps 1e9 --features 500 --workers 16
       valuefit solvers                   list the solvers
       valuefit demo                      compare all solvers on one problem
       valuefit reproduce random-mdp --quick
@@ -229,6 +230,60 @@ def convert(source: str | list[str], target: str, columns: dict[str, Any], force
     from valuefit.cli.commands import run_convert
 
     run_convert(source, target, columns=columns, force=bool(force))
+
+
+@main.command(short_help="Predict time and memory for a log in parts.")
+@click.option("--steps", type=float, required=True, metavar="NUMBER", help="Steps of the log, as in 1e10.")
+@click.option("--features", type=float, required=True, metavar="NUMBER", help="Number of features.")
+@click.option(
+    "--workers",
+    type=float,
+    default=1,
+    metavar="NUMBER",
+    show_default="1, without Dask",
+    help="Workers of a Dask cluster.",
+)
+@click.option("--threads", type=float, default=1, show_default="1", metavar="NUMBER", help="Threads of a worker.")
+@click.option("--solver", default="auto", show_default=True, metavar="NAME", help="auto, lstd, krylov or pdbg.")
+@click.option(
+    "--iterations",
+    type=float,
+    metavar="NUMBER",
+    help="Passes that krylov or pdbg need; they depend on the problem. [default: 30, 200]",
+)
+@click.option(
+    "--numbers",
+    type=float,
+    default=8,
+    show_default="8",
+    metavar="NUMBER",
+    help="Numbers in an observation, in float32.",
+)
+@click.option(
+    "--limit",
+    type=float,
+    default=1 << 30,
+    show_default="1 GiB",
+    metavar="BYTES",
+    help="Memory that a thread may hold, as limit of vf.load.",
+)
+@click.option("--price", type=float, metavar="NUMBER", help="Price of a worker for an hour; prints the cost.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")  # fmt: skip
+def plan(as_json: bool, **sizes: Any) -> None:
+    """Predict time and memory of an evaluation that reads its log in parts.
+
+    The numbers are those of a model, not of a measurement: its coefficients were fitted on one machine with two cores,
+    with files in memory and Fourier features. On other processors, disks and networks expect a factor of two or so.
+
+    \b
+    Examples:
+      valuefit plan --steps 1e8 --features 100
+      valuefit plan --steps 1e10 --features 2000 --workers 64 --price 2
+      valuefit plan --steps 1e9 --features 20000 --iterations 50 --json
+    """
+    from valuefit.cli.plan import run_plan
+
+    run_plan(as_json=as_json, **sizes)
 
 
 @main.command()

@@ -221,7 +221,7 @@ def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -
     return _file_shards(files, columns, limit, str(source) if len(files) == 1 else f"{len(files)} files")
 
 
-def _shard_steps(limit: int, step_bytes: int) -> int:
+def shard_steps(limit: int, step_bytes: int) -> int:
     """Steps of a shard: an eighth of the limit, because a shard is held several times while it is read."""
     return int(np.clip(limit / 8 / (COLUMN_BYTES + step_bytes), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
 
@@ -248,7 +248,7 @@ class _Cuts:
 
 def _native_shards(path: Path, limit: int) -> ShardedLog:
     steps, step_bytes, episode = native_steps(path)
-    cuts, scan = _Cuts(_shard_steps(limit, step_bytes)), _EpisodeScan()
+    cuts, scan = _Cuts(shard_steps(limit, step_bytes)), _EpisodeScan()
     for first in range(0, steps, SCAN_STEPS):
         cuts.add(scan.starts([np.array(episode[first : first + SCAN_STEPS])], ids=True))
     refuse_interleaved(scan.seen, str(path))
@@ -261,7 +261,7 @@ def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, wh
     check_ends(scan.matched, where)
     refuse_text_columns(scan.types, scan.matched, where)
     ends = np.cumsum([0, *(steps for _, steps in scan.episodes)])
-    cuts = _Cuts(_shard_steps(limit, scan.step_bytes))
+    cuts = _Cuts(shard_steps(limit, scan.step_bytes))
     cuts.add(ends[:-1][np.diff(ends) > 0])
     steps = _not_empty(int(ends[-1]), where)
     found: dict[str, Any] = {field: scan.matched.get(field) for field in ALIASES}
@@ -278,7 +278,7 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
             if first is None:
                 check_ends(scan.matched, str(file))
                 refuse_text_columns(scan.types, scan.matched, str(file))
-                first, cuts = scan, _Cuts(_shard_steps(limit, scan.step_bytes))
+                first, cuts = scan, _Cuts(shard_steps(limit, scan.step_bytes))
             _refuse_others(first, scan, files[0], file)
             ids = "episode" in scan.matched
             fields = ["episode"] if ids else [f for f in ("terminated", "truncated", "done") if f in scan.matched]

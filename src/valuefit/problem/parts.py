@@ -15,6 +15,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.extras import need
 from valuefit.messages import said
 from valuefit.problem.problem import Problem
+from valuefit.threads import one_thread
 
 FAN_IN = 8  # results that are added in one task of a cluster
 TASK_RETRIES = 2  # of a task that failed on a worker
@@ -99,7 +100,9 @@ def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple
 
 
 def _call(function: Callable[..., tuple[Any, ...]], log: Transitions, number: int) -> tuple[Any, ...]:
-    return function(log, number)
+    """On one thread: a worker runs as many tasks at a time as it has."""
+    with one_thread():
+        return function(log, number)
 
 
 def _add_all(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -1,0 +1,310 @@
+"""Dask: the overhead of workers over this process, and the coefficients of `valuefit plan` with their check.
+
+Writes benchmarks/cluster.md; the coefficients are those of `valuefit.evaluation.plan.MEASURED`:
+    python -m benchmarks.cluster [--size 1e9] [--repeats 3] [--folder FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client, LocalCluster
+from scipy.optimize import nnls
+
+import valuefit as vf
+from benchmarks.streaming import anonymous_memory, write_log
+from valuefit.atomic import write_bytes
+from valuefit.data.shards import ShardedLog
+from valuefit.data.transitions import Transitions
+from valuefit.evaluation.plan import MEASURED, STEP_FLOPS, Cluster, Coefficients
+from valuefit.evaluation.streamed import MakePart, _moments, solve_shards, take_samples
+from valuefit.features.registry import make
+from valuefit.problem.parts import Parts, sum_shards
+from valuefit.problem.sharded import ShardedProblem
+from valuefit.threads import limit_threads
+
+PAGE = Path(__file__).with_name("cluster.md")
+STEP_BYTES = 75  # of benchmarks.streaming.write_log
+FIT_STEPS, FIT_FEATURES = 200_000, (25, 100, 400)
+LIMIT = 256 << 20  # bytes that a part may hold
+WIDTHS = (64, 128, 256)  # in-process workers of the check
+
+
+def features_of(count: int) -> str:
+    return f"fourier:order=2,max_features={count}"
+
+
+# ---- what a step costs: processor time of one thread ------------------------------------------------------------
+
+
+def step_rows(folder: Path) -> tuple[list[list[float]], list[float]]:
+    """Rows of the linear system for (step, problem, feature, flop, flop of errors), and the seconds they sum up to."""
+    log = vf.load(folder, memory="stream", limit=LIMIT)
+    seconds: list[float] = []
+    rows: list[list[float]] = []
+    with limit_threads(1):
+        for d in FIT_FEATURES:
+            spent = sums_of(log, d)
+            rows += [[1, 0, 0, 0, 0], [1, 1, d, STEP_FLOPS["moments"] * d**2, 0], [1, 1, d, 0, d**2], [1, 1, d, 0, 0]]
+            seconds += [spent["samples"], spent["moments"], spent["errors"], spent["products"]]
+    return [[FIT_STEPS * x for x in row] for row in rows], seconds
+
+
+def sums_of(log: ShardedLog, d: int) -> dict[str, float]:
+    """Seconds of each kind of pass; the smallest of two."""
+    found: dict[str, float] = {}
+    for _ in range(2):
+        started = time.process_time()
+        samples = take_samples(log)
+        spent = {"samples": time.process_time() - started}
+        with recorded(spent, ["moments", "errors"]):
+            solve_shards(log, client=None, **settings(d))
+        maker = MakePart(make(features_of(d), samples.observations())[0], None, "state", 0.95, 0.0, 0.0)
+        problem = ShardedProblem(Parts(log.shards, maker, 100_000), trace=0.0, discount=0.95, ridge=0.0)
+        theta = np.ones(problem.d)
+        with recorded(spent, ["products"]):
+            problem._batch(theta, theta, rewards=True)
+        found = {name: min(value, found.get(name, np.inf)) for name, value in spent.items()}
+    print(d, found, flush=True)
+    return found
+
+
+def settings(d: int) -> dict[str, Any]:
+    return {
+        "features": features_of(d), "policy": None, "values": "state", "discount": 0.95, "trace": 0.0, "ridge": 0.0,
+        "starts": None, "solver": "lstd", "tol": 1e-8, "max_passes": 100, "seed": 0, "interval": "cr3", "level": 0.95,
+        "callback": None,
+    }  # fmt: skip
+
+
+@contextmanager
+def recorded(spent: dict[str, float], names: list[str]) -> Iterator[None]:
+    """The processor time of each call of `Parts.sum`, by these names in order."""
+    remaining, before = iter(names), Parts.sum
+
+    def timed(self: Parts, function: Any) -> Any:
+        started = time.process_time()
+        try:
+            return before(self, function)
+        finally:
+            spent[next(remaining)] = time.process_time() - started
+
+    Parts.sum = timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Parts.sum = before  # type: ignore[method-assign]
+
+
+# ---- what a task costs: sums over shards without data -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A shard without steps."""
+
+    def read(self) -> Any:
+        return None
+
+
+def sleep_and_return(log: Transitions, number: int, *, seconds: float, size: int) -> tuple[np.ndarray]:
+    time.sleep(seconds)
+    return (np.ones(size // 8),)
+
+
+def pass_of(client: Client, shards: int, seconds: float = 0.0, size: int = 8) -> float:
+    """Seconds of a pass, without those in which other programs kept the thread of scheduler and workers waiting."""
+    started, waited = time.perf_counter(), waiting_seconds()
+    sum_shards([Nothing()] * shards, partial(sleep_and_return, seconds=seconds, size=size), client)
+    return time.perf_counter() - started - (waiting_seconds() - waited)
+
+
+def waiting_seconds() -> float:
+    """How long threads of the name of Dask's event loop, of this process, were ready to run but had no core (Linux)."""
+    threads = [one.native_id for one in threading.enumerate() if one.name.startswith("IO loop")]
+    stats = [Path(f"/proc/self/task/{number}/schedstat").read_text().split() for number in threads]
+    return sum(int(one[1]) for one in stats) / 1e9
+
+
+def best(measure: Callable[[], float], repeats: int) -> float:
+    return min(measure() for _ in range(repeats))
+
+
+@contextmanager
+def workers(count: int, *, processes: bool) -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=processes, dashboard_address=None, silence_logs=50,
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        client.wait_for_workers(count)
+        yield client
+
+
+def scheduler_coefficients(repeats: int) -> tuple[float, float, float]:
+    """Seconds of a task (16 in-process workers), seconds of a byte and bytes of a worker (two processes)."""
+    with workers(16, processes=False) as client:
+        pass_of(client, 64)
+        many, few = (best(partial(pass_of, client, shards), repeats) for shards in (1024, 128))
+        task = (many - few) / (896 * 8 / 7)
+    size, shards = 8 << 20, 32
+    with workers(2, processes=True) as client:
+        pass_of(client, shards, size=size)
+        slow, fast = (best(partial(pass_of, client, shards, size=one), repeats) for one in (size, 8))
+        client.run(take_part)
+        memory = statistics.median(client.run(anonymous_memory).values())
+    levels, each = 2, shards // 2
+    return task, max(0.0, slow - fast) / (size * (each + 8 * levels)), float(memory)
+
+
+def take_part() -> None:
+    """A small evaluation, after which a worker has all modules loaded."""
+    x = np.random.default_rng(0).normal(size=(2000, 3))
+    vf.evaluate(vf.Transitions.from_arrays(x, x[:, 0], terminated=np.arange(2000) % 50 == 49), features="fourier")
+
+
+def fitted(folder: Path, repeats: int) -> tuple[Coefficients, float]:
+    """The coefficients, and operations of errors for each step and pair of features."""
+    rows, seconds = step_rows(folder)
+    scale = 1 / np.array(seconds)  # relative errors
+    step, problem, feature, flop, errors = nnls(np.array(rows) * scale[:, None], np.ones(len(seconds)))[0]
+    task, byte, memory = scheduler_coefficients(repeats)
+    return Coefficients(task, byte, step, problem, feature, flop, memory), errors / flop
+
+
+def check(coefficients: Coefficients, repeats: int) -> list[tuple[int, int, float, float, float]]:
+    """Workers, shards, seconds of a task, and seconds of a pass: measured and predicted."""
+    records = []
+    for count in WIDTHS:
+        with workers(count, processes=False) as client:
+            pass_of(client, count)
+            for shards, seconds in ((4 * count, 0.0), (4 * count, 1.0), (4 * count, 4.0)):
+                measured = best(partial(pass_of, client, shards, seconds), repeats)
+                predicted = Cluster(count, 1, coefficients).pass_seconds(shards, seconds, sent=0, returned=8)
+                records.append((count, shards, seconds, measured, predicted))
+                print(records[-1], flush=True)
+    return records
+
+
+# ---- overhead: the same sums in this process and on two workers -------------------------------------------------
+
+
+def cpu_seconds() -> float:
+    own = os.times()
+    return own.user + own.system
+
+
+def timed(call: Callable[[], Any], client: Client | None) -> tuple[float, float]:
+    """Wall seconds, and processor seconds of this process and of the workers."""
+
+    def spent() -> float:
+        return cpu_seconds() + (0.0 if client is None else sum(client.run(cpu_seconds).values()))
+
+    before, started = spent(), time.perf_counter()
+    call()
+    return time.perf_counter() - started, spent() - before
+
+
+def overhead(folder: Path, part: Path, d: int, repeats: int) -> dict[str, tuple[float, float, float, float]]:
+    """By name: medians of wall and processor seconds, in this process on two threads and on two workers."""
+    found: dict[str, tuple[list[Any], list[Any]]] = {}
+    logs = [vf.load(one, memory="stream", limit=LIMIT) for one in (folder, part)]
+    maker = MakePart(make(features_of(d), take_samples(logs[1]).observations())[0], None, "state", 0.95, 0.0, 0.0)
+    with workers(2, processes=True) as client:
+        calls: list[list[tuple[str, Callable[[], Any]]]] = []
+        for where in (None, client):
+            rows = LIMIT // (48 * d)
+            moments = partial(Parts(logs[0].shards, maker, rows, where).sum, partial(_moments, maker=maker))
+            problem = ShardedProblem(Parts(logs[1].shards, maker, rows, where), trace=0.0, discount=0.95, ridge=0.0)
+            x = np.ones(problem.d)
+            calls.append([
+                ("lstd: moments", moments), ("krylov: a product", partial(problem.At_dot, x)),
+                ("pdbg: a pass", partial(problem._batch, x, x, rewards=True)),
+            ])  # fmt: skip
+        for _ in range(repeats):
+            for side, where in enumerate((None, client)):
+                for name, call in calls[side]:
+                    found.setdefault(name, ([], []))[side].append(timed(call, where))
+                    print(name, side, found[name][side][-1], flush=True)
+    return {
+        name: tuple(float(np.median([one[kind] for one in side])) for side in sides for kind in (0, 1))  # type: ignore[misc]
+        for name, sides in found.items()
+    }
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
+
+
+def page(
+    costs: dict[str, tuple[float, float, float, float]], size: float, d: int, coefficients: Coefficients,
+    error_flops: float, checked: list[tuple[int, int, float, float, float]], repeats: int,
+) -> str:  # fmt: skip
+    lines = [
+        "# Workers of a Dask cluster", "",
+        f"Made by `python -m benchmarks.cluster` on {os.cpu_count()} cores, with {d} Fourier features of 8 numbers. "
+        f"Medians of {repeats} interleaved runs in one process on two threads and on two workers of one thread each. "
+        f"The moments are those of a log of {size / 1e9:.2g} GB, the passes those of a tenth of it.", "",
+        "| sum | process, s | two workers, s | ratio | processor seconds | on workers | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, (wall, cpu, there, there_cpu) in costs.items():
+        lines.append(
+            f"| {name} | {wall:.2f} | {there:.2f} | {there / wall:.2f} | {cpu:.2f} | {there_cpu:.2f} | "
+            f"{there_cpu / cpu:.2f} |"
+        )
+    lines += ["", "Coefficients of `valuefit plan`, fitted to these measurements and used in `evaluation/plan.py`:", "",
+              "| coefficient | fitted now | used |", "|---|---|---|"]  # fmt: skip
+    for one in fields(Coefficients):
+        lines.append(f"| {one.name} | {getattr(coefficients, one.name):.2g} | {getattr(MEASURED, one.name):.2g} |")
+    lines += [
+        f"| operations of errors, for a step and a pair of features | {error_flops:.2g} | {STEP_FLOPS['errors']:.2g} |",
+        "",
+        "The model against Dask's own scheduler, with workers that are threads of its process and tasks that sleep: an "
+        "upper bound of the overhead. `task_seconds` was fitted on 16 workers. Time in which other programs used the "
+        "cores is left out.", "",
+        "| workers | shards | seconds a task | measured pass, s | model, s | model/measured |",
+        "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for count, shards, seconds, measured, predicted in checked:
+        lines.append(
+            f"| {count} | {shards} | {seconds:g} | {measured:.2f} | {predicted:.2f} | {predicted / measured:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=float, default=1e9, help="Bytes of the log of the overhead.")
+    parser.add_argument("--features", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", help="Where the logs are written; a temporary one by default.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as place:
+        folders = [Path(place) / name for name in ("fit", "part", "whole")]
+        steps = int(options.size / STEP_BYTES) // 1000 * 1000
+        for folder, count in zip(folders, (FIT_STEPS, steps // 10000 * 1000, steps), strict=True):
+            write_log(folder, count)
+        coefficients, error_flops = fitted(folders[0], options.repeats)
+        print(coefficients, error_flops, flush=True)
+        checked = check(coefficients, options.repeats)
+        costs = overhead(folders[2], folders[1], options.features, options.repeats)
+    text = page(costs, options.size, options.features, coefficients, error_flops, checked, options.repeats)
+    write_bytes(PAGE, text.encode(), force=True)
+
+
+if __name__ == "__main__":
+    main()

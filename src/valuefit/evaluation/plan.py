@@ -1,0 +1,200 @@
+"""How long an evaluation of a log in parts takes, and what it needs: a model with seven measured coefficients.
+
+    seconds of a pass = max(compute, schedule) + send + reduce
+    compute  = rounds of shards on all threads x steps of a shard x seconds of a step
+    schedule = tasks x task_seconds, which the scheduler works off one after the other
+    send     = bytes of what workers are told x byte_seconds x ceil(log2(workers + 1))
+    reduce   = levels of the tree of sums x (task_seconds + FAN_IN x bytes of a sum x byte_seconds)
+
+A step costs step_seconds to read; where its features are needed also problem_seconds + features x feature_seconds, and
+STEP_FLOPS x features^2 x flop_seconds for moments and for errors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from valuefit.data.shards import shard_steps
+from valuefit.data.validation import number, one_of
+from valuefit.evaluation.streamed import MAX_MOMENT_FEATURES
+from valuefit.problem.parts import FAN_IN
+
+SOLVERS = ("auto", "lstd", "krylov", "pdbg")
+ITERATIONS = {"krylov": 30, "pdbg": 200}  # passes of a solve if none are given; they depend on the problem
+STEP_FLOPS = {"moments": 3.0, "errors": 1.5}  # operations for each step and pair of features
+SCALAR_BYTES = 43  # of a step in a saved folder, beyond its observation
+MAX_STEPS, MAX_FEATURES, MAX_WORKERS = 1e15, 1e6, 1e6
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Measured by `python -m benchmarks.cluster`; seconds are those of one thread.
+
+    task_seconds: of a task in Dask's scheduler. byte_seconds: to send and add a byte of a sum. step_seconds: to read a
+    step. problem_seconds: of a step in making a problem of a log. feature_seconds: of a feature number (a cosine) with
+    its products with vectors. flop_seconds: of an operation in a matrix product. process_bytes: of a worker without
+    data.
+    """
+
+    task_seconds: float
+    byte_seconds: float
+    step_seconds: float
+    problem_seconds: float
+    feature_seconds: float
+    flop_seconds: float
+    process_bytes: float
+
+
+MEASURED = Coefficients(
+    task_seconds=1.3e-3, byte_seconds=5.1e-9, step_seconds=1.9e-7, problem_seconds=1.0e-6,
+    feature_seconds=9.7e-9, flop_seconds=3.7e-11, process_bytes=8.0e7,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over all shards. name: "samples", "moments", "products" or "errors"; count: how often it is made."""
+
+    name: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the model predicts. disk_bytes: read by all workers in all passes."""
+
+    solver: str
+    shards: int
+    shard_steps: int
+    passes: tuple[Pass, ...]
+    solve_seconds: float
+    worker_bytes: float
+    disk_bytes: float
+    workers: int
+    threads: int
+    price: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.solve_seconds + sum(one.count * one.seconds for one in self.passes)
+
+    @property
+    def cost(self) -> float | None:
+        """Price of a worker for an hour times workers times hours."""
+        return None if self.price is None else self.price * self.workers * self.seconds / 3600
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": self.seconds, "cost": self.cost}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Workers with threads, each of which runs one task at a time; one worker is this process, without a scheduler."""
+
+    workers: int = 1
+    threads: int = 1
+    coefficients: Coefficients = MEASURED
+
+    def pass_seconds(self, shards: int, shard_seconds: float, *, sent: float, returned: float) -> float:
+        """Of a pass in which a shard takes so long; sent, returned: bytes told to a worker and returned by a task."""
+        one = self.coefficients
+        if self.workers == 1:
+            return shards * shard_seconds / self.threads
+        rounds = math.ceil(shards / (self.workers * self.threads))
+        levels = math.ceil(math.log(shards, FAN_IN) - 1e-9)
+        tasks = 1 + shards + sum(math.ceil(shards / FAN_IN**level) for level in range(1, levels + 1))
+        busy = max(rounds * (shard_seconds + returned * one.byte_seconds), tasks * one.task_seconds)
+        send = sent * one.byte_seconds * math.ceil(math.log2(self.workers + 1))
+        return busy + send + levels * (one.task_seconds + FAN_IN * returned * one.byte_seconds)
+
+
+def plan(
+    *,
+    steps: float,
+    features: float,
+    workers: float = 1,
+    threads: float = 1,
+    solver: str = "auto",
+    iterations: float | None = None,
+    numbers: float = 8,
+    limit: float = 1 << 30,
+    price: float | None = None,
+    coefficients: Coefficients = MEASURED,
+) -> Plan:
+    """Predict time and memory of `evaluate` for a log in parts.
+
+    steps, features: n and d. workers, threads: of the cluster; 1 worker is this process. iterations: passes of a
+    solver that reads the log in each. numbers: in an observation (float32). limit: bytes that a thread may hold, as in
+    `load`. price: of a worker for an hour.
+    """
+    one_of("solver", solver, SOLVERS)
+    n, d = _whole("steps", steps, MAX_STEPS), _whole("features", features, MAX_FEATURES)
+    cluster = Cluster(_whole("workers", workers, MAX_WORKERS), _whole("threads", threads, MAX_WORKERS), coefficients)
+    width, limit = _whole("numbers", numbers, MAX_FEATURES), _whole("limit", limit, MAX_STEPS)
+    if price is not None:
+        price = number("price", price, "it must be a finite number, 0 or more", lambda x: 0 <= x < math.inf)
+    if solver == "auto":
+        solver = "lstd" if d <= MAX_MOMENT_FEATURES else "krylov"
+    if solver == "lstd" and iterations is not None:
+        raise ValueError("lstd does not iterate over the log. Leave iterations out, or plan krylov or pdbg.")
+    count = (
+        0
+        if solver == "lstd"
+        else _whole("iterations", ITERATIONS[solver] if iterations is None else iterations, MAX_STEPS)
+    )
+    step_bytes = SCALAR_BYTES + 4 * width
+    size = min(n, shard_steps(limit, step_bytes))
+    shards = math.ceil(n / size)
+    work = _Work(size, d, coefficients)
+    square = 16.0 * d * d  # bytes of A and C
+    told = 8.0 * d * width  # of the features
+    passes = [Pass("samples", 1, cluster.pass_seconds(shards, work.step, sent=told, returned=0))]
+    if solver == "lstd":
+        passes.append(Pass("moments", 1, cluster.pass_seconds(shards, work.moments, sent=told, returned=square)))
+    else:
+        products = cluster.pass_seconds(shards, work.products, sent=told + 16.0 * d, returned=16.0 * d)
+        passes.append(Pass("products", 2 + count, products))
+    errors = work.errors if solver == "lstd" else work.products
+    told += square if solver == "lstd" else 16.0 * d
+    passes.append(Pass("errors", 1, cluster.pass_seconds(shards, errors, sent=told, returned=0)))
+    solve = (2 / 3 * d**3 * coefficients.flop_seconds) if solver == "lstd" else 0.0
+    held = square if solver == "lstd" else 16.0 * d
+    memory = coefficients.process_bytes + cluster.threads * limit + held * (FAN_IN + 1 + cluster.threads)
+    reads = sum(one.count for one in passes)
+    return Plan(
+        solver, shards, size, tuple(passes), solve, memory, float(reads) * n * step_bytes, cluster.workers,
+        cluster.threads, price,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Seconds of one thread for a shard of so many steps."""
+
+    steps: int
+    d: int
+    one: Coefficients
+
+    @property
+    def step(self) -> float:
+        return self.steps * self.one.step_seconds
+
+    @property
+    def products(self) -> float:
+        return self.step + self.steps * (self.one.problem_seconds + self.d * self.one.feature_seconds)
+
+    @property
+    def moments(self) -> float:
+        return self.products + STEP_FLOPS["moments"] * self.steps * self.d**2 * self.one.flop_seconds
+
+    @property
+    def errors(self) -> float:
+        return self.products + STEP_FLOPS["errors"] * self.steps * self.d**2 * self.one.flop_seconds
+
+
+def _whole(name: str, value: Any, most: float) -> int:
+    requirement = f"it must be a whole number from 1 to {most:.0e}"
+    return int(number(name, value, requirement, lambda x: 1 <= x <= most and x == int(x)))
