@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
+import scipy.linalg.blas as blas
 import scipy.sparse as sparse
 
 from valuefit.linalg.cholesky import CLEAR_PIVOT, pivoted_cholesky
@@ -123,7 +124,7 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
     places = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     rows = np.empty(offsets[-1], np.int64)
     values = np.zeros(places[-1])
-    left: dict[int, list[tuple[Array, Array]]] = {}  # Schur complements of the children
+    left: dict[int, list[tuple[Array, Array]]] = {}  # Schur complements of the children, below their diagonals
     position, moved = np.zeros(n, np.int64), np.empty(n, np.int64)
     clear = True
     for front, below in enumerate(plan.below):
@@ -136,8 +137,7 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
         inside = part.col >= first
         F[position[part.col[inside]], part.row[inside]] = part.data[inside]
         for where, rest in left.pop(front, []):
-            at = position[where]
-            F[np.ix_(at, at)] += rest
+            add_lower(F, position[where], rest)
         pivots, ranks[front] = _pivot(F, s)
         order[first:end] = order[first:end][pivots]
         if ranks[front]:
@@ -153,10 +153,19 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
         rows[offsets[front] : offsets[front + 1]] = mine
         values[places[front] : places[front + 1]] = F[:, :s].ravel(order="F")
         if len(below):
-            L21 = F[s:, :r]
-            rest = F[s:, s:] - L21 @ L21.T if r else F[s:, s:]
+            rest = np.asfortranarray(F[s:, s:])
+            if r:
+                rest = blas.dsyrk(-1.0, F[s:, :r], beta=1.0, c=rest, lower=1, overwrite_c=1)
             left.setdefault(int(plan.parent[front]), []).append((below, rest))
     return SparseFactor(order, scale, starts, ranks, moved[rows], offsets, places, values, clear)
+
+
+@compiled
+def add_lower(F, at, rest):
+    """Add the part of `rest` below its diagonal to rows and columns `at` of F, which ascend; both are column-major."""
+    for j in range(len(at)):
+        for i in range(j, len(at)):
+            F[at[i], at[j]] += rest[i, j]
 
 
 def _pivot(F: Array, s: int) -> tuple[Array, int]:

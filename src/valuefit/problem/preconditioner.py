@@ -13,6 +13,7 @@ import scipy.sparse as sparse
 from valuefit.linalg import sparse_cholesky
 from valuefit.linalg.gauss_seidel import GaussSeidel, symmetric_gauss_seidel
 from valuefit.linalg.moments import sparse_second_moment
+from valuefit.linalg.singletons import Singletons, column_singletons
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
 from valuefit.problem.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
@@ -27,16 +28,33 @@ MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
 class SparseC(NamedTuple):
-    """C (k, k) as a sparse matrix between the dual features `kept`, those with data; zero elsewhere."""
+    """C (k, k): the sum over `singletons` and a sparse matrix `inside` between the dual features `kept`.
+
+    Dual features that are neither kept nor eliminated have no data, or depend on those that were eliminated.
+    """
 
     inside: Any
     kept: Array
     size: int
+    singletons: Singletons | None = None
+
+    @property
+    def stored(self) -> int:
+        """Numbers read in a product."""
+        return int(self.inside.nnz) + (0 if self.singletons is None else 2 * self.singletons.size)
 
     def __matmul__(self, x: Array) -> Array:
-        return self.on_kept(lambda part: self.inside @ part, x)
+        product = self._on_kept(lambda part: self.inside @ part, x)
+        return product if self.singletons is None else product + self.singletons @ x
 
-    def on_kept(self, function: Callable[[Array], Array], x: Array) -> Array:
+    def solve(self, inverse: Callable[[Array], Array], r: Array) -> Array:
+        """C^+ r, given a function that solves with `inside`; approximately where that does."""
+        if self.singletons is None:
+            return self._on_kept(inverse, r)
+        products, left = self.singletons.forward(r)
+        return self.singletons.backward(products, self._on_kept(inverse, left))
+
+    def _on_kept(self, function: Callable[[Array], Array], x: Array) -> Array:
         """A function of the features kept, zero elsewhere."""
         out = np.zeros(self.size)
         out[self.kept] = function(x[self.kept])
@@ -112,10 +130,10 @@ class SparseCholesky:
     likely = excess
 
     def dual(self, r: Array) -> Array:
-        return self.matrix.on_kept(self.factor.solve, r)
+        return self.matrix.solve(self.factor.solve, r)
 
     def primal(self, g: Array) -> Array:
-        return self.matrix.on_kept(self.shifted.solve, g)
+        return self.matrix.solve(self.shifted.solve, g)
 
     def fixed_point(self, r: Array, dual: Array) -> Array:
         return dual
@@ -143,17 +161,17 @@ class GaussSeidelSweeps:
     patience: ClassVar[int] = 5
 
     def dual(self, r: Array) -> Array:
-        return self.matrix.on_kept(self.sweeps.solve, r)
+        return self.matrix.solve(self.sweeps.solve, r)
 
     def primal(self, g: Array) -> Array:
-        return self.matrix.on_kept(self.shifted.solve, g)
+        return self.matrix.solve(self.shifted.solve, g)
 
     def fixed_point(self, r: Array, dual: Array) -> Array:
-        return self.matrix.on_kept(lambda part: self.sweeps.conjugate_gradients(part, self.inner), r)
+        return self.matrix.solve(lambda part: self.sweeps.conjugate_gradients(part, self.inner), r)
 
     def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:
         """With A = C, A' C^+ r is r, and A theta is C theta."""
-        theta = self.matrix.on_kept(lambda part: self.shifted.conjugate_gradients(part, self.inner), g + r)
+        theta = self.matrix.solve(lambda part: self.shifted.conjugate_gradients(part, self.inner), g + r)
         return theta, self.fixed_point(r - self.matrix @ theta, dual)
 
 
@@ -221,10 +239,11 @@ def precondition(
             if found is not None:
                 return cast(SaddlePreconditioner, found)
         return dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
-    moment = sparse_moment(problem, limit=limit) if problem.shared or not with_A else None
+    ridge = problem.ridge if with_A else 0.0
+    moment = sparse_moment(problem, limit=limit, ridge=ridge) if problem.shared or not with_A else None
     if moment is None:
         return diagonal_preconditioner(problem)
-    return sparse_preconditioner(problem, moment, ridge=problem.ridge if with_A else 0.0)
+    return sparse_preconditioner(problem, moment, ridge=ridge)
 
 
 class SparseMoment(NamedTuple):
@@ -235,13 +254,13 @@ class SparseMoment(NamedTuple):
     passes: float
 
 
-def sparse_moment(problem: SaddlePoint, *, limit: float) -> SparseMoment | None:
+def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> SparseMoment | None:
     """C as a sparse matrix, or None where that would not fit into memory or `limit` passes, or rows are elsewhere.
 
     Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
-    entries than C.
+    entries than C. Column singletons are eliminated, but not where C + ridge I is needed too, which has none.
     """
-    forming = 1 + problem.cost.C if problem.sparse else np.inf
+    forming = 2 + problem.cost.C if problem.sparse else np.inf
     most = min(limit, MAX_SPARSE_PASSES + forming)
     if problem.identity or forming > most:
         return None
@@ -251,13 +270,16 @@ def sparse_moment(problem: SaddlePoint, *, limit: float) -> SparseMoment | None:
     entries = min(float(problem.k) ** 2, problem.n * (psi.stored / psi.shape[0]) ** 2)
     if 24 * entries > memory_limit():
         return None
-    C = sparse_second_moment(psi, visits / problem.n)
+    weights, singletons = visits / problem.n, None
+    if not ridge:
+        singletons = column_singletons(psi, weights)
+        weights = np.where(singletons.remaining, weights, 0.0)
+    C = sparse_second_moment(psi, weights)
     kept = np.flatnonzero(C.diagonal())
     C = C[kept][:, kept]
     plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.host_flops(1.0), numbers=memory_limit() / 16)
-    return SparseMoment(
-        SparseC(C, kept, problem.k), plan, forming + (0.0 if plan is None else problem.cost.host_flops(plan.flops))
-    )
+    factor_passes = 0.0 if plan is None else problem.cost.host_flops(plan.flops)
+    return SparseMoment(SparseC(C, kept, problem.k, singletons), plan, forming + factor_passes)
 
 
 def sparse_preconditioner(
@@ -266,11 +288,12 @@ def sparse_preconditioner(
     """The sparse factors of C and C + ridge I, or sweeps over these."""
     matrix, plan, passes = moment
     C, cost = matrix.inside, problem.cost
+    singleton_passes = cost.sparse_product(matrix.stored - C.nnz)
     shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
     if plan is not None:
         factor = sparse_cholesky.factorise(C, plan)
         shifted = sparse_cholesky.factorise(shift, plan) if ridge else factor
-        apply_passes = cost.reads(2 * factor.size)
+        apply_passes = cost.reads(2 * factor.size) + singleton_passes
         if ridge:
             passes += cost.host_flops(plan.flops)
             apply_passes = cost.reads(6 * factor.size) + cost.sparse_product(C.nnz)
@@ -279,8 +302,8 @@ def sparse_preconditioner(
     shifted_sweeps = symmetric_gauss_seidel(shift) if ridge else sweeps
     solves = 2 if ridge else 1
     inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
-    apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * problem.d)
-    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes)
+    apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * C.shape[0])
+    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes + 2 * singleton_passes)
 
 
 def diagonal_preconditioner(problem: SaddlePoint) -> Diagonal:
