@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,6 +138,15 @@ def test_rows_within_a_row_group_are_read(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "groups.parquet", row_group_size=150)
     sharded = open_shards(tmp_path / "groups.parquet", columns=None, limit=8 * 64 * 100)
     same(log, join_logs([shard.read() for shard in sharded.shards]))
+
+
+def test_shards_may_be_read_in_any_order_and_by_several_threads(tmp_path: Path) -> None:
+    log = log_with_actions(40)
+    sharded = in_shards(log, tmp_path, "parquet", steps=30)
+    backwards = [shard.read() for shard in reversed(sharded.shards)]
+    same(log, join_logs(backwards[::-1]))
+    with ThreadPoolExecutor(4) as pool:
+        same(log, join_logs(list(pool.map(lambda shard: shard.read(), sharded.shards))))
 
 
 @pytest.mark.parametrize("kind", ["native", "parquet", "hdf5", "minari"])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,7 @@ class _RowStream:
 
 
 _STREAMS: dict[tuple[Any, ...], _RowStream] = {}  # at most one: where the last part of a file ended
+_STREAMS_LOCK = Lock()
 
 
 def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int) -> Any:
@@ -133,7 +135,8 @@ def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int)
     start, stop = rows
     found = os.stat(path)
     file = str(path), found.st_ino, found.st_size, found.st_mtime_ns, *wanted
-    stream = _STREAMS.pop((*file, start), None)
+    with _STREAMS_LOCK:
+        stream = _STREAMS.pop((*file, start), None)  # no other thread gets it
     if stream is None:
         stream = _RowStream(path, wanted, start, min(BATCH_ROWS, stop - start))
     try:
@@ -141,12 +144,15 @@ def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int)
     except BaseException:
         stream.stack.close()
         raise
-    while _STREAMS:
-        _STREAMS.popitem()[1].stack.close()
-    if stop < stream.rows:
-        _STREAMS[(*file, stop)] = stream
-    else:
-        stream.stack.close()
+    with _STREAMS_LOCK:
+        unused = [*_STREAMS.values()]
+        _STREAMS.clear()
+        if stop < stream.rows:
+            _STREAMS[(*file, stop)] = stream
+        else:
+            unused.append(stream)
+    for one in unused:
+        one.stack.close()
     return table
 
 
