@@ -131,6 +131,13 @@ def test_files_of_other_types_are_refused(tmp_path: Path) -> None:
         vf.load(str(tmp_path / "*.parquet"), memory="stream")
 
 
+def test_a_file_with_fewer_rows_than_it_declares_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sharded = in_shards(log_with_actions(10), tmp_path, "parquet", steps=1000)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
+    with pytest.raises(ValueError, match=r"log.parquet holds fewer rows than it declares: the file is damaged"):
+        sharded.shards[0].read()
+
+
 def test_rows_within_a_row_group_are_read(tmp_path: Path) -> None:
     log = log_with_actions(40)
     vf.save(log, tmp_path / "log.parquet")

@@ -116,7 +116,11 @@ class _RowStream:
         check_rows(self.rows, stop, self.where)
         pieces, size = [], 0
         while self.row < stop:
-            batch = next(self.batches) if self.rest is None else self.rest
+            batch = next(self.batches, None) if self.rest is None else self.rest
+            if batch is None:
+                raise ValueError(
+                    f"{self.where} holds fewer rows than it declares: the file is damaged. Write it again."
+                )
             first, last = min(max(start - self.row, 0), len(batch)), min(stop - self.row, len(batch))
             if first < last:
                 pieces.append(batch.slice(first, last - first))
