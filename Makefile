@@ -6,18 +6,21 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow test-torch test-cpus test-cpus-quick browser lint format fuzz bench coverage docs clean
+.PHONY: help demo test test-slow test-torch test-cpus test-cpus-quick browser lint format fuzz bench coverage docs \
+  test-lowest release-check clean
 help:
-	@echo "make demo       set up and evaluate a policy from the built-in log; writes valuefit-report.html"
-	@echo "make test       set up and run every test not marked slow"
-	@echo "make test-slow  run all tests"
-	@echo "make test-torch run the tests of device problems on torch's CPU tensors, in an environment of its own"
-	@echo "make test-cpus  run the numerical tests as four other processors would compute them"
-	@echo "make lint       ruff and mypy"
-	@echo "make fuzz       try mutated files and odd arguments on every reader and API entry, within 20 minutes"
-	@echo "make bench      measure the numbers that the docs state, but for a GPU and other libraries (CONTRIBUTING.md)"
-	@echo "make coverage   measure the coverage of intervals and calibrate the verdict; resumes where it stopped"
-	@echo "make docs       set up and build the documentation into docs/_build/html; check spelling and links"
+	@echo "make demo          set up and evaluate a policy from the built-in log; writes valuefit-report.html"
+	@echo "make test          set up and run every test not marked slow"
+	@echo "make test-slow     run all tests"
+	@echo "make test-torch    run the tests of device problems on torch's CPU tensors, in an environment of its own"
+	@echo "make test-cpus     run the numerical tests as four other processors would compute them"
+	@echo "make test-lowest   run the tests with the lowest supported version of each dependency, in an environment of its own"
+	@echo "make lint          ruff and mypy"
+	@echo "make fuzz          try mutated files and odd arguments on every reader and API entry, within 20 minutes"
+	@echo "make bench         measure the numbers that the docs state, but for a GPU and other libraries (CONTRIBUTING.md)"
+	@echo "make coverage      measure the coverage of intervals and calibrate the verdict; resumes where it stopped"
+	@echo "make docs          set up and build the documentation into docs/_build/html; check spelling and links"
+	@echo "make release-check build the sdist and the wheel, check them, and try the wheel in empty environments"
 
 demo: $(call STAMP,demo)
 	@$(BIN)/valuefit evaluate --report valuefit-report.html --force
@@ -39,6 +42,22 @@ $(TORCH_STAMP):
 	@$(PYTHON) -m venv .venv-torch
 	@$(TORCH)/python -m pip install --quiet --disable-pip-version-check -e ".[all,dev]" torch==2.13.0 triton==3.8.0
 	@rm -f $(TORCH)/.installed-*; touch $@
+
+# The bounds of pyproject.toml as exact versions. They have wheels for Python 3.11; newer ones need newer versions.
+LOWEST := .venv-lowest/bin
+PYTHON_LOWEST ?= python3.11
+LOWEST_STAMP = $(LOWEST)/.installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
+# TESTS=tests/data runs some of the tests.
+test-lowest: $(LOWEST_STAMP)
+	NUMBA_CACHE_DIR=$(NUMBA_CACHE_DIR)-lowest $(LOWEST)/python -m pytest -m "not slow" $(TESTS)
+
+$(LOWEST_STAMP):
+	@echo "Installing the lowest supported versions into .venv-lowest ..."
+	@$(PYTHON_LOWEST) -m venv .venv-lowest
+	@$(PYTHON_LOWEST) -m release.lowest > .venv-lowest/requirements.txt
+	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -r .venv-lowest/requirements.txt
+	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@rm -f $(LOWEST)/.installed-*; touch $@
 
 # OpenBLAS chooses its kernels by processor and numba compiles for it, so the last bits of results differ between
 # machines. These repeat the numerical tests as other machines would compute them: BLAS kernels of other processors,
@@ -95,7 +114,10 @@ coverage: $(call STAMP,dev)
 	$(BIN)/python -m coverage_study --jobs $(JOBS) || test $$? = 1
 	$(BIN)/python -m coverage_study.verdict --jobs $(JOBS)
 
-.PHONY: docs
+# Tries python3.11, python3.12 and python3.13 where they are found, or those named: PYTHONS="path/to/python3.13 ...".
+release-check: $(call STAMP,dev)
+	$(BIN)/python -m release.check $(PYTHONS)
+
 # Spelling is checked with codespell's dictionary of misspellings and our own one of American forms.
 SPELLED = README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md RELEASING.md VISION.md docs/*.md docs/*/*.md
 docs: $(call STAMP,docs)
@@ -127,4 +149,4 @@ $(call STAMP,docs): | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf docs/_build .venv .venv-peers .venv-torch .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build .venv .venv-peers .venv-torch .venv-lowest dist .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Check the built pages: every link between them resolves, and nothing is loaded from the network.
+"""Check the built pages: links between them resolve, each links to the glossary, nothing comes from the network.
 
 python docs/check_links.py docs/_build/html
 """
@@ -50,6 +50,10 @@ def faults_of(path: Path) -> list[str]:
             faults.append(f"{path}: there is no {address}")
         elif parts.fragment and target.suffix == ".html" and unquote(parts.fragment) not in read(target).ids:
             faults.append(f"{path}: {address} has no such heading")
+    if not any(
+        urlsplit(address).path.endswith("glossary.html") for tag, address in read(path).references if tag == "a"
+    ):
+        faults.append(f"{path}: has no link to the glossary")
     return faults
 
 

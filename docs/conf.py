@@ -65,9 +65,10 @@ html_theme_options = {
     "navigation_with_keys": False,
     "secondary_sidebar_items": {"**": ["page-toc"], "others": [], "theory/complexity": []},  # wide tables
     "footer_start": ["copyright"],
-    "footer_end": [],
+    "footer_end": ["glossary-link"],
 }
-html_sidebars = {"index": [], "quickstart": []}  # these pages have no subpages
+html_sidebars = {"index": [], "quickstart": [], "teaching/index": []}  # these pages have no subpages
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["valuefit.css", "gallery.css"]
 html_show_sourcelink = False

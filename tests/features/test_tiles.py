@@ -81,7 +81,7 @@ def test_wrapped_dimensions_are_periodic():
 def test_observations_outside_the_range_activate_edge_tiles():
     tiles = Tiles(4, 5, low=0, high=1).fit([[0.5]])
     inside, outside = tiles.transform([[0.0], [1.0]]), tiles.transform([[-9.0], [9.0]])
-    assert inside[0].toarray().argmax() == outside[0].toarray().argmax()
+    assert inside[[0]].toarray().argmax() == outside[[0]].toarray().argmax()
     assert (inside[[1]] != outside[[1]]).nnz <= 2 * 4
 
 

@@ -83,13 +83,18 @@ def test_readme_starts_like_the_front_page():
 LINKS = importlib.util.spec_from_file_location("check_links", ROOT / "docs" / "check_links.py")
 
 
-def test_the_link_check_finds_broken_links_missing_headings_and_the_network(tmp_path):
+def test_the_link_check_finds_broken_links_missing_headings_the_network_and_no_glossary(tmp_path):
     check_links = importlib.util.module_from_spec(LINKS)
     LINKS.loader.exec_module(check_links)
     (tmp_path / "good.html").write_text('<h1 id="top">x</h1><a href="#top">y</a><a href="https://example.org">z</a>')
+    (tmp_path / "glossary.html").write_text('<a href="glossary.html">Glossary</a>')
+    with pytest.raises(SystemExit, match=r"good\.html: has no link to the glossary"):
+        check_links.main(str(tmp_path))
+    check_links.read.cache_clear()
+    (tmp_path / "good.html").write_text('<h1 id="top">x</h1><a href="#top">y</a><a href="glossary.html">z</a>')
     check_links.main(str(tmp_path))
     (tmp_path / "bad.html").write_text(
-        '<a href="good.html#top">0</a><a href="none.html">1</a><a href="good.html#none">2</a>'
+        '<a href="good.html#top">0</a><a href="glossary.html">g</a><a href="none.html">1</a><a href="good.html#none">2</a>'
         '<script src="https://example.org/x.js"></script>'
     )
     with pytest.raises(SystemExit) as failure:
