@@ -1,1 +1,1 @@
-"""Checks of a release: the built files (`make release-check`) and the lowest supported versions (`make test-lowest`)."""
+"""Checks of a release: the built files (`make release-check`), the lowest supported versions (`make test-lowest`)."""

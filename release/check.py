@@ -22,11 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = f"{PROJECT['name']}-{PROJECT['version']}"
-SUPPORTED = [
-    match[1]
-    for one in PROJECT["classifiers"]
-    if (match := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", one))
-]
+CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)")
+SUPPORTED = [match[1] for one in PROJECT["classifiers"] if (match := CLASSIFIER.fullmatch(one))]
 # what the wheel has besides the package
 WHEEL_METADATA = {
     f"{NAME}.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
@@ -111,9 +108,7 @@ def find_pythons() -> list[str]:
         if python and subprocess.run([python, "--version"], capture_output=True).returncode == 0:
             found.append(python)
         else:
-            print(
-                f"Not checked: python{version} was not found. Name it: make release-check PYTHONS=path/to/python{version}"
-            )
+            print(f"Not checked: python{version} was not found. Name it: make release-check PYTHONS=/path/to/it")
     return found
 
 

@@ -175,6 +175,5 @@ def test_integer_rewards_are_not_rounded():
 
 def test_missing_entries_of_masked_and_nullable_columns_are_missing():
     refused(r"reward is missing or infinite at row 1", table(reward=np.ma.array([1, 10**6, 1, 1], mask=[0, 1, 0, 0])))
-    refused(
-        r"reward is (missing or infinite at row|nan at step) 2", table(reward=pd.Series([1, 2, None, 4], dtype="Int64"))
-    )
+    nullable = pd.Series([1, 2, None, 4], dtype="Int64")
+    refused(r"reward is (missing or infinite at row|nan at step) 2", table(reward=nullable))  # by version of pandas

@@ -94,7 +94,8 @@ def test_the_link_check_finds_broken_links_missing_headings_the_network_and_no_g
     (tmp_path / "good.html").write_text('<h1 id="top">x</h1><a href="#top">y</a><a href="glossary.html">z</a>')
     check_links.main(str(tmp_path))
     (tmp_path / "bad.html").write_text(
-        '<a href="good.html#top">0</a><a href="glossary.html">g</a><a href="none.html">1</a><a href="good.html#none">2</a>'
+        '<a href="good.html#top">0</a><a href="glossary.html">g</a>'
+        '<a href="none.html">1</a><a href="good.html#none">2</a>'
         '<script src="https://example.org/x.js"></script>'
     )
     with pytest.raises(SystemExit) as failure:
