@@ -236,6 +236,11 @@ def solve_shards(
         f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
         f"{passes:.0f} times for the solution and its error; features were computed each time."
     ]
+    if isinstance(problem, ShardedProblem) and problem.copy_bytes:
+        notes.append(
+            f"{result.solver} stepped through a shuffled copy of the feature rows on disk, of "
+            f"{problem.copy_bytes / 2**30:.2g} GiB, which was removed."
+        )
     if not samples.whole:
         notes.append(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
