@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
+from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
+from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import Part, Parts, read_ahead
 from valuefit.problem.problem import Problem
@@ -196,6 +199,7 @@ def solve_shards(
     interval: str,
     level: float,
     client: Any,
+    checkpoint: Checkpoint | None,
     callback: Callable[[Progress], Any] | None,
 ) -> Whole:
     """The policy value of a log in shards, and a sample of its episodes for the checks."""
@@ -210,7 +214,8 @@ def solve_shards(
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps)
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     rows = max(1, int(log.limit / (8 * PART_COPIES * fitted.columns * actions)))
-    parts = Parts(log.shards, maker, rows, client)
+    shards = Parts(log.shards, maker, rows, client)
+    parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
     problem, function, ratios = _problem(parts, maker, fitted.columns * actions, starts, solver)
     if isinstance(problem, MomentProblem):
         solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
@@ -249,8 +254,18 @@ def solve_shards(
     return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes)
 
 
+def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
+    """The checkpoint of the evaluation of this log with these settings in a folder, which may be new."""
+    if isinstance(log.shards, IteratedShards):
+        raise ValueError("A checkpoint needs a log in files, but this one is an iterator. Leave the checkpoint out.")
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
+    known = {name: value for name, value in settings.items() if name != "callback"}
+    return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (PartSums, _Episodes))
+
+
 def _problem(
-    parts: Parts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
+    parts: Parts | KeptParts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
 ) -> tuple[SaddlePoint, LinearFunction, Array]:
     """The problem of all parts, the mean value over the starts, and the sums of the ratios and of their squares."""
     name = solver if isinstance(solver, str) else solver.name
@@ -299,7 +314,12 @@ class _Episodes:
 
 
 def _errors(
-    parts: Parts, maker: MakePart, problem: SaddlePoint, result: Result, function: LinearFunction, interval: str
+    parts: Parts | KeptParts,
+    maker: MakePart,
+    problem: SaddlePoint,
+    result: Result,
+    function: LinearFunction,
+    interval: str,
 ) -> tuple[ErrorEstimate, str]:
     """The errors of the policy value by CR3, or CR1 where that was asked for or the moments are too expensive."""
     sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.cost import Cost
 from valuefit.problem.parts import Part, Parts
 from valuefit.problem.problem import Problem
@@ -26,7 +27,7 @@ class ShardedProblem(SaddlePoint):
     storage: ClassVar[str] = "shards"
     drawing_passes: ClassVar[float] = COPY_PASSES
 
-    def __init__(self, parts: Parts, *, trace: float, discount: float, ridge: float) -> None:
+    def __init__(self, parts: Parts | KeptParts, *, trace: float, discount: float, ridge: float) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
         self.copy_bytes = 0  # of the largest shuffled copy that was made
         self.sketch_parts, n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types = parts.sum(
@@ -119,15 +120,19 @@ class ShardedProblem(SaddlePoint):
         self._require_own_process()
         copy = ShuffledCopy(self.n, total, self._layout, self.dead, self.parts.steps // 2)
         self.copy_bytes = max(self.copy_bytes, copy.bytes)
-        self.parts.sum(partial(_deal, copy=copy, copies=copies, places=_Places(self.n)))
+        self._own_parts().sum(partial(_deal, copy=copy, copies=copies, places=_Places(self.n)))
         copy.shuffle()
         return copy
 
     def step_numbers(self, function: Callable[[Problem], Array], columns: int) -> Array:
         self._require_own_process()
         found = array_on_disk(self.n, columns)
-        self.parts.sum(partial(_step_numbers, function=function, out=found, places=_Places(self.n)))
+        self._own_parts().sum(partial(_step_numbers, function=function, out=found, places=_Places(self.n)))
         return found
+
+    def _own_parts(self) -> Parts:
+        """The parts without a checkpoint: what is written to temporary files is written again by every run."""
+        return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
 
     def _require_own_process(self) -> None:
         if self.parts.client is not None:
