@@ -51,14 +51,16 @@ def same(one: vf.Evaluation, other: vf.Evaluation) -> bool:
     return first == second and np.array_equal(one.result.theta, other.result.theta)
 
 
-@pytest.mark.parametrize("solver", ["lstd", "krylov", "svrg"])
+@pytest.mark.parametrize(
+    "solver", ["lstd", pytest.param("krylov", marks=pytest.mark.slow), pytest.param("svrg", marks=pytest.mark.slow)]
+)
 def test_a_killed_run_goes_on_to_the_same_bits(solver: str, tmp_path: Path) -> None:
-    log = log_with_actions(400)
+    log = log_with_actions(200)
     vf.save(log, tmp_path / "log")
-    arguments = str(tmp_path / "log"), str(tmp_path / "kept"), solver, str(8 * 64 * 1000)
+    arguments = str(tmp_path / "log"), str(tmp_path / "kept"), solver, str(8 * 64 * 500)
     expected = _run_to_the_end(*arguments[:1], str(tmp_path / "other"), *arguments[2:])
     rng, killed = random.Random(solver), 0
-    for least in (1, 2, 3):  # files of passes when it is killed: at once after the first, and later
+    for least in (1, 2):  # files of passes when it is killed: soon after the first, and later
         process = subprocess.Popen([sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE)
         while process.poll() is None and len(list((tmp_path / "kept").glob("pass-*"))) < least:
             time.sleep(0.002)
