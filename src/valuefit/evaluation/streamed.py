@@ -35,6 +35,7 @@ from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import Part, Parts, read_ahead
 from valuefit.problem.problem import Problem
+from valuefit.problem.row_cache import ROWS_COMPUTED, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
@@ -236,10 +237,11 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
+    features_note = problem.rows_note if isinstance(problem, ShardedProblem) else ROWS_COMPUTED
     notes = [
         f"The log of {samples.steps:,} steps was not loaded: its {samples.shards} shards were read "
         f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
-        f"{passes:.0f} times for the solution and its error; features were computed each time."
+        f"{passes:.0f} times for the solution and its error; {features_note}."
     ]
     if isinstance(problem, ShardedProblem) and problem.copy_bytes:
         notes.append(
@@ -275,13 +277,23 @@ def _problem(
         sums, c, count, ratios = parts.sum(partial(_moments, maker=maker))
         problem = MomentProblem(sums, **settings)
     else:
-        problem = ShardedProblem(parts, **settings)
+        problem = _sharded(parts, **settings)
         c, count, ratios = parts.sum(partial(_starts, maker=maker))
     if starts is None:
         return problem, LinearFunction(c / count, total=count), ratios
     rows = value_rows(maker.features, maker.values, maker.policy, columns, starts)
     mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
     return problem, LinearFunction(mean, rows), ratios
+
+
+def _sharded(parts: Parts | KeptParts, **settings: float) -> ShardedProblem:
+    """The problem whose passes read the shards, or their rows on disk."""
+    if not isinstance(parts, KeptParts):
+        rows, note = cached(parts, settings["trace"])
+        return ShardedProblem(rows, rows_note=note, **settings)
+    assert isinstance(parts.parts, Parts)
+    rows, note = cached(parts.parts, settings["trace"])
+    return ShardedProblem(KeptParts(rows, parts.checkpoint), rows_note=note, **settings)
 
 
 def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.cost import Cost
 from valuefit.problem.parts import Part, Parts
 from valuefit.problem.problem import Problem
+from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
 from valuefit.problem.shuffled import COPY_PASSES, Layout, ShuffledCopy, array_on_disk
 from valuefit.rows.draws import Draws, RowSets
@@ -27,8 +28,17 @@ class ShardedProblem(SaddlePoint):
     storage: ClassVar[str] = "shards"
     drawing_passes: ClassVar[float] = COPY_PASSES
 
-    def __init__(self, parts: Parts | KeptParts, *, trace: float, discount: float, ridge: float) -> None:
+    def __init__(
+        self,
+        parts: Parts | CachedParts | KeptParts,
+        *,
+        trace: float,
+        discount: float,
+        ridge: float,
+        rows_note: str = ROWS_COMPUTED,
+    ) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
+        self.rows_note = rows_note  # how often rows are computed
         self.copy_bytes = 0  # of the largest shuffled copy that was made
         self.sketch_parts, n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types = parts.sum(
             _first_pass
@@ -130,7 +140,7 @@ class ShardedProblem(SaddlePoint):
         self._own_parts().sum(partial(_step_numbers, function=function, out=found, places=_Places(self.n)))
         return found
 
-    def _own_parts(self) -> Parts:
+    def _own_parts(self) -> Parts | CachedParts:
         """The parts without a checkpoint: what is written to temporary files is written again by every run."""
         return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
 
