@@ -54,10 +54,8 @@ class Sampling(Protocol):
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """The steps that are drawn."""
 
-    def random_steps(
-        self, problem: Any, rng: np.random.Generator, count: int
-    ) -> Iterator[tuple[RowSets, Draws, Array]]:
-        """Rows, data and weights of so many random steps."""
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
+        """Rows, data and weights of so many steps, where rows are not in memory."""
 
 
 class BatchPlan(NamedTuple):

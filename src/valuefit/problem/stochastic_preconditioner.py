@@ -82,19 +82,10 @@ class StochasticPreconditioner:
         steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
         return rng.permutation(steps)
 
-    def random_steps(
-        self, problem: SaddlePoint, rng: np.random.Generator, count: int
-    ) -> Iterator[tuple[RowSets, Draws, Array]]:
-        """Rows, data and weights of `count` random steps.
-
-        Where rows are not in memory they are consecutive ones of a shuffled copy.
-        """
-        if isinstance(problem, Problem):
-            drawn = self.draw(rng, count)
-            yield problem.row_sets, problem.steps(drawn), self.weight[drawn]
-        else:
-            assert self.copy is not None
-            yield from self.copy.draw(rng, count)
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
+        """Rows, data and weights of `count` steps of the shuffled copy."""
+        assert self.copy is not None
+        return self.copy.draw(rng, count)
 
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared preconditioned gradient g' theta g + h' w h: about 2 (F - F*), and the same of the dual."""

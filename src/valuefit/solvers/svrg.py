@@ -126,11 +126,15 @@ class SVRG(Steps):
 def batch_steps(problem: SaddlePoint, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
     """`SaddlePoint.batch_steps` for rows that come into memory."""
     deviation = np.zeros(problem.d), np.zeros(problem.k)
-    for rows, draws, weight in plan.sampling.random_steps(problem, rng, plan.draws):
-        batches(
-            rows, draws, weight, problem.trace > 0, plan.gradient, (plan.sampling.theta, plan.sampling.w), deviation,
-            plan.batch, StepSizes(plan.step_theta, plan.step_w, problem.ridge, problem.identity),
-        )  # fmt: skip
+    sampling, sizes = plan.sampling, StepSizes(plan.step_theta, plan.step_w, problem.ridge, problem.identity)
+    matrices = sampling.theta, sampling.w
+    if isinstance(problem, Problem):
+        drawn = sampling.draw(rng, plan.draws)
+        pieces = iter([(problem.row_sets, problem.steps(drawn), sampling.weight[drawn])])
+    else:
+        pieces = sampling.random_steps(rng, plan.draws)
+    for rows, draws, weight in pieces:
+        batches(rows, draws, weight, problem.trace > 0, plan.gradient, matrices, deviation, plan.batch, sizes)
     return deviation
 
 
