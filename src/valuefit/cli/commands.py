@@ -112,6 +112,7 @@ def evaluate_with(
         client=client,
         callback=callback,
         device=settings.device,
+        checkpoint=settings.checkpoint,
     )
 
 

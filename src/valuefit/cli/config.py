@@ -45,6 +45,7 @@ class Settings:
     seed: int = 0
     memory: str = "auto"
     scheduler: str | None = None
+    checkpoint: str | None = None
     device: str | None = None
     checks: str = "standard"
     strict: bool = False

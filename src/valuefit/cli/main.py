@@ -56,6 +56,8 @@ solving_options = options(
                    kind=click.Choice(CHOICES["memory"])),
     setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts. Not "
                    "for compare."),
+    setting_option("checkpoint", "FOLDER", "Keep the sums over a log that is read in parts here: the same command goes "
+                   "on where it was stopped. Not for compare."),
     setting_option("device", "NAME", "Solve on this device: cuda for a GPU, with torch installed (extra gpu)."),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ SEED = click.IntRange(0, MAX_SEED)
 SHELLS = ("bash", "zsh", "fish")
 VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --columns takes several
 SECTIONS = {
-    "The log and the policy": ("columns", "policy", "starts", "memory", "scheduler"),
+    "The log and the policy": ("columns", "policy", "starts", "memory", "scheduler", "checkpoint"),
     "The value function": ("features", "discount", "values", "trace", "ridge", "penalty"),
     "The interval": ("interval", "level", "cluster"),
     "The solver": ("solver", "tol", "max_passes", "seed", "device"),

@@ -51,7 +51,7 @@ from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.storage import as_plain
-from valuefit.evaluation.streamed import refuse_with_shards, solve_shards
+from valuefit.evaluation.streamed import checkpoint_of, refuse_with_shards, solve_shards
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
@@ -204,9 +204,11 @@ class Evaluation:
     def weights(self) -> list[dict[str, Any]] | None:
         """Name, estimate, standard error, solver error and interval of each weight.
 
-        None for more than 20 weights, and with a penalty, whose weights are those of whitened features.
+        None for more than 20 weights, with a penalty, whose weights are those of whitened features, and for a log that
+        was read in parts and is not all in `log`.
         """
-        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty:
+        in_parts = self.whole is not None and self.whole[0] > len(self.log)
+        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty or in_parts:
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         listed = []
@@ -357,6 +359,7 @@ def evaluate(
     callback: Callable[[Progress], Any] | None = None,
     device: Any = None,
     device_memory: int | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
@@ -382,7 +385,8 @@ def evaluate(
     memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies the feature
     rows to the GPU once (extra `gpu`); moments, the solver, and products with all rows in standard errors and checks
     are computed there. device_memory: bytes that the rows may take there, by default 70% of what is free; moments and
-    the solver copy larger ones block by block in each pass.
+    the solver copy larger ones block by block in each pass. checkpoint: a folder that keeps the sums over a log that is
+    read in parts, so that a run that was stopped goes on with the same bits when it is started again.
     """
     one_of("interval", interval, KINDS)
     one_of("values", values, VALUES)
@@ -396,7 +400,11 @@ def evaluate(
     }  # fmt: skip
     if isinstance(loaded, ShardedLog):
         refuse_with_shards(penalty=penalty, cluster=cluster, device=device, **settings)
-        return _of_shards(loaded, features, settings, checks, client)
+        return _of_shards(loaded, features, settings, checks, client, checkpoint)
+    if checkpoint is not None:
+        raise ValueError(
+            'checkpoint is for a log that is read in parts: load it with memory="stream", or leave it out.'
+        )
     if client is not None:
         raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
     with placing as place:
@@ -446,9 +454,12 @@ def _fit(
     return found, notes
 
 
-def _of_shards(log: ShardedLog, features: Any, settings: dict[str, Any], checks: str, client: Any) -> Evaluation:
+def _of_shards(
+    log: ShardedLog, features: Any, settings: dict[str, Any], checks: str, client: Any, checkpoint: Any
+) -> Evaluation:
     """The evaluation of a log in shards; its checks are those of a sample of episodes that fits into memory."""
-    whole = solve_shards(log, features=features, client=client, **settings)
+    kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
+    whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
     solved, result = convergence(whole.result), whole.result
     notes = [

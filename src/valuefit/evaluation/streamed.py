@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,13 @@ from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count, state_action_problem
 from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
+from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
+from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import Part, Parts, read_ahead, sum_shards
 from valuefit.problem.problem import Problem
+from valuefit.problem.row_cache import ROWS_COMPUTED, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
@@ -244,6 +248,7 @@ def solve_shards(
     interval: str,
     level: float,
     client: Any,
+    checkpoint: Checkpoint | None,
     callback: Callable[[Progress], Any] | None,
 ) -> Whole:
     """The policy value of a log in shards, and a sample of its episodes for the checks."""
@@ -259,7 +264,8 @@ def solve_shards(
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps)
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     rows = max(1, int(log.limit / (8 * PART_COPIES * fitted.columns * actions)))
-    parts = Parts(log.shards, maker, rows, client)
+    shards = Parts(log.shards, maker, rows, client)
+    parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
     problem, function, ratios = _problem(parts, maker, fitted.columns * actions, starts, solver)
     if isinstance(problem, MomentProblem):
         solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
@@ -280,11 +286,17 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
+    features_note = problem.rows_note if isinstance(problem, ShardedProblem) else ROWS_COMPUTED
     notes = [
         f"The log of {samples.steps:,} steps was not loaded: its {samples.shards} shards were read "
         f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
-        f"{passes:.0f} times for the solution and its error; features were computed each time."
+        f"{passes:.0f} times for the solution and its error; {features_note}."
     ]
+    if isinstance(problem, ShardedProblem) and problem.copy_bytes:
+        notes.append(
+            f"{result.solver} stepped through a shuffled copy of the feature rows on disk, of "
+            f"{problem.copy_bytes / 2**30:.2g} GiB, which was removed."
+        )
     if not samples.whole:
         notes.append(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
@@ -293,8 +305,18 @@ def solve_shards(
     return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes)
 
 
+def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
+    """The checkpoint of the evaluation of this log with these settings in a folder, which may be new."""
+    if isinstance(log.shards, IteratedShards):
+        raise ValueError("A checkpoint needs a log in files, but this one is an iterator. Leave the checkpoint out.")
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
+    known = {name: value for name, value in settings.items() if name != "callback"}
+    return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (PartSums, _Episodes))
+
+
 def _problem(
-    parts: Parts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
+    parts: Parts | KeptParts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
 ) -> tuple[SaddlePoint, LinearFunction, Array]:
     """The problem of all parts, the mean value over the starts, and the sums of the ratios and of their squares."""
     name = solver if isinstance(solver, str) else solver.name
@@ -304,13 +326,23 @@ def _problem(
         sums, c, count, ratios = parts.sum(partial(_moments, maker=maker))
         problem = MomentProblem(sums, **settings)
     else:
-        problem = ShardedProblem(parts, **settings)
+        problem = _sharded(parts, **settings)
         c, count, ratios = parts.sum(partial(_starts, maker=maker))
     if starts is None:
         return problem, LinearFunction(c / count, total=count), ratios
     rows = value_rows(maker.features, maker.values, maker.policy, columns, starts)
     mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
     return problem, LinearFunction(mean, rows), ratios
+
+
+def _sharded(parts: Parts | KeptParts, **settings: float) -> ShardedProblem:
+    """The problem whose passes read the shards, or their rows on disk."""
+    if not isinstance(parts, KeptParts):
+        rows, note = cached(parts, settings["trace"])
+        return ShardedProblem(rows, rows_note=note, **settings)
+    assert isinstance(parts.parts, Parts)
+    rows, note = cached(parts.parts, settings["trace"])
+    return ShardedProblem(KeptParts(rows, parts.checkpoint), rows_note=note, **settings)
 
 
 def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
@@ -343,7 +375,12 @@ class _Episodes:
 
 
 def _errors(
-    parts: Parts, maker: MakePart, problem: SaddlePoint, result: Result, function: LinearFunction, interval: str
+    parts: Parts | KeptParts,
+    maker: MakePart,
+    problem: SaddlePoint,
+    result: Result,
+    function: LinearFunction,
+    interval: str,
 ) -> tuple[ErrorEstimate, str]:
     """The errors of the policy value by CR3, or CR1 where that was asked for or the moments are too expensive."""
     sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts

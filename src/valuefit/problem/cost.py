@@ -36,11 +36,13 @@ class Cost:
         return seconds(name, threads, gpu=self.gpu)
 
     @classmethod
-    def of_parts(cls, n: int, d: int, stored: float, *, sparse: bool, traced: bool, square: bool) -> Cost:
-        """For a log in parts, with this many stored numbers in its rows."""
+    def of_parts(
+        cls, n: int, d: int, stored: float, *, sparse: bool, traced: bool, square: bool, starts: int | None = None
+    ) -> Cost:
+        """For a log in parts, with this many stored numbers in its rows; starts: n if None."""
         return cls(
-            n=n, d=d, k=d, row=stored / n, starts=n, sparse=sparse, traced=traced, identity=False, square=square,
-            row_bytes=8.0 * stored, two_reads=traced,
+            n=n, d=d, k=d, row=stored / n, starts=starts or n, sparse=sparse, traced=traced, identity=False,
+            square=square, row_bytes=8.0 * stored, two_reads=traced,
         )  # fmt: skip
 
     @property

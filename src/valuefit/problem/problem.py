@@ -42,6 +42,8 @@ from valuefit.rows.storage import Rows
 from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
 from valuefit.typing import Array
 
+MAX_DRAWS = 1 << 21  # random steps whose data are held in memory at a time
+
 
 class Problem(SaddlePoint):
     """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2.
@@ -434,6 +436,10 @@ class Problem(SaddlePoint):
             return Draws(self.now[t], self.next[t], self.discount[t], t, np.ones(len(t)))
         now = self.now[t]
         return Draws(now, self.next[t], self.discount[t], now, self.ratio[t])
+
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws]]:
+        for start in range(0, count, MAX_DRAWS):
+            yield self.row_sets, self.steps(rng.integers(0, self.n, min(MAX_DRAWS, count - start)))
 
     @cached_property
     def u_squared(self) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,12 +12,14 @@ import scipy.linalg as linalg
 
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
+from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array, Gradient
 
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric", "shards", "device")
+SINGLE_STEPS = "Single steps cannot be drawn where the rows of this problem are. Use 'krylov' or 'lstd'."
 
 
 class MomentArrays(NamedTuple):
@@ -52,6 +54,9 @@ class Sampling(Protocol):
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """The steps that are drawn."""
 
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
+        """Rows, data and weights of so many steps, where rows are not in memory."""
+
 
 class BatchPlan(NamedTuple):
     """An epoch of SVRG: so many draws, in batches of `batch`, from a snapshot with this gradient.
@@ -74,7 +79,8 @@ class SaddlePoint(ABC):
     pass returns has the size of the weights. n, d, k: steps, features, dual features. shared: whether psi is phi.
     sparse: whether rows are. distinct_rows: as stored. dead: features that are zero in every `now` row.
     max_discount: of a step. weighted: whether some ratio is not 1. float32: whether rows are. sketch_parts: parts of
-    the log that are sketched separately. storage: the trait of where rows are, "" for memory.
+    the log that are sketched separately. storage: the trait of where rows are, "" for memory. drawing_passes: that the
+    first `random_steps` cost beyond the steps themselves.
     """
 
     n: int
@@ -92,6 +98,7 @@ class SaddlePoint(ABC):
     float32: bool = False
     sketch_parts: int = 1
     storage: ClassVar[str] = ""
+    drawing_passes: ClassVar[float] = 0.0
 
     # ---- what a storage of rows provides ------------------------------------------------------------------
 
@@ -177,11 +184,23 @@ class SaddlePoint(ABC):
 
         traced: None without traces, where u_t is ratio_t psi_t and `dual` is taken.
         """
-        raise NotImplementedError
+        raise ValueError(SINGLE_STEPS)
 
     def batch_steps(self, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
         """The steps of SVRG over random mini-batches: the deviations of theta and w from the snapshot after them."""
-        raise NotImplementedError
+        raise ValueError(SINGLE_STEPS)
+
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws]]:
+        """`count` steps, every step equally likely at each draw, with their rows, in pieces that fit into memory."""
+        raise ValueError(SINGLE_STEPS)
+
+    def shuffled_copy(self, copies: Array | None, total: int) -> Any:
+        """A `ShuffledCopy` with so many `copies` of each step, (n,), `total` in all; None: one of each."""
+        raise ValueError(SINGLE_STEPS)
+
+    def step_numbers(self, function: Callable[[Any], Array], columns: int) -> Array:
+        """What `function` returns for the steps of a problem in memory, (n, columns), in an array on disk."""
+        raise ValueError(SINGLE_STEPS)
 
     @cached_property
     def traits(self) -> frozenset[str]:

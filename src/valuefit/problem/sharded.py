@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.cost import Cost
 from valuefit.problem.parts import Part, Parts
+from valuefit.problem.problem import Problem
+from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
+from valuefit.problem.shuffled import COPY_PASSES, Layout, ShuffledCopy, array_on_disk
+from valuefit.rows.draws import Draws, RowSets
 from valuefit.typing import Array
 
 
@@ -21,21 +26,36 @@ class ShardedProblem(SaddlePoint):
     """
 
     storage: ClassVar[str] = "shards"
+    drawing_passes: ClassVar[float] = COPY_PASSES
 
-    def __init__(self, parts: Parts, *, trace: float, discount: float, ridge: float) -> None:
+    def __init__(
+        self,
+        parts: Parts | CachedParts | KeptParts,
+        *,
+        trace: float,
+        discount: float,
+        ridge: float,
+        rows_note: str = ROWS_COMPUTED,
+    ) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
-        self.sketch_parts, n, b, squares, rewards, weighted, stored, sparse = parts.sum(_first_pass)
+        self.rows_note = rows_note  # how often rows are computed
+        self.copy_bytes = 0  # of the largest shuffled copy that was made
+        self.sketch_parts, n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types = parts.sum(
+            _first_pass
+        )
         self.n, self._b, self._squares, self._rewards = n, b / n, squares / n, rewards / n
         self.d = self.k = len(b)
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, sparse > 0, n
         self.weighted, self._stored = weighted > 0, stored
         self.dead = np.flatnonzero(squares == 0)
+        self._layout = Layout(self.d, max(widths), self.sparse, np.dtype(max(types)), trace)
 
     @cached_property
     def cost(self) -> Cost:
         return Cost.of_parts(
-            self.n, self.d, self._stored, sparse=self.sparse, traced=self.trace > 0, square=self.ridge == 0
-        )
+            self.n, self.d, self._stored, sparse=self.sparse, traced=self.trace > 0, square=self.ridge == 0,
+            starts=self._starts,
+        )  # fmt: skip
 
     def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
         theta = None if theta is None else self._alive(theta)
@@ -98,6 +118,53 @@ class ShardedProblem(SaddlePoint):
         v[:, self.dead] = 0.0
         yield SketchedRows(psi, psi, (scale * v).astype(dtype) if cross else None)
 
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws]]:
+        for rows, draws, _ in self._uniform_copy.draw(rng, count):
+            yield rows, draws
+
+    @cached_property
+    def _uniform_copy(self) -> ShuffledCopy:
+        return self.shuffled_copy(None, self.n)
+
+    def shuffled_copy(self, copies: Array | None, total: int) -> ShuffledCopy:
+        self._require_own_process()
+        copy = ShuffledCopy(self.n, total, self._layout, self.dead, self.parts.steps // 2)
+        self.copy_bytes = max(self.copy_bytes, copy.bytes)
+        self._own_parts().sum(partial(_deal, copy=copy, copies=copies, places=_Places(self.n)))
+        copy.shuffle()
+        return copy
+
+    def step_numbers(self, function: Callable[[Problem], Array], columns: int) -> Array:
+        self._require_own_process()
+        found = array_on_disk(self.n, columns)
+        self._own_parts().sum(partial(_step_numbers, function=function, out=found, places=_Places(self.n)))
+        return found
+
+    def _own_parts(self) -> Parts | CachedParts:
+        """The parts without a checkpoint: what is written to temporary files is written again by every run."""
+        return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
+
+    def _require_own_process(self) -> None:
+        if self.parts.client is not None:
+            raise ValueError(
+                "svrg steps through rows on the disk of this process, which workers cannot share. Use 'krylov' or "
+                "'pdbg', or give no client."
+            )
+
+
+class _Places:
+    """Where the steps of each part are in the log."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.seen = n, 0
+
+    def next(self, count: int) -> slice:
+        """Those of the next part."""
+        self.seen += count
+        if self.seen > self.n:
+            raise ValueError("The log has become longer since it was first read. It must not change meanwhile.")
+        return slice(self.seen - count, self.seen)
+
 
 # ---- what a part adds; functions at module level can be sent to other processes ------------------------------------
 
@@ -106,7 +173,22 @@ def _first_pass(part: Part) -> tuple[Any, ...]:
     problem, n = part.problem, part.problem.n
     rewards = n * np.array(problem.reward_squares())
     weighted = int((problem.ratio != 1).sum())
-    return 1, n, n * problem.b, n * problem.dual_squares, rewards, weighted, problem.phi.stored, int(problem.sparse)
+    stored, starts = n * problem.phi.stored / problem.phi.shape[0], int((problem.visits > 0).sum())
+    sums = 1, n, n * problem.b, n * problem.dual_squares, rewards, weighted, stored, starts, int(problem.sparse)
+    return *sums, [problem.phi.longest], [problem.phi.dtype.str]
+
+
+def _deal(part: Part, *, copy: ShuffledCopy, copies: Array | None, places: _Places) -> tuple[int]:
+    here = places.next(part.problem.n)
+    copy.deal(part.problem, np.ones(part.problem.n, int) if copies is None else copies[here].astype(int))
+    return (part.problem.n,)
+
+
+def _step_numbers(
+    part: Part, *, function: Callable[[Problem], Array], out: Array, places: _Places
+) -> tuple[int]:  # fmt: skip
+    out[places.next(part.problem.n)] = function(part.problem)
+    return (part.problem.n,)
 
 
 def _batch(part: Part, *, theta: Array | None, w: Array | None) -> tuple[Any, ...]:

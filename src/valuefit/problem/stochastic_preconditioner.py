@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,9 +15,11 @@ from valuefit.memory import fits
 from valuefit.problem.diagonal_preconditioner import COST, DiagonalPlusRankTwo, balance, squared_row_norms
 from valuefit.problem.factor import likely_excess
 from valuefit.problem.preconditioner import Preconditioner, SparseC
-from valuefit.problem.problem import Problem
+from valuefit.problem.problem import MAX_DRAWS, Problem
 from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.problem.shuffled import ShuffledCopy
 from valuefit.problem.sketched_moments import sketched_moments
+from valuefit.rows.draws import Draws, RowSets
 from valuefit.typing import Array
 
 FIRST_SKETCH_PASSES = 5.0  # maximum cost of the first sketch
@@ -48,6 +51,7 @@ class StochasticPreconditioner:
     likely: float = np.inf  # and very likely
     each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
     exact: bool = False  # whether it was made from the moments of all steps
+    copy: ShuffledCopy | None = None  # of rows that are not in memory, in place of weights
 
     clear: ClassVar[bool] = True
     matrix: ClassVar[SparseC | None] = None
@@ -77,6 +81,11 @@ class StochasticPreconditioner:
         place = (np.arange(count) + rng.random(count)) / count * self._cumulative[-1]
         steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
         return rng.permutation(steps)
+
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
+        """Rows, data and weights of `count` steps of the shuffled copy."""
+        assert self.copy is not None
+        return self.copy.draw(rng, count)
 
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared preconditioned gradient g' theta g + h' w h: about 2 (F - F*), and the same of the dual."""
@@ -120,14 +129,19 @@ def sketched_preconditioner(problem: SaddlePoint, count: int, *, drawn: bool = T
     A, C = _moments(problem, count, rng)
     L, inverse_L, inverse_R = _factors(problem, A, C, count)
     excess, likely = _excess(problem, C, L, count)
-    weight, steps = np.ones(0), (1.0, 1.0)
+    weight, copy, steps = np.ones(0), None, (1.0, 1.0)
     if drawn:
-        weight, steps = _draws_and_steps(problem, *_sizes(problem, inverse_L, inverse_R, rng))
+        lengths = _projections(problem, inverse_L, inverse_R, rng)
+        if problem.drawing_passes:
+            copy, steps = _copy_and_steps(problem, lengths)
+        else:
+            weight, steps = _draws_and_steps(problem, *problem.squared_lengths(*lengths))
+    cost = sketch_passes(problem, count) + (problem.drawing_passes if drawn else 0.0)
     each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.sparse else 0.0
     return StochasticPreconditioner(
-        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, sketch_passes(problem, count), weight, steps,
+        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, cost, weight, steps,
         fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
-        exact=count >= problem.n,
+        exact=count >= problem.n, copy=copy,
     )  # fmt: skip
 
 
@@ -213,13 +227,13 @@ def _inverse(L: Array) -> Array:
     return np.asarray(inverse)
 
 
-def _sizes(
+def _projections(
     problem: SaddlePoint, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    """|psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning, from a few random projections."""
+) -> tuple[Array, Array | None, Array]:
+    """Arguments of `squared_lengths`: by them |psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning are estimated."""
     dual = _projection(inverse_L, rng)
     traced = _projection(inverse_L, rng) if problem.trace else None
-    return problem.squared_lengths(dual, traced, _projection(inverse_R, rng))
+    return dual, traced, _projection(inverse_R, rng)
 
 
 def _projection(inverse: Array, rng: np.random.Generator) -> Array:
@@ -228,3 +242,31 @@ def _projection(inverse: Array, rng: np.random.Generator) -> Array:
     if width <= PROJECTIONS:
         return inverse.T
     return inverse.T @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))
+
+
+def _copy_and_steps(
+    problem: SaddlePoint, lengths: tuple[Array, Array | None, Array]
+) -> tuple[ShuffledCopy, tuple[float, float]]:
+    """A shuffled copy of the steps on disk, and step sizes for it.
+
+    Where `_draws_and_steps` draws a step more often, the copy has it more often, but each step at least once.
+    """
+    n, sizes = problem.n, problem.step_numbers(partial(_sizes_and_copies, lengths=lengths), 5)
+    pieces = [slice(start, start + MAX_DRAWS) for start in range(0, n, MAX_DRAWS)]
+    mean = sum(float(sizes[here, 4].sum()) for here in pieces) / n
+    for here in pieces:
+        sizes[here, 4] = np.maximum(1.0, np.rint(0.5 + 0.5 * sizes[here, 4] / mean)) if mean else 1.0
+    total = int(sum(float(sizes[here, 4].sum()) for here in pieces))
+    dual = max(1e-300, *(float((total / n * sizes[here, 0] / sizes[here, 4]).max()) for here in pieces))
+    primal = 1e-300
+    for here in pieces:
+        _, of_u, of_v, squared_ratio, copies = sizes[here].T
+        weight = total / (n * copies)
+        primal = max(primal, float((weight * of_v * np.maximum(squared_ratio, weight * of_u / dual)).max()))
+    return problem.shuffled_copy(sizes[:, 4], total), (0.25 / primal, 0.25 / dual)
+
+
+def _sizes_and_copies(problem: Problem, *, lengths: tuple[Array, Array | None, Array]) -> Array:
+    """Sizes after preconditioning, squared ratios, and what the number of copies is proportional to, (n, 5)."""
+    of_psi, of_u, of_v = problem.squared_lengths(*lengths)
+    return np.stack([of_psi, of_u, of_v, problem.ratio**2, np.sqrt(of_psi**2 + of_u * of_v)], axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
@@ -56,7 +56,7 @@ class Theory:
     that subspace. All constants but `L_G` are computed from the moments, at the cost of LSTD.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Any) -> None:
         self.problem = problem
 
     @property
@@ -120,6 +120,11 @@ class Theory:
     def L_G(self) -> float:
         """sqrt(|mean G_t' G_t|), by power iterations at one pass each; no G_t is formed."""
         problem, rng = self.problem, np.random.default_rng(0)
+        if not isinstance(problem, Problem):
+            raise ValueError(
+                "The step sizes of the theorems for single rows need all rows in memory. Give step_theta and step_w, "
+                'or use steps="auto".'
+            )
         x, y = rng.standard_normal(problem.d), rng.standard_normal(problem.k)
         value = 0.0
         for _ in range(2000):

@@ -14,6 +14,7 @@ from valuefit.data.validation import number, whole_number
 from valuefit.messages import shown
 from valuefit.problem.preconditioner import Preconditioner
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
@@ -163,8 +164,13 @@ def relative_work(gap: float) -> float:
     return max(1.0, -math.log10(max(gap, 1e-16))) / 6
 
 
-def row_steps(problem: Problem) -> tuple[float, float]:
+def row_steps(problem: SaddlePoint) -> tuple[float, float]:
     """Steps for single-row methods: 0.25 / max |v|^2, less with large ratios and traces, and 0.5 / max |psi|^2."""
+    if not isinstance(problem, Problem):
+        raise ValueError(
+            "The steps of single rows are chosen by the norms of all rows, which need them in memory. Give step_theta "
+            "and step_w, or neither, or load the log into memory."
+        )
     psi = float(problem.psi_squared.max())
     dual = 1.0 if problem.identity else psi
     if problem.identity or psi == 0:

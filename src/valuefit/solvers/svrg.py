@@ -7,18 +7,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from valuefit.problem.problem import Problem
+from valuefit.problem.problem import MAX_DRAWS, Problem
 from valuefit.problem.saddle_point import BatchPlan, SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
-from valuefit.solvers.solver import NEEDS_ROWS, Estimate, Info, State, Steps, StepSizes, check_choice, check_count
+from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_choice, check_count
 from valuefit.typing import Array, Gradient
 
 SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
-MAX_DRAWS = 1 << 21  # draws held in memory at a time
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,13 @@ class SVRG(Steps):
     inner: N, the steps between snapshots; if None n, or what the adapted steps need (the paper's experiments: 2n).
     block: more than 1 takes single-row steps in runs of this many neighbours of a shuffled copy of the rows (16 to 32
     is enough): about twice as fast on dense rows that do not fit in cache, for twice the memory and a pass.
+    Where rows are not in memory, all steps are drawn in runs of a copy that is shuffled on disk.
     rate: which of appendix C's plans `steps="theorem"` takes.
     """
 
     name: ClassVar[str] = "svrg"
     summary: ClassVar[str] = "single-row steps corrected by a full gradient at a snapshot"
     order: ClassVar[int] = 2
-    refusals: ClassVar[dict[str, str]] = {"shards": NEEDS_ROWS}
 
     inner: int | None = None
     block: int = 1
@@ -57,7 +56,7 @@ class SVRG(Steps):
         return plan.step_theta, plan.step_w
 
     def cost(self, problem: SaddlePoint, gap: float) -> Estimate | None:
-        if problem.storage:  # its small products keep a device idle
+        if problem.storage:  # its small products keep a device idle, and "auto" writes no copy of the rows to disk
             return None
         return adaptive_cost(problem, gap, full_passes=12.0, update_passes=12.0)
 
@@ -66,7 +65,7 @@ class SVRG(Steps):
             gradient = problem.B(theta, w)
             controller = start_controller(problem, gradient)
             return adaptive_state(theta, w, gradient, controller, 1.0 + controller.preconditioner.cost)
-        if not isinstance(problem, Problem):
+        if not isinstance(problem, Problem) and not problem.drawing_passes:
             raise ValueError(
                 "svrg takes steps of given sizes and blocks through single rows, which must be in memory. Leave out "
                 "step_theta, step_w, steps and block, or give the rows as a NumPy array."
@@ -78,9 +77,11 @@ class SVRG(Steps):
                 raise ValueError(
                     f"Theorem 2 asks for {inner:.1e} inner steps on this problem. Give inner=, or use steps='auto'."
                 )
-        blocks = shuffled(problem, self.block) if self.block > 1 else None
+        blocks, passes = None, 1.0 + problem.drawing_passes
+        if self.block > 1 and isinstance(problem, Problem):  # other rows are shuffled already
+            blocks, passes = shuffled(problem, self.block), 2.0
         state = State(theta, w, self.choose_steps(problem), problem.B(theta, w), memory=(inner or problem.n, blocks))
-        return state, Info(1.0 if blocks is None else 2.0)
+        return state, Info(passes)
 
     def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         if isinstance(state.memory, StepController):
@@ -89,17 +90,16 @@ class SVRG(Steps):
         length, blocks = state.memory
         deviation = np.zeros(problem.d), np.zeros(problem.k)
         step, traced = StepSizes(*state.steps, problem.ridge, problem.identity), problem.trace > 0
-        for start in range(0, length, MAX_DRAWS):
-            count = min(MAX_DRAWS, length - start)
-            if blocks is None:
-                draws = problem.steps(rng.integers(0, problem.n, count))
-                single_rows(problem.row_sets, draws, traced, state.gradient, deviation, step)
-                continue
-            places = blocks.draw(rng, count)
-            if blocks.fused:
-                svrg_fused(*blocks.fused_arguments(places, 6), state.gradient, deviation, step)
-            else:
-                single_rows(blocks.rows, blocks.steps(places), traced, state.gradient, deviation, step)
+        if blocks is None:
+            for rows, draws in problem.random_steps(rng, length):
+                single_rows(rows, draws, traced, state.gradient, deviation, step)
+        else:
+            for start in range(0, length, MAX_DRAWS):
+                places = blocks.draw(rng, min(MAX_DRAWS, length - start))
+                if blocks.fused:
+                    svrg_fused(*blocks.fused_arguments(places, 6), state.gradient, deviation, step)
+                else:
+                    single_rows(blocks.rows, blocks.steps(places), traced, state.gradient, deviation, step)
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1 + length / problem.n)
 
@@ -107,11 +107,9 @@ class SVRG(Steps):
         self, problem: SaddlePoint, state: State, controller: StepController, rng: np.random.Generator
     ) -> tuple[State, Info]:
         assert state.gradient is not None
-        count = self.inner or controller.epoch_length
-        plan = BatchPlan(
-            controller.preconditioner, state.gradient, count, controller.batch(problem.d), *controller.steps
-        )
-        if isinstance(problem, Problem):
+        count, chosen = self.inner or controller.epoch_length, controller.preconditioner
+        plan = BatchPlan(chosen, state.gradient, count, controller.batch(problem.d), *controller.steps)
+        if isinstance(problem, Problem) or chosen.copy is not None:
             deviation = batch_steps(problem, plan, rng)
         else:
             deviation = problem.batch_steps(plan, rng)
@@ -125,14 +123,18 @@ class SVRG(Steps):
         return adaptive_state(theta, w, gradient, controller, passes + more)
 
 
-def batch_steps(problem: Problem, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
-    """`SaddlePoint.batch_steps` for rows in memory."""
-    draws, deviation = plan.sampling.draw(rng, plan.draws), (np.zeros(problem.d), np.zeros(problem.k))
-    batches(
-        problem.row_sets, problem.steps(draws), plan.sampling.weight[draws], problem.trace > 0, plan.gradient,
-        (plan.sampling.theta, plan.sampling.w), deviation, plan.batch,
-        StepSizes(plan.step_theta, plan.step_w, problem.ridge, problem.identity),
-    )  # fmt: skip
+def batch_steps(problem: SaddlePoint, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
+    """`SaddlePoint.batch_steps` for rows that come into memory."""
+    deviation = np.zeros(problem.d), np.zeros(problem.k)
+    sampling, sizes = plan.sampling, StepSizes(plan.step_theta, plan.step_w, problem.ridge, problem.identity)
+    matrices = sampling.theta, sampling.w
+    if isinstance(problem, Problem):
+        drawn = sampling.draw(rng, plan.draws)
+        pieces = iter([(problem.row_sets, problem.steps(drawn), sampling.weight[drawn])])
+    else:
+        pieces = sampling.random_steps(rng, plan.draws)
+    for rows, draws, weight in pieces:
+        batches(rows, draws, weight, problem.trace > 0, plan.gradient, matrices, deviation, plan.batch, sizes)
     return deviation
 
 

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import valuefit as vf
+from helpers.streamed import even_policy, in_shards, log_with_actions
+from valuefit.data import shards
+from valuefit.data.shards import ShardedLog
+from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of, token, token_of_task
+from valuefit.problem.parts import Part, Parts
+
+pytestmark = pytest.mark.numerical
+
+OPTIONS: dict[str, Any] = {"features": "fourier:order=3", "discount": 0.9}
+RUN = """
+import json, sys, time
+import valuefit as vf
+from valuefit.data.shards import NativeShard, open_shards
+path, folder, solver, limit = sys.argv[1:]
+read = NativeShard.read
+NativeShard.read = lambda shard: (time.sleep(0.01), read(shard))[1]
+log = open_shards(path, columns=None, limit=int(limit))
+found = vf.evaluate(log, features="fourier:order=3", discount=0.9, solver=solver, checkpoint=folder)
+facts = found.to_dict()
+del facts["solver"]["seconds"], facts["notes"]  # which name what was faster
+print(json.dumps([facts, found.result.theta.tobytes().hex()]))
+"""
+
+
+@pytest.fixture
+def sharded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShardedLog:
+    monkeypatch.setattr(shards, "MIN_SHARD_STEPS", 10)
+    return in_shards(log_with_actions(), tmp_path, "native")
+
+
+def same(one: vf.Evaluation, other: vf.Evaluation) -> bool:
+    first, second = one.to_dict(), other.to_dict()
+    for facts in (first, second):
+        del facts["solver"]["seconds"], facts["notes"]
+    return first == second and np.array_equal(one.result.theta, other.result.theta)
+
+
+@pytest.mark.parametrize(
+    "solver", ["lstd", pytest.param("krylov", marks=pytest.mark.slow), pytest.param("svrg", marks=pytest.mark.slow)]
+)
+def test_a_killed_run_goes_on_to_the_same_bits(solver: str, tmp_path: Path) -> None:
+    log = log_with_actions(200)
+    vf.save(log, tmp_path / "log")
+    arguments = str(tmp_path / "log"), str(tmp_path / "kept"), solver, str(8 * 64 * 500)
+    expected = _run_to_the_end(*arguments[:1], str(tmp_path / "other"), *arguments[2:])
+    rng, killed = random.Random(solver), 0
+    for least in (1, 2):  # files of passes when it is killed: soon after the first, and later
+        process = subprocess.Popen([sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE)
+        while process.poll() is None and len(list((tmp_path / "kept").glob("pass-*"))) < least:
+            time.sleep(0.002)
+        time.sleep(0.05 * rng.random())
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        process.communicate()
+    assert killed >= 1
+    assert _run_to_the_end(*arguments) == expected
+
+
+def _run_to_the_end(*arguments: str) -> Any:
+    done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, check=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_a_second_run_reads_no_shard_of_a_finished_pass(
+    sharded: ShardedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = vf.evaluate(sharded, **OPTIONS)
+    first = vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+    reads: list[Any] = []
+    original = shards.NativeShard.read
+    monkeypatch.setattr(shards.NativeShard, "read", lambda shard: reads.append(shard) or original(shard))
+    second = vf.evaluate(sharded, checkpoint=str(tmp_path / "kept"), **OPTIONS)
+    assert same(plain, first)
+    assert same(first, second)
+    assert len(reads) == len(sharded.shards)  # for the samples
+
+
+def test_an_unfinished_pass_goes_on_after_its_last_shard(sharded: ShardedLog, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    parts = Parts(sharded.shards, partial(vf.Problem, part=True, discount=0.9), 1000)
+    facts = facts_of(sharded.shards, {})
+    with pytest.raises(Stop):
+        KeptParts(parts, Checkpoint(tmp_path / "kept", facts, ())).sum(partial(_count, stop=Stop, until=3))
+    checkpoint = Checkpoint(tmp_path / "kept", facts, ())
+    path = tmp_path / "kept" / "pass-000001"
+    done, (n, places) = checkpoint.load(path, token_of_task(partial(_count, stop=Stop, until=3)))
+    assert done == len(places) in (1, 2, 3)
+    assert n == sum(len(shard.read()) for shard in sharded.shards[:done])
+    assert checkpoint.load(path, "another task") == (0, None)
+
+
+def _count(part: Part, *, stop: type[Exception], until: int) -> tuple[int, list[Any]]:
+    if part.place[0] >= until:
+        raise stop
+    return part.problem.n, [part.place]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_file_is_computed_again_with_a_warning(damage: str, sharded: ShardedLog, tmp_path: Path) -> None:
+    first = vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+    path = tmp_path / "kept" / "pass-000001"
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    path.write_bytes({"cut": content[:-100], "flipped": bytes(flipped), "empty": b""}[damage])
+    with pytest.warns(UserWarning, match="is damaged: this pass over the log is made again"):
+        again = vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+    assert same(first, again)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"features": "fourier:order=2"}, "features"),
+        ({"discount": 0.8}, "discount"),
+        ({"solver": "krylov"}, "solver"),
+        ({"policy": even_policy}, "policy"),
+        ({"starts": np.zeros((1, 2))}, "starts"),
+    ],
+)
+def test_the_checkpoint_of_other_options_is_refused(
+    other: dict[str, Any], named: str, sharded: ShardedLog, tmp_path: Path
+) -> None:
+    vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+    with pytest.raises(ValueError, match=f"is the checkpoint of another evaluation: {named} differ"):
+        vf.evaluate(sharded, checkpoint=tmp_path / "kept", **{**OPTIONS, **other})
+
+
+def test_the_checkpoint_of_another_log_is_refused(sharded: ShardedLog, tmp_path: Path) -> None:
+    vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+    os.utime(tmp_path / "log" / "reward.npy")
+    with pytest.raises(ValueError, match="another evaluation: log differ"):
+        vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+
+
+def test_folders_that_are_no_checkpoint_are_refused(sharded: ShardedLog, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Create it first"):
+        vf.evaluate(sharded, checkpoint=tmp_path / "a" / "b", **OPTIONS)
+    with pytest.raises(ValueError, match="other files than a checkpoint"):
+        vf.evaluate(sharded, checkpoint=tmp_path / "log", **OPTIONS)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "evaluation.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+    with pytest.raises(ValueError, match="checkpoint is 3; it must be the name of a folder"):
+        vf.evaluate(sharded, checkpoint=3, **OPTIONS)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="read in parts"):
+        vf.evaluate(log_with_actions(), checkpoint=tmp_path / "new", **OPTIONS)
+
+
+def test_tokens_tell_functions_arrays_and_settings_apart() -> None:
+    def scaled(factor: float) -> Any:
+        return lambda x: factor * x
+
+    assert token(scaled(1.0)) == token(scaled(1.0)) != token(scaled(2.0))
+    assert token(np.zeros(2)) != token(np.zeros(3)) != token(np.zeros(3, np.float32))
+    assert token(vf.solvers.Krylov()) == token(vf.solvers.Krylov()) != token(vf.solvers.PDBG())
+    assert token_of_task(partial(_count, stop=ValueError, until=1)) != token_of_task(
+        partial(_count, stop=ValueError, until=2)
+    )
+    with pytest.raises(ValueError, match="A checkpoint must recognise features again"):
+        facts_of((__file__,), {"features": (lambda: (yield))()})
