@@ -30,7 +30,7 @@ MAX_STEPS, MAX_FEATURES, MAX_WORKERS = 1e15, 1e6, 1e6
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Measured by `python -m benchmarks.cluster`; seconds are those of one thread.
+    """Measured by `python -m benchmarks.cluster` (benchmarks/cluster.md); seconds are those of one thread.
 
     task_seconds: of a task in Dask's scheduler. byte_seconds: to send and add a byte of a sum. step_seconds: to read a
     step. problem_seconds: of a step in making a problem of a log. feature_seconds: of a feature number (a cosine) with
