@@ -264,8 +264,8 @@ def convert(source: str | list[str], target: str, columns: dict[str, Any], force
 @click.option(
     "--limit",
     type=float,
-    default=1 << 30,
-    show_default="1 GiB",
+    default=2 << 30,
+    show_default="2 GiB",
     metavar="BYTES",
     help="Memory that a thread may hold, as limit of vf.load.",
 )

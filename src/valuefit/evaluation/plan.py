@@ -120,7 +120,7 @@ def plan(
     solver: str = "auto",
     iterations: float | None = None,
     numbers: float = 8,
-    limit: float = 1 << 30,
+    limit: float = 2 << 30,
     price: float | None = None,
     coefficients: Coefficients = MEASURED,
 ) -> Plan:
