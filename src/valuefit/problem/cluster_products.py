@@ -17,7 +17,7 @@ def cluster_dots(problem: Problem, cluster: Array, parts: list[Array], X: Array,
 
     The second is 0 if Y has no rows. Rows with a copy on a device are multiplied there.
     """
-    p, q = np.zeros(problem.n), np.zeros(problem.n)
+    p, q = np.zeros(len(cluster)), np.zeros(len(cluster))  # a part of a log has the n of all of it
     if problem.phi.on_device is None or problem.psi.on_device is None:
         rows = (*_kernel_rows(problem), cluster)
         share_out(lambda part: dots_by_cluster(*rows, parts[part], X, Y, p, q), len(parts))
