@@ -58,6 +58,11 @@ def test_the_supported_versions_and_the_front_page_are_found():
     assert output.startswith("PolicyValue(")
 
 
+def test_outputs_are_compared_to_three_digits():
+    assert check.rounded("value 0.69822 of 500") == check.rounded("value 0.69824 of 500")
+    assert check.rounded("value 0.698") != check.rounded("value 0.699")
+
+
 def test_the_lowest_versions_are_those_of_the_bounds():
     extras = {extra: [] for extra in lowest.EXTRAS} | {"plot": ["matplotlib>=3.9"], "minari": ["minari[hdf5]>=0.5"]}
     found = lowest.requirements({"dependencies": ["numpy>=2.0"], "optional-dependencies": extras})
