@@ -86,7 +86,6 @@ class SVRG(Steps):
     def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         if isinstance(state.memory, StepController):
             return self._adaptive_epoch(problem, state, state.memory, rng)
-        assert isinstance(problem, Problem)
         length, blocks = state.memory
         deviation = np.zeros(problem.d), np.zeros(problem.k)
         step, traced = StepSizes(*state.steps, problem.ridge, problem.identity), problem.trace > 0
