@@ -109,18 +109,25 @@ class Slow:
     """Makes problems, and waits until so many processes do."""
 
     def __init__(self, folder: Path, processes: int) -> None:
-        self.folder, self.processes = folder, processes
+        self.folder, self.processes, self.deadline = folder, processes, time.monotonic() + PATIENCE_SECONDS
 
     def __call__(self, log: vf.Transitions) -> vf.Problem:
         (self.folder / f"process-{os.getpid()}").touch()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(list(self.folder.glob("process-*"))) < self.processes and time.monotonic() < deadline:
+        while len(list(self.folder.glob("process-*"))) < self.processes and time.monotonic() < self.deadline:
             time.sleep(0.05)
         return vf.Problem(log, discount=0.9, part=True)
 
 
 def count_steps(part: Part) -> tuple[int]:
     return (part.problem.n,)
+
+
+@pytest.mark.filterwarnings("default")
+def test_all_workers_take_part_from_the_first_sum_on(client: Client, tmp_path: Path) -> None:
+    log = log_with_actions()
+    parts = Parts(in_shards(log, tmp_path, "native", steps=50).shards, Slow(tmp_path, 2), 10_000, client)
+    assert parts.sum(count_steps) == (len(log),)
+    assert len(list(tmp_path.glob("process-*"))) == 2
 
 
 @pytest.mark.filterwarnings("default")

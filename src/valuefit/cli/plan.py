@@ -31,7 +31,7 @@ def lines_of(found: Plan) -> list[str]:
     """The text of a plan, line by line."""
     count = sum(one.count for one in found.passes)
     parts = [f"{one.name} {f'{one.count} x ' * (one.count > 1)}{duration(one.seconds)}" for one in found.passes]
-    if found.solve_seconds:
+    if found.solve_seconds >= UNITS[-1][0]:
         parts.append(f"solve {duration(found.solve_seconds)}")
     each = found.disk_bytes / found.workers
     lines = [
@@ -53,7 +53,5 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Bytes with the largest decimal unit of which there is at least one."""
-    length, unit = next(
-        ((one, unit) for one, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")) if count >= one), (1e3, "kB")
-    )
+    length, unit = next(((one, unit) for one, unit in SIZES if count >= one), SIZES[-1])
     return f"{count / length:,.3g} {unit}" if count / length < 1000 else f"{count / length:,.0f} {unit}"

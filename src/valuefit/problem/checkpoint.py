@@ -137,7 +137,7 @@ class KeptParts:
         else:
             saved, seconds = time.monotonic(), 0.0
             for number, log in enumerate(read_ahead(islice(shards, done, None)), done):
-                here = self.parts._of_shard(log, number, function)
+                here = self.parts.of_shard(log, number, function)
                 found = here if found is None else add(found, here)
                 if time.monotonic() - saved >= seconds / MAX_SAVING_SHARE and number + 1 < len(shards):
                     begun = time.monotonic()

@@ -47,9 +47,9 @@ class Parts:
 
     def sum(self, function: Function) -> tuple[Any, ...]:
         """The sums, over all parts, of the entries of what `function` returns; lists are concatenated in order."""
-        return sum_shards(self.shards, partial(self._of_shard, function=function), self.client)
+        return sum_shards(self.shards, partial(self.of_shard, function=function), self.client)
 
-    def _of_shard(self, log: Transitions, number: int, function: Function) -> tuple[Any, ...]:
+    def of_shard(self, log: Transitions, number: int, function: Function) -> tuple[Any, ...]:
         blocks = enumerate(episode_blocks(log, self.steps))
         return reduce(add, (function(Part(self.make(block), block, (number, place))) for place, block in blocks))
 
@@ -80,23 +80,26 @@ def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple
     """The Dask graph of a sum over shards, and the key of its result.
 
     The function is a value of the graph, which is sent once and which workers get from each other. As one graph has
-    both the shards and the sums, a result is added, and released, as soon as its neighbours are there.
+    both the shards and the sums, a result is added, and released, as soon as its neighbours are there. Keys of the
+    function, the shards and each level of sums begin with names of their own: by them the scheduler sees that tasks of
+    shards hang on one value only, and gives them to workers that are idle, not to the one that holds it.
     """
-    name = f"valuefit-{uuid.uuid4().hex}"  # keys of a scheduler must not be used twice
-    graph: dict[Any, Any] = {name: function}
+    token = uuid.uuid4().hex  # keys of a scheduler must not be used twice
+    of_function, of_shards = f"valuefit-function-{token}", f"valuefit-shard-{token}"
+    graph: dict[Any, Any] = {of_function: function}
     for number, shard in enumerate(shards):
         log: Any = (shard.read,)
         if isinstance(shard, FrameShard):
             log = (shard.rows.log, list(shard.keys))
             graph.update(shard.graph)
-        graph[name, 0, number] = (_call, name, log, number)
-    count, level = len(shards), 0
-    while count > 1:
-        below = [(name, level, number) for number in range(count)]
-        groups = [below[first : first + FAN_IN] for first in range(0, count, FAN_IN)]
-        count, level = len(groups), level + 1
-        graph.update({(name, level, number): (_add_all, group) for number, group in enumerate(groups)})
-    return graph, (name, level, 0)
+        graph[of_shards, number] = (_call, of_function, log, number)
+    keys, level = [(of_shards, number) for number in range(len(shards))], 0
+    while len(keys) > 1:
+        groups = [keys[first : first + FAN_IN] for first in range(0, len(keys), FAN_IN)]
+        level += 1
+        keys = [(f"valuefit-sum{level}-{token}", number) for number in range(len(groups))]
+        graph.update({key: (_add_all, group) for key, group in zip(keys, groups, strict=True)})
+    return graph, keys[0]
 
 
 def _call(function: Callable[..., tuple[Any, ...]], log: Transitions, number: int) -> tuple[Any, ...]:

@@ -84,9 +84,9 @@ class CachedParts:
     def sum(self, function: Function) -> tuple[Any, ...]:
         """`Parts.sum`."""
         shards = enumerate(read_ahead(self.shards))
-        return reduce(add, (self._of_shard(parts, number, function) for number, parts in shards))
+        return reduce(add, (self.of_shard(parts, number, function) for number, parts in shards))
 
-    def _of_shard(self, parts: Any, number: int, function: Function) -> tuple[Any, ...]:
+    def of_shard(self, parts: Any, number: int, function: Function) -> tuple[Any, ...]:
         return reduce(add, (function(part) for part in parts))
 
 
