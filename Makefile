@@ -116,6 +116,7 @@ coverage: $(call STAMP,dev)
 
 # Tries python3.11, python3.12 and python3.13 where they are found, or those named: PYTHONS="path/to/python3.13 ...".
 release-check: $(call STAMP,dev)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[release]"
 	$(BIN)/python -m release.check $(PYTHONS)
 
 # Spelling is checked with codespell's dictionary of misspellings and our own one of American forms.

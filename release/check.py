@@ -3,7 +3,7 @@
 python -m release.check                          # with the python3.11, python3.12, ... that are found
 python -m release.check /opt/python3.13/bin/python3 ...
 
-The environment needs `build` and `twine` (extra `dev`). The files are left in `dist/`.
+The environment needs `build` and `twine` (extra `release`). The files are left in `dist/`.
 """
 
 from __future__ import annotations

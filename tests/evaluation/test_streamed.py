@@ -252,7 +252,9 @@ WIDTH, LENGTH = 32, 250  # numbers in an observation, steps in an episode
 MORE_MIB, PEAK_MIB = 96, 72  # that a process may take more, and its peak; all observations would take 98
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "minari" else kind for kind in KINDS]
+)
 def test_memory_is_bounded_and_no_reader_holds_the_file(kind: str, tmp_path: Path) -> None:
     paths = [write_log(kind, tmp_path / name, episodes) for name, episodes in (("large", 1600), ("small", 40))]
     done = subprocess.run(

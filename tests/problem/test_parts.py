@@ -59,7 +59,7 @@ def client(cluster: Client) -> Client:
         {},
         {"policy": even_policy},
         {"policy": even_policy, "values": "state-action"},
-        {"solver": "krylov", "tol": 1e-10},
+        pytest.param({"solver": "krylov", "tol": 1e-10}, marks=pytest.mark.slow),  # quick: pdbg on a Dask frame
     ],
     ids=["on-policy", "ratios", "state-action", "krylov"],
 )

@@ -83,10 +83,10 @@ def test_products_are_those_of_the_log_in_memory(trace: float, ridge: float, tmp
 def test_the_sketch_estimates_the_moments_within_its_bound(tmp_path: Path) -> None:
     found, whole = problems(tmp_path)
     size = 20 * whole.d
-    many = [sketched_moments(found, size, np.random.default_rng(seed), cross=True) for seed in range(200)]
+    many = [sketched_moments(found, size, np.random.default_rng(seed), cross=True) for seed in range(60)]
     mean_C, mean_A = (np.mean([pair[place] for pair in many], axis=0) for place in (0, 1))
-    assert np.linalg.norm(mean_C - whole.C) <= 0.05 * np.linalg.norm(whole.C)
-    assert np.linalg.norm(mean_A - whole.A) <= 0.05 * np.linalg.norm(whole.A)
+    assert np.linalg.norm(mean_C - whole.C) <= 0.09 * np.linalg.norm(whole.C)
+    assert np.linalg.norm(mean_A - whole.A) <= 0.09 * np.linalg.norm(whole.A)
     bound = rows_per_sum(found, size, cross=True)
     for C, _ in many[:20]:  # C~ <= bound * C
         assert np.linalg.eigvalsh(bound * whole.C - C).min() >= -1e-10 * bound
@@ -110,7 +110,10 @@ def svrg_cases() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", ["random MDP", "kernel", "ratios", "traces"])
+@pytest.mark.parametrize(
+    "case",
+    ["random MDP", "ratios", *(pytest.param(case, marks=pytest.mark.slow) for case in ("kernel", "traces"))],
+)
 def test_svrg_on_shards_takes_at_most_a_third_more_passes(case: str, tmp_path: Path) -> None:
     log, features, trace = svrg_cases()[case]
     found, whole = sharded(log, features, tmp_path, trace=trace)

@@ -168,8 +168,11 @@ def test_sizes_of_rows_are_right_to_a_third(kind: str) -> None:
     problem = problem_of(log)
     chosen = sketched_preconditioner(problem, problem.n)
     L, R = np.linalg.cholesky(chosen.w).T, np.linalg.cholesky(chosen.theta).T
-    found = np.mean([module._sizes(problem, L, R, np.random.default_rng(seed)) for seed in range(40)], axis=0)
-    one = module._sizes(problem, L, R, np.random.default_rng(0))
+
+    def estimated(seed: int) -> tuple[np.ndarray, ...]:
+        return problem.squared_lengths(*module._projections(problem, L, R, np.random.default_rng(seed)))
+
+    found, one = np.mean([estimated(seed) for seed in range(40)], axis=0), estimated(0)
     exact = np.array([
         [psi @ chosen.w @ psi, u @ chosen.w @ u, v @ chosen.theta @ v] for u, v, psi, _ in naive.steps(log)
     ]).T  # fmt: skip

@@ -391,12 +391,13 @@ def evaluate(
     one_of("interval", interval, KINDS)
     one_of("values", values, VALUES)
     one_of("checks", checks, WHICH)
+    level = check_level(level)
     placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
     penalty, target = penalty_of(penalty, ridge), None if policy is None else find_policy(policy, allow_code=True)
     settings: dict[str, Any] = {
         "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
         "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts, "interval": interval,
-        "level": check_level(level), "callback": callback,
+        "level": level, "callback": callback,
     }  # fmt: skip
     if isinstance(loaded, ShardedLog):
         refuse_with_shards(penalty=penalty, cluster=cluster, device=device, **settings)
