@@ -253,7 +253,7 @@ MORE_MIB, PEAK_MIB = 96, 72  # that a process may take more, and its peak; all o
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "minari" else kind for kind in KINDS]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("minari", "hdf5") else kind for kind in KINDS]
 )
 def test_memory_is_bounded_and_no_reader_holds_the_file(kind: str, tmp_path: Path) -> None:
     paths = [write_log(kind, tmp_path / name, episodes) for name, episodes in (("large", 1600), ("small", 40))]

@@ -314,6 +314,7 @@ def test_with_traces_svrg_and_saga_converge_linearly_and_faster_than_the_others(
                 assert rows[panel.label, "widened", other]["last gap"] > 100 * row["last gap"]
 
 
+@pytest.mark.slow  # quick: the same claims on every panel of the Random MDP
 def test_on_mountain_car_svrg_and_saga_are_faster_than_the_others_and_with_a_larger_ridge(tmp_path):
     # n = 1,000 is harder than the sizes of the figures: no method reaches 1e-6 within these passes
     quick, twin = (widened_only(name) for name in ("mountain-car-5000", "mountain-car-20000"))

@@ -112,7 +112,7 @@ def svrg_cases() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "case",
-    ["random MDP", "ratios", *(pytest.param(case, marks=pytest.mark.slow) for case in ("kernel", "traces"))],
+    ["ratios", *(pytest.param(case, marks=pytest.mark.slow) for case in ("random MDP", "kernel", "traces"))],
 )
 def test_svrg_on_shards_takes_at_most_a_third_more_passes(case: str, tmp_path: Path) -> None:
     log, features, trace = svrg_cases()[case]

@@ -171,6 +171,7 @@ def test_an_installed_wheel_evaluates_the_built_in_log(wheel, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # quick: an installed wheel runs the demo and evaluates
 def test_an_installed_wheel_reproduces_figure_1_from_an_empty_folder(wheel, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(wheel / "site"), "COLUMNS": "160"}
     shown = run(
