@@ -265,12 +265,12 @@ def test_a_failed_write_is_reported_after_the_result(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "redirection", "code", "message"),
     [
-        ("evaluate", ">&-", 0, ""),
+        ("evaluate log.csv", ">&-", 0, ""),
         ("--help", ">&-", 0, ""),
-        ("evaluate -q", "2>&- >/dev/null", 0, ""),
-        ("evaluate", ">/dev/full", 1, "Error: .*No space left on device.*\n"),
+        ("evaluate log.csv -q", "2>&- >/dev/null", 0, ""),
+        ("evaluate log.csv", ">/dev/full", 1, "Error: .*No space left on device.*\n"),
         ("--help", ">/dev/full", 1, "Error: The output cannot be written: No space left on device.\n"),
-        ("evaluate --json", "| head -c 1 >/dev/null", 0, ""),
+        ("evaluate log.csv --json", "| head -c 1 >/dev/null", 0, ""),
     ],
 )
 def test_output_that_cannot_be_written_gives_no_traceback(words, redirection, code, message, folder):

@@ -27,6 +27,15 @@ def quick(tmp_path_factory):
     return experiment, run_experiment(experiment, folder, jobs=1), folder
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Two panels and two methods of it, run once."""
+    full = load_experiment("random-mdp", quick=True)
+    experiment = replace(full, methods=("svrg", "gtd2"), panels=full.panels[:2], tuning_seeds=full.tuning_seeds[:1])
+    folder = tmp_path_factory.mktemp("few")
+    return experiment, run_experiment(experiment, folder, jobs=1), folder
+
+
 def rows_of(curves):
     return {(row["panel"], row["grid"], row["method"]): row for row in table(curves)}
 
@@ -93,8 +102,8 @@ def test_the_printed_grid_fails_at_ridge_zero(quick):
         assert rows["ridge = 0", "printed", method]["last gap"] > 0.1
 
 
-def test_a_second_run_gives_the_same_numbers(quick, tmp_path):
-    experiment, curves, _ = quick
+def test_a_second_run_gives_the_same_numbers(few, tmp_path):
+    experiment, curves, _ = few
     assert run_experiment(experiment, tmp_path, jobs=2) == curves
 
 
@@ -150,24 +159,24 @@ def is_running(pid):
         return False
 
 
-def test_an_interrupted_run_resumes(quick, tmp_path):
-    experiment, curves, folder = quick
+def test_an_interrupted_run_resumes(few, tmp_path):
+    experiment, curves, folder = few
     fractions = []
 
     def stop(text, fraction):
         fractions.append(fraction)
-        if len(fractions) == 60:
+        if len(fractions) == 20:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(experiment, tmp_path, jobs=1, progress=stop)
-    assert sum(1 for _ in (tmp_path / "runs").glob("*.json")) == 60
+    assert sum(1 for _ in (tmp_path / "runs").glob("*.json")) == 20
     assert fractions == sorted(fractions)
     assert 0 < fractions[-1] < 0.5
     resumed = []
     assert run_experiment(experiment, tmp_path, jobs=1, progress=lambda _, fraction: resumed.append(fraction)) == curves
     total = sum(1 for _ in (folder / "runs").glob("*.json"))
-    assert len(resumed) == total - 60
+    assert len(resumed) == total - 20
     assert resumed == sorted(resumed)
     assert resumed[0] > fractions[-1]  # finished runs count
     assert resumed[-1] == pytest.approx(1)

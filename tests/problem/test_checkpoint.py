@@ -21,8 +21,6 @@ from valuefit.data.shards import ShardedLog
 from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of, token, token_of_task
 from valuefit.problem.parts import Part, Parts
 
-pytestmark = pytest.mark.numerical
-
 OPTIONS: dict[str, Any] = {"features": "fourier:order=3", "discount": 0.9}
 RUN = """
 import json, sys, time

@@ -9,8 +9,6 @@ from valuefit.data.shards import episode_blocks
 from valuefit.features.registry import make
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 
-pytestmark = pytest.mark.numerical
-
 
 def sums_of(log: vf.Transitions, trace: float) -> PartSums:
     fitted, _ = make("fourier:order=2", log)

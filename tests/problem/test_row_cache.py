@@ -16,8 +16,6 @@ from valuefit.problem.parts import Parts
 from valuefit.problem.row_cache import CachedParts, cached, packed, unpacked
 from valuefit.problem.sharded import ShardedProblem
 
-pytestmark = pytest.mark.numerical
-
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:

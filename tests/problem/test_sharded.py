@@ -18,8 +18,6 @@ from valuefit.problem.parts import Parts
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.problem.sketched_moments import rows_per_sum, sketched_moments
 
-pytestmark = pytest.mark.numerical
-
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:

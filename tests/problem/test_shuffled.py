@@ -19,8 +19,6 @@ from helpers.streamed import log_with_actions
 from valuefit.features.registry import make
 from valuefit.problem.shuffled import Layout, ShuffledCopy
 
-pytestmark = pytest.mark.numerical
-
 
 def copy_of(problem: vf.Problem, copies: np.ndarray, steps: int = 70) -> ShuffledCopy:
     """A shuffled copy of a problem in two parts."""

@@ -154,6 +154,7 @@ def wheel(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow  # quick: an installed wheel evaluates the built-in log; tests/cli runs the demo
 def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(wheel / "site"), "COLUMNS": "120"}
     where = run(sys.executable, "-c", "import valuefit; print(valuefit.__file__)", cwd=tmp_path, env=environment)
@@ -166,12 +167,14 @@ def test_an_installed_wheel_runs_the_demo_from_an_empty_folder(wheel, tmp_path):
 
 def test_an_installed_wheel_evaluates_the_built_in_log(wheel, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(wheel / "site")}
+    where = run(sys.executable, "-c", "import valuefit; print(valuefit.__file__)", cwd=tmp_path, env=environment)
+    assert where.startswith(str(wheel))
     shown = run(sys.executable, "-m", "valuefit", "evaluate", "--quiet", cwd=tmp_path, env=environment)
     assert re.match(r"-69\.\d+ \(standard error 0\.\d+, 95% interval", shown)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow  # quick: an installed wheel runs the demo and evaluates
+@pytest.mark.slow  # quick: an installed wheel evaluates; tests/paper reproduces the figure
 def test_an_installed_wheel_reproduces_figure_1_from_an_empty_folder(wheel, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(wheel / "site"), "COLUMNS": "160"}
     shown = run(

@@ -14,8 +14,6 @@ import valuefit as vf
 from valuefit.rows import compile
 from valuefit.rows.traces import keep_backward, keep_forward, recurrence, trace_backward, trace_forward
 
-pytestmark = pytest.mark.numerical
-
 
 def numpy_only():
     return patch.object(compile, "MIN_COMPILED_NUMBERS", np.inf)
