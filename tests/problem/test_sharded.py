@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +149,7 @@ def test_svrg_on_shards_takes_given_steps(tmp_path: Path) -> None:
             vf.solve(found, solver)
 
 
-def test_svrg_refuses_workers_and_moments(tmp_path: Path) -> None:
-    found, _ = problems(tmp_path)
-    elsewhere = replace(found.parts, client=object())
-    found.parts = elsewhere
-    with pytest.raises(ValueError, match="give no client"):
-        found.shuffled_copy(None, found.n)
+def test_svrg_refuses_moments() -> None:
     moments = vf.Moments("fourier:order=2", discount=0.9)
     moments.add(log_with_actions())
     with pytest.raises(ValueError, match=r"Single steps cannot be drawn|rows cannot be sketched"):

@@ -24,8 +24,8 @@ def copy_of(problem: vf.Problem, copies: np.ndarray, steps: int = 70) -> Shuffle
     """A shuffled copy of a problem in two parts."""
     phi = problem.phi
     layout = Layout(problem.d, phi.longest, problem.sparse, phi.dtype, problem.trace)
-    copy = ShuffledCopy(problem.n, int(copies.sum()), layout, np.zeros(0, int), steps)
-    copy.deal(problem, copies)
+    copy = ShuffledCopy(problem.n, int(copies.sum()), layout, steps)
+    copy.deal(layout.pack(problem, np.zeros(0, int)), copies)
     copy.shuffle()
     return copy
 
@@ -99,7 +99,7 @@ def test_nothing_is_left_of_a_copy_when_the_process_is_killed(tmp_path: Path) ->
     script = (
         "import numpy as np, os, signal\n"
         "from valuefit.problem.shuffled import Layout, ShuffledCopy\n"
-        "ShuffledCopy(10, 10, Layout(3, 3, False, np.dtype(float), 0.0), np.zeros(0, int), 5)\n"
+        "ShuffledCopy(10, 10, Layout(3, 3, False, np.dtype(float), 0.0), 5)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import islice
 from typing import Any, NamedTuple
 
 from valuefit.data.frames import FrameShard, layer
@@ -19,14 +22,17 @@ from valuefit.threads import one_thread
 
 FAN_IN = 8  # results that are added in one task of a cluster
 TASK_RETRIES = 2  # of a task that failed on a worker
+TASKS_PER_THREAD = 2  # of a cluster, whose results are asked for together
+
+Place = tuple[int, int]  # of a part: the number of its shard, and its number in it
 
 
 class Part(NamedTuple):
-    """Some episodes of a log as a problem. place: the number of the shard and the number in it."""
+    """Some episodes of a log as a problem."""
 
     problem: Problem
     log: Transitions
-    place: tuple[int, int]
+    place: Place
 
 
 Function = Callable[[Part], tuple[Any, ...]]
@@ -50,8 +56,47 @@ class Parts:
         return sum_shards(self.shards, partial(self.of_shard, function=function), self.client)
 
     def of_shard(self, log: Transitions, number: int, function: Function) -> tuple[Any, ...]:
-        blocks = enumerate(episode_blocks(log, self.steps))
-        return reduce(add, (function(Part(self.make(block), block, (number, place))) for place, block in blocks))
+        return reduce(add, map(function, self.parts_of(log, number)))
+
+    def parts_of(self, log: Transitions, number: int) -> Iterator[Part]:
+        """The parts of the shard of this number, whose log this is."""
+        for place, block in enumerate(episode_blocks(log, self.steps)):
+            yield Part(self.make(block), block, (number, place))
+
+    def each(self, function: Callable[[Part], Any], places: Sequence[Place]) -> Iterator[Any]:
+        """What `function` returns for each part, in order; `places` are those of all parts.
+
+        On a cluster a part is a task, which reads its shard, so that no more than some results are held at a time.
+        They come from the workers to this process.
+        """
+        if self.client is None:
+            yield from each_part(self, function)
+            return
+        shards, remaining = tuple(self.shards), iter(places)
+        pending: deque[Any] = deque()
+        with _sentences():
+            while True:
+                count = TASKS_PER_THREAD * max(1, sum(self.client.nthreads().values()))
+                here = list(islice(remaining, count))
+                pending.extend(self._submit([(shards[number], (number, place)) for number, place in here], function))
+                while pending and (len(pending) > count or not here):  # the next ones are computed meanwhile
+                    yield self.client.gather(pending.popleft(), direct=True)
+                if not here:
+                    return
+
+    def _submit(self, parts: list[tuple[Shard, Place]], function: Callable[[Part], Any]) -> list[Any]:
+        """Futures of what `function` returns for these parts."""
+        token = uuid.uuid4().hex
+        of_function = f"valuefit-function-{token}"
+        graph: dict[Any, Any] = {of_function: partial(self._of_part, function=function)}
+        keys = [(f"valuefit-part-{token}", number) for number in range(len(parts))]
+        for key, (shard, place) in zip(keys, parts, strict=True):
+            graph[key] = (_call, of_function, _log_of(shard, graph), place)
+        return list(self.client.get(layer(graph), keys, sync=False, retries=TASK_RETRIES))
+
+    def _of_part(self, log: Transitions, place: Place, function: Callable[[Part], Any]) -> Any:
+        block = next(islice(episode_blocks(log, self.steps), place[1], None))
+        return function(Part(self.make(block), block, place))
 
     def __getstate__(self) -> dict[str, Any]:
         """For workers: without the shards and the client."""
@@ -68,12 +113,19 @@ def sum_shards(
     if client is None:
         return reduce(add, (function(log, number) for number, log in enumerate(read_ahead(shards))))
     graph, key = _sum_graph(tuple(shards), function)
+    with _sentences():
+        found: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
+    return found
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """Errors of a cluster as sentences."""
     distributed = need("distributed", "dask", "A Dask client")
     try:
-        found: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
+        yield
     except (OSError, distributed.KilledWorker, CancelledError) as error:
         raise ValueError(f"A part of the log could be computed on no worker: {said(error)}") from error
-    return found
 
 
 def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
@@ -88,11 +140,7 @@ def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple
     of_function, of_shards = f"valuefit-function-{token}", f"valuefit-shard-{token}"
     graph: dict[Any, Any] = {of_function: function}
     for number, shard in enumerate(shards):
-        log: Any = (shard.read,)
-        if isinstance(shard, FrameShard):
-            log = (shard.rows.log, list(shard.keys))
-            graph.update(shard.graph)
-        graph[of_shards, number] = (_call, of_function, log, number)
+        graph[of_shards, number] = (_call, of_function, _log_of(shard, graph), number)
     keys, level = [(of_shards, number) for number in range(len(shards))], 0
     while len(keys) > 1:
         groups = [keys[first : first + FAN_IN] for first in range(0, len(keys), FAN_IN)]
@@ -102,10 +150,18 @@ def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple
     return graph, keys[0]
 
 
-def _call(function: Callable[..., tuple[Any, ...]], log: Transitions, number: int) -> tuple[Any, ...]:
+def _log_of(shard: Shard, graph: dict[Any, Any]) -> Any:
+    """The task that reads a shard; tasks that it depends on are added to the graph."""
+    if not isinstance(shard, FrameShard):
+        return (shard.read,)
+    graph.update(shard.graph)
+    return (shard.rows.log, list(shard.keys))
+
+
+def _call(function: Callable[..., Any], log: Transitions, place: Any) -> Any:
     """On one thread: a worker runs as many tasks at a time as it has."""
     with one_thread():
-        return function(log, number)
+        return function(log, place)
 
 
 def _add_all(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -115,6 +171,12 @@ def _add_all(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 def add(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     """The sum of the entries."""
     return tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+def each_part(parts: Any, function: Callable[[Part], Any]) -> Iterator[Any]:
+    """What `function` returns for each part, in order, in this process; `parts` has `shards` and `parts_of`."""
+    for number, log in enumerate(read_ahead(parts.shards)):
+        yield from map(function, parts.parts_of(log, number))
 
 
 def read_ahead(shards: Iterable[Shard]) -> Iterator[Transitions]:

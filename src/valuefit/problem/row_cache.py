@@ -7,7 +7,7 @@ import tempfile
 import time
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.shards import episode_blocks
-from valuefit.problem.parts import Function, Part, Parts, add, read_ahead
+from valuefit.problem.parts import Function, Part, Parts, add, each_part, read_ahead
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -87,7 +87,15 @@ class CachedParts:
         return reduce(add, (self.of_shard(parts, number, function) for number, parts in shards))
 
     def of_shard(self, parts: Any, number: int, function: Function) -> tuple[Any, ...]:
-        return reduce(add, (function(part) for part in parts))
+        return reduce(add, map(function, parts))
+
+    def parts_of(self, parts: Any, number: int) -> Any:
+        """`Parts.parts_of`."""
+        return parts
+
+    def each(self, function: Callable[[Part], Any], places: Any) -> Iterator[Any]:
+        """`Parts.each`."""
+        return each_part(self, function)
 
 
 def cached(parts: Parts, trace: float) -> tuple[Parts | CachedParts, str]:

@@ -40,9 +40,9 @@ class ShardedProblem(SaddlePoint):
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
         self.rows_note = rows_note  # how often rows are computed
         self.copy_bytes = 0  # of the largest shuffled copy that was made
-        self.sketch_parts, n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types = parts.sum(
-            _first_pass
-        )
+        found = parts.sum(_first_pass)
+        n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types, self._places = found
+        self.sketch_parts = len(self._places)
         self.n, self._b, self._squares, self._rewards = n, b / n, squares / n, rewards / n
         self.d = self.k = len(b)
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, sparse > 0, n
@@ -127,43 +127,31 @@ class ShardedProblem(SaddlePoint):
         return self.shuffled_copy(None, self.n)
 
     def shuffled_copy(self, copies: Array | None, total: int) -> ShuffledCopy:
-        self._require_own_process()
-        copy = ShuffledCopy(self.n, total, self._layout, self.dead, self.parts.steps // 2)
+        copy = ShuffledCopy(self.n, total, self._layout, self.parts.steps // 2)
         self.copy_bytes = max(self.copy_bytes, copy.bytes)
-        self._own_parts().sum(partial(_deal, copy=copy, copies=copies, places=_Places(self.n)))
+        for here, data in self._each(partial(_packed_rows, layout=self._layout, dead=self.dead)):
+            copy.deal(data, np.ones(len(data), int) if copies is None else copies[here].astype(int))
         copy.shuffle()
         return copy
 
     def step_numbers(self, function: Callable[[Problem], Array], columns: int) -> Array:
-        self._require_own_process()
         found = array_on_disk(self.n, columns)
-        self._own_parts().sum(partial(_step_numbers, function=function, out=found, places=_Places(self.n)))
+        for here, numbers in self._each(partial(_of_problem, function=function)):
+            found[here] = numbers
         return found
 
-    def _own_parts(self) -> Parts | CachedParts:
-        """The parts without a checkpoint: what is written to temporary files is written again by every run."""
-        return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
+    def _each(self, function: Callable[[Part], Array]) -> Iterator[tuple[slice, Array]]:
+        """What `function` returns for the steps of each part, and where those are in the log.
 
-    def _require_own_process(self) -> None:
-        if self.parts.client is not None:
-            raise ValueError(
-                "svrg steps through rows on the disk of this process, which workers cannot share. Use 'krylov' or "
-                "'pdbg', or give no client."
-            )
-
-
-class _Places:
-    """Where the steps of each part are in the log."""
-
-    def __init__(self, n: int) -> None:
-        self.n, self.seen = n, 0
-
-    def next(self, count: int) -> slice:
-        """Those of the next part."""
-        self.seen += count
-        if self.seen > self.n:
-            raise ValueError("The log has become longer since it was first read. It must not change meanwhile.")
-        return slice(self.seen - count, self.seen)
+        Without a checkpoint: what is written to temporary files is written again by every run.
+        """
+        parts, start = self.parts.parts if isinstance(self.parts, KeptParts) else self.parts, 0
+        for found in parts.each(function, self._places):
+            stop = start + len(found)
+            if stop > self.n:
+                raise ValueError("The log has become longer since it was first read. It must not change meanwhile.")
+            yield slice(start, stop), found
+            start = stop
 
 
 # ---- what a part adds; functions at module level can be sent to other processes ------------------------------------
@@ -174,21 +162,16 @@ def _first_pass(part: Part) -> tuple[Any, ...]:
     rewards = n * np.array(problem.reward_squares())
     weighted = int((problem.ratio != 1).sum())
     stored, starts = n * problem.phi.stored / problem.phi.shape[0], int((problem.visits > 0).sum())
-    sums = 1, n, n * problem.b, n * problem.dual_squares, rewards, weighted, stored, starts, int(problem.sparse)
-    return *sums, [problem.phi.longest], [problem.phi.dtype.str]
+    sums = n, n * problem.b, n * problem.dual_squares, rewards, weighted, stored, starts, int(problem.sparse)
+    return *sums, [problem.phi.longest], [problem.phi.dtype.str], [part.place]
 
 
-def _deal(part: Part, *, copy: ShuffledCopy, copies: Array | None, places: _Places) -> tuple[int]:
-    here = places.next(part.problem.n)
-    copy.deal(part.problem, np.ones(part.problem.n, int) if copies is None else copies[here].astype(int))
-    return (part.problem.n,)
+def _packed_rows(part: Part, *, layout: Layout, dead: Array) -> Array:
+    return layout.pack(part.problem, dead)
 
 
-def _step_numbers(
-    part: Part, *, function: Callable[[Problem], Array], out: Array, places: _Places
-) -> tuple[int]:  # fmt: skip
-    out[places.next(part.problem.n)] = function(part.problem)
-    return (part.problem.n,)
+def _of_problem(part: Part, *, function: Callable[[Problem], Array]) -> Array:
+    return function(part.problem)
 
 
 def _batch(part: Part, *, theta: Array | None, w: Array | None) -> tuple[Any, ...]:

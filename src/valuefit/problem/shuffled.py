@@ -46,8 +46,8 @@ class Layout:
         """Bytes of a step."""
         return sum(count * dtype.itemsize for count, dtype in self.fields)
 
-    def pack(self, problem: Problem, dead: Array, weight: Array) -> Array:
-        """The steps of a part as bytes, (steps, step_bytes); columns `dead` are zero."""
+    def pack(self, problem: Problem, dead: Array) -> Array:
+        """The steps of a part as bytes, (steps, step_bytes), with weight 1; columns `dead` are zero."""
         unused = np.zeros(self.d, bool)
         unused[dead] = True
         matrix, n = problem.phi.without(unused).matrix, problem.n
@@ -63,7 +63,7 @@ class Layout:
             values = matrix[index]
         traces = dense(problem.u.matrix) if self.trace else np.zeros((n, 0))
         factor = np.ones(n) if self.trace else problem.ratio  # rows of traces include the ratio
-        numbers = np.stack([problem.discount, factor, weight], axis=1)
+        numbers = np.stack([problem.discount, factor, np.ones(n)], axis=1)
         arrays = values, columns, traces, numbers
         return np.concatenate([np.ascontiguousarray(x).reshape(n, -1).view(np.uint8) for x in arrays], axis=1)
 
@@ -90,11 +90,11 @@ class ShuffledCopy:
     A step that needs small steps of the solver has several copies, of a smaller weight each. Every part is shuffled and
     dealt out evenly to buckets that fit into memory, which are shuffled in turn. So the steps of every part are spread
     over the whole file, and the file is written twice, in long runs. The order depends on the log alone.
-    n, total: steps of the log, and of the copy. dead: columns that are set to zero. steps: held in memory at a time.
+    n, total: steps of the log, and of the copy. steps: held in memory at a time.
     """
 
-    def __init__(self, n: int, total: int, layout: Layout, dead: Array, steps: int) -> None:
-        self.n, self.total, self.layout, self.dead = n, total, layout, dead
+    def __init__(self, n: int, total: int, layout: Layout, steps: int) -> None:
+        self.n, self.total, self.layout = n, total, layout
         self.steps = min(total, max(1, steps))
         self._file = temporary_file(self.bytes)
         weakref.finalize(self, self._file.close)
@@ -102,10 +102,12 @@ class ShuffledCopy:
         count = -(-total // self.steps)
         self._ends = np.arange(count + 1) * (total // count) + np.minimum(np.arange(count + 1), total % count)
 
-    def deal(self, problem: Problem, copies: Array) -> None:
-        """Deal the steps of the next part, so many copies of each, out to the buckets."""
-        data = self.layout.pack(problem, self.dead, self.total / (self.n * copies))
-        data, buckets = data[self._rng.permutation(np.repeat(np.arange(problem.n), copies))], len(self._ends) - 1
+    def deal(self, data: Array, copies: Array) -> None:
+        """Deal the steps of the next part, packed by `Layout.pack`, so many copies of each, out to the buckets."""
+        order = self._rng.permutation(np.repeat(np.arange(len(data)), copies))
+        weight = self.total / (self.n * copies[order])
+        data, buckets = data[order], len(self._ends) - 1
+        data[:, -weight.itemsize :] = weight[:, None].view(np.uint8)
         for first in range(min(buckets, len(data))):
             lap, bucket = divmod(self._dealt + first, buckets)
             self._write(int(self._ends[bucket]) + lap, data[first::buckets])
