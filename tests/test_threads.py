@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 import valuefit as vf
 from valuefit import threads
@@ -141,3 +142,16 @@ def test_blas_has_its_threads_back_when_the_last_of_several_users_has_left():
         second.__exit__(None, None, None)
         assert blas_threads() == inside
     assert blas_threads() == before
+
+
+@pytest.mark.parametrize(("most", "expected"), [(400, {1}), (1, {3})])
+def test_a_solve_of_few_features_uses_one_blas_thread(most, expected):
+    """Threads of BLAS spin after a product, and would take the cores from passes over rows."""
+    rng = np.random.default_rng(0)
+    problem = vf.Problem.from_rows(rng.normal(size=(51, 2)), range(50), range(1, 51), rng.normal(size=50), 0.9)
+    seen = set()
+    with threadpool_limits(3), patch.object(threads, "ONE_BLAS_THREAD", most):
+        before = blas_threads()
+        vf.solve(problem, "krylov", tol=0, max_passes=20, callback=lambda _: seen.update(blas_threads()))
+        assert blas_threads() == before
+    assert seen == expected

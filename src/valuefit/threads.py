@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from threading import Lock
@@ -15,6 +15,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 PART_BYTES = 2 << 20  # minimum bytes of rows per part; in smaller parts the cost of starting a task exceeds the gain
+ONE_BLAS_THREAD = 400  # features up to which BLAS uses one thread; not tuned
 PARTS = 16  # maximum number of parts; a fixed number, so that results do not depend on the number of cores
 
 _limit: ContextVar[int] = ContextVar("valuefit_thread_limit", default=1 << 30)
@@ -86,6 +87,16 @@ def one_blas_thread() -> Iterator[None]:
             if not _blas_users:
                 for library, count in zip(_blas(), before, strict=True):
                     library.set_num_threads(count)
+
+
+@contextmanager
+def blas_threads(features: int) -> Iterator[None]:
+    """Run BLAS on one thread for matrices of few features: passes over rows, on our threads, need the cores.
+
+    A product of another BLAS thread lets that thread spin for about 25 ms, on two cores half of them.
+    """
+    with one_blas_thread() if features <= ONE_BLAS_THREAD else nullcontext():
+        yield
 
 
 def share_out(work: Callable[[int], None], parts: int) -> None:

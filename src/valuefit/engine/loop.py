@@ -23,6 +23,7 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers import find, refuse
 from valuefit.solvers.auto import Auto
 from valuefit.solvers.solver import ROUNDING_GAP, Solver, State, settings
+from valuefit.threads import blas_threads
 from valuefit.typing import Array
 
 
@@ -92,7 +93,7 @@ def _first_success(
     why = ""
     for candidate, following in zip(solvers, [*solvers[1:], None], strict=True):
         try:
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"), blas_threads(problem.k):
                 result, note = _run(problem, candidate, rule(), history, *start, np.random.default_rng(seed))
         except MemoryError as error:
             if following is None:

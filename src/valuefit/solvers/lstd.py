@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,10 +13,8 @@ from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.problem.exact import Exact, correction_gap
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
-from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
-ONE_THREAD_FEATURES = 400  # up to this many features BLAS uses one thread; not tuned
 MIN_FACTOR_RECIPROCAL_CONDITION = 1e-11  # the factorisation of a worse conditioned matrix is not used
 
 
@@ -74,10 +71,6 @@ class LSTD(Solver):
         return State(theta, w, memory=problem.A if self.gram == "float64" else None), Info(0.0)
 
     def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
-        with one_blas_thread() if problem.k <= ONE_THREAD_FEATURES else nullcontext():
-            return self._solve(problem)
-
-    def _solve(self, problem: SaddlePoint) -> tuple[State, Info]:
         work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
         if self.gram == "float32" and not problem.trace and not problem.sparse:
