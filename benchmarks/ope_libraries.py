@@ -15,11 +15,8 @@ import valuefit as vf
 from benchmarks.ope_tasks import TASKS, Task, constantly
 from coverage_study.worlds import Array, draw
 
-LOGS, SLOW_LOGS, NEURAL_LOGS = (
-    20,
-    10,
-    3,
-)  # of a task: usually, at seconds a log, and where a network is trained for each
+LOGS = 20  # of a task
+NEURAL_LOGS = 6  # where a network is trained for each
 FQE_STEPS = 10_000  # gradient steps of fitted Q evaluation: in the tutorial of d3rlpy, and the default of SCOPE-RL
 Found = dict[str, tuple[float, tuple[float, float] | None]]  # by estimator: estimate, 95% interval if there is one
 

@@ -37,10 +37,10 @@ class StepController:
     """The preconditioner in use, the step size, and the progress made with them.
 
     Step sizes are base_steps * LEVEL_RATIO ** level. After each epoch the squared gradient in the preconditioner's
-    norm (`merit`) is compared with that before. An epoch that increased it more than `max_growth` times is rejected:
-    the iterate goes back and the step is shortened. Otherwise the next level is that of the Barzilai-Borwein step
-    (`secant_level`), but below the present one if a longer step was slower. A stage that is slow and has cost as many
-    passes as a larger sample would is ended by taking that sample.
+    norm (`merit`) is compared with that before. An epoch that increased it more than `max_growth` times, or to more
+    than so many times the first, is rejected: the iterate goes back and the step is shortened. Otherwise the next
+    level is that of the Barzilai-Borwein step (`secant_level`), but below the present one if a longer step was slower.
+    A stage that is slow and has cost as many passes as a larger sample would is ended by taking that sample.
     """
 
     preconditioner: StochasticPreconditioner
@@ -91,7 +91,8 @@ class StepController:
         level: the one proposed for the next epoch.
         """
         merit = self.preconditioner.merit(after)
-        accepted = merit <= max(self.max_growth * self.merit, ROUNDING * self.first_merit)
+        bound = self.max_growth * min(self.merit, self.first_merit)
+        accepted = merit <= max(bound, ROUNDING * self.first_merit)
         new = replace(self, passes=self.passes + passes)
         if accepted:
             rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes

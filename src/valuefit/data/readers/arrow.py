@@ -13,6 +13,8 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
+FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names of Arrow and of NumPy
+
 
 def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Table:
     """The columns of a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
@@ -123,13 +125,14 @@ def _plain_column(column: Any) -> Array:
 
 
 def _numbers(chunk: Any) -> Array:
-    """Plain numbers, read from their buffers, because `to_numpy` imports pandas where it is installed."""
+    """Plain numbers, read from their buffers: `to_numpy` and `to_pandas_dtype` import pandas where it is installed."""
     valid, data = chunk.buffers()
     here = slice(chunk.offset, chunk.offset + len(chunk))
     if str(chunk.type) == "bool":
         values = _bits(data, here)
     else:
-        values = np.frombuffer(data or b"", chunk.type.to_pandas_dtype())[here]
+        name = str(chunk.type)
+        values = np.frombuffer(data or b"", FLOATS.get(name, name))[here]
     if not chunk.null_count:
         return values
     known = _bits(valid, here)
