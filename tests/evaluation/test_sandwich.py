@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 
 import naive
 import valuefit as vf
-from helpers.problems import problem_of
+from helpers.problems import chain, problem_of
 from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import saddle_iterations
@@ -56,8 +56,8 @@ def force_method(method, monkeypatch):
     if method is AdjointMethod.PSEUDO_INVERSE:
         monkeypatch.setattr(module, "MIN_RECIPROCAL_CONDITION", 2.0)
     elif method is AdjointMethod.ITERATIVE:
-        monkeypatch.setattr(module, "ALWAYS_DENSE_FEATURES", 0)
-        monkeypatch.setattr(module, "MAX_SADDLE_PASSES", 0)
+        monkeypatch.setattr(module, "ALWAYS_DIRECT_FEATURES", 0)
+        monkeypatch.setattr(module, "MAX_DIRECT_PASSES", 0)
 
 
 @pytest.mark.parametrize("storage", ["dense", "csr"])
@@ -235,6 +235,23 @@ def test_many_sparse_features_form_no_moments():
     assert found.standard_error == pytest.approx(
         Sandwich(exact, theta, episode).error(LinearFunction(c)).standard_error, rel=1e-3
     )
+
+
+def test_many_dense_features_of_a_bad_condition_have_a_standard_error():
+    # beyond ALWAYS_DIRECT_FEATURES, where GMRES over the log would not converge
+    n, d = 3200, module.ALWAYS_DIRECT_FEATURES + 50
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((n + 1, d)) * np.geomspace(1, 1e-2, d)
+    rows[:, 1:] += rows[:, :1]  # nearly the same column
+    problem = chain(rows, rng.standard_normal(n))
+    c = rows[:50].mean(axis=0)
+    sandwich = Sandwich(problem, np.linalg.solve(problem.A, problem.b), np.arange(n) // 40)
+    assert sandwich.method is AdjointMethod.LU
+    error = sandwich.error(LinearFunction(c))
+    v = rows[:-1] - 0.9 * rows[1:]
+    influence = (rows[:-1] @ np.linalg.solve(v.T @ rows[:-1], c)) * (problem.reward - v @ sandwich.theta)
+    expected = np.linalg.norm(np.add.reduceat(influence, np.arange(0, n, 40))) * np.sqrt(80 / 79)
+    assert error.standard_error == pytest.approx(expected, rel=1e-4)
 
 
 def test_an_adjoint_that_does_not_converge_gives_no_standard_error(monkeypatch):

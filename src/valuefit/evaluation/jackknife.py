@@ -308,14 +308,24 @@ def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[
 
 def _plain_basis(problem: Problem) -> _Basis:
     """Where w = 0 and there is no ridge: dual'A primal = I is all that is needed."""
-    A = problem.n * problem.A
     if problem.d == problem.k:
-        lu, pivots, info = linalg.lapack.dgetrf(A)
-        if info == 0 and linalg.lapack.dgecon(lu, np.abs(A).sum(axis=0).max())[0] > 1 / SUSPICIOUS_CONDITION:
-            return _Basis(linalg.lu_solve((lu, pivots), np.eye(problem.d), check_finite=False), None, np.ones(0))
+        rows = _lengths(problem.A, axis=1)
+        scaled = problem.A / rows[:, None]  # rows and columns of equal length, so that no unit hides a feature
+        columns = _lengths(scaled, axis=0)
+        scaled /= columns
+        lu, pivots, info = linalg.lapack.dgetrf(scaled)
+        if info == 0 and linalg.lapack.dgecon(lu, np.abs(scaled).sum(axis=0).max())[0] > 1 / SUSPICIOUS_CONDITION:
+            inverse = linalg.lu_solve((lu, pivots), np.eye(problem.d), check_finite=False)
+            return _Basis(inverse / columns[:, None] / (problem.n * rows), None, np.ones(0))
     primal, dual, sigma = _basis(problem)
     assert dual is not None
     return _Basis(primal / sigma, dual[:, : len(sigma)], sigma)
+
+
+def _lengths(matrix: Array, axis: int) -> Array:
+    """Norms of the columns (axis 0) or rows; 1 where they are zero."""
+    lengths = np.linalg.norm(matrix, axis=axis)
+    return np.where(lengths > 0, lengths, 1.0)
 
 
 def _basis(problem: Problem) -> _Basis:
@@ -323,8 +333,7 @@ def _basis(problem: Problem) -> _Basis:
     root = np.eye(problem.k) if problem.identity else problem.C_root
     M, lengths = root.T @ problem.A, np.ones(problem.d)
     if not problem.ridge:  # columns of equal length, so that no unit hides a feature
-        lengths = np.linalg.norm(M, axis=0)
-        lengths[lengths == 0] = 1.0
+        lengths = _lengths(M, axis=0)
     left, sigma, right = linalg.svd(M / lengths, check_finite=False)
     if not problem.ridge:
         sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma.max(initial=0.0)]

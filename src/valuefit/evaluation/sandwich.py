@@ -38,9 +38,9 @@ from valuefit.problem.problem import Problem
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
-ALWAYS_DENSE_FEATURES = 1500  # up to this many dual features the saddle matrix is always formed and factorised
-MAX_SADDLE_PASSES = 200  # above that, only where forming and factorising it cost at most this many passes
-MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned saddle matrix is not used
+ALWAYS_DIRECT_FEATURES = 1500  # up to this many dual features the moments are always formed and factorised
+MAX_DIRECT_PASSES = 500  # above that, only where forming and factorising them cost at most this many passes
+MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned matrix is not used
 DIRECT_RESIDUAL_TOL = 1e-6  # relative residual of a direct solution; above it the data do not determine c'theta
 ATTAINED = 1e-12  # F* over F(0) - F*, below which A theta = b counts as solvable
 
@@ -48,8 +48,8 @@ ATTAINED = 1e-12  # F* over F(0) - F*, below which A theta = b counts as solvabl
 class AdjointMethod(Enum):
     """How the adjoint system is solved."""
 
-    LU = "LU factorisation of the saddle matrix"
-    PSEUDO_INVERSE = "pseudo-inverse of the Hessian, where the saddle matrix is nearly singular"
+    LU = "LU factorisation of A where it is square and there is no ridge, else of the saddle matrix"
+    PSEUDO_INVERSE = "pseudo-inverse of the Hessian, where that matrix is nearly singular"
     ITERATIVE = "GMRES or MINRES over products with the log, where the moments are too expensive"
 
 
@@ -202,8 +202,10 @@ class Sandwich:
         if self.method is AdjointMethod.ITERATIVE:
             above, below = problem.B(theta, w)
             return above - problem.ridge * (theta - self.shrunk), below
-        A, b, C = problem.moments()
-        return problem.ridge * self.shrunk - A.T @ w, A @ theta - b + C @ w
+        below = problem.A @ theta - problem.b
+        if not w.any():
+            return problem.ridge * self.shrunk, below
+        return problem.ridge * self.shrunk - problem.A.T @ w, below + problem.C @ w
 
     @property
     def to_minimiser(self) -> Array:
@@ -226,6 +228,10 @@ class Sandwich:
         Not with the iterative method.
         """
         problem = self.problem
+        if self.method is AdjointMethod.LU and self._square:  # A^-1 (below + C A'^-1 above)
+            if above.any():
+                below = below + problem.C @ linalg.lu_solve(self._lu, above, trans=1, check_finite=False)
+            return np.asarray(linalg.lu_solve(self._lu, below, check_finite=False))
         if self.method is AdjointMethod.LU:
             return np.asarray(linalg.lu_solve(self._lu, np.vstack([above, below]), check_finite=False)[: problem.d])
         whitened = problem.C_root @ (problem.C_root.T @ below)
@@ -324,13 +330,19 @@ class Sandwich:
         return AdjointMethod.LU if self._lu is not None else AdjointMethod.PSEUDO_INVERSE
 
     @property
+    def _square(self) -> bool:
+        """Whether the adjoint is that of A theta = b: A'g_w = c."""
+        return self.problem.k == self.problem.d and not self.problem.ridge
+
+    @property
     def _moments_affordable(self) -> bool:
-        """Whether A and C exist already, or are cheap enough to form and factorise."""
-        problem, size = self.problem, self.problem.d + self.problem.k
-        if problem.k <= ALWAYS_DENSE_FEATURES or {"A", "C"} <= vars(problem).keys():
+        """Whether the moments exist already, or are cheap enough to form and factorise."""
+        problem, needed = self.problem, {"A"} if self._square else {"A", "C"}
+        if problem.k <= ALWAYS_DIRECT_FEATURES or needed <= vars(problem).keys():
             return True
-        cost = problem.cost.moments + problem.cost.flops(2.0 * size**3)
-        return cost <= MAX_SADDLE_PASSES and 24 * size**2 <= memory_limit()
+        size = problem.d if self._square else problem.d + problem.k
+        cost = problem.cost.A if self._square else problem.cost.moments
+        return cost + problem.cost.flops(2 / 3 * size**3) <= MAX_DIRECT_PASSES and 24 * size**2 <= memory_limit()
 
     @cached_property
     def w(self) -> Array:
@@ -340,8 +352,8 @@ class Sandwich:
             if not problem.ridge and self._exact.objective(self._exact.theta) <= ATTAINED * self._exact.scale:
                 return np.zeros(problem.k)
             return np.asarray(problem.C_root @ (problem.C_root.T @ (problem.b - problem.A @ self.theta)))
-        if problem.k == problem.d and not problem.ridge:
-            return np.zeros(problem.k)  # A is square and, with these methods, regular
+        if self._square:
+            return np.zeros(problem.k)  # A is regular with these methods
         if self.method is AdjointMethod.LU:
             right = np.concatenate([problem.ridge * (self.theta - self.shrunk), problem.b])
             return np.asarray(-linalg.lu_solve(self._lu, right, check_finite=False)[problem.d :])
@@ -356,13 +368,15 @@ class Sandwich:
 
     @cached_property
     def _lu(self) -> tuple[Array, Array] | None:
-        """LU factors and pivots of the saddle matrix; None where it is nearly singular."""
-        if len(self.problem.dead) and not self.problem.ridge:
+        """LU factors and pivots of A or of the saddle matrix; None where it is nearly singular."""
+        problem = self.problem
+        if len(problem.dead) and not problem.ridge:
             return None
-        A, _, C = self.problem.moments()
-        saddle = np.block([[self.problem.ridge * np.eye(self.problem.d), A.T], [A, -C]])
-        lu, pivots, info = linalg.lapack.dgetrf(saddle)
-        norm = np.abs(saddle).sum(axis=0).max()
+        matrix = problem.A
+        if not self._square:
+            matrix = np.block([[problem.ridge * np.eye(problem.d), problem.A.T], [problem.A, -problem.C]])
+        lu, pivots, info = linalg.lapack.dgetrf(matrix)
+        norm = np.abs(matrix).sum(axis=0).max()
         if info != 0 or linalg.lapack.dgecon(lu, norm)[0] < MIN_RECIPROCAL_CONDITION:
             return None
         return lu, pivots
@@ -423,6 +437,8 @@ class Sandwich:
 
     def _solve_lu(self, c: Array) -> tuple[Array, Array]:
         d = self.problem.d
+        if self._square:  # w = 0, so g_theta is not needed
+            return np.zeros(d), np.asarray(linalg.lu_solve(self._lu, c, trans=1, check_finite=False))
         solution = linalg.lu_solve(self._lu, np.concatenate([c, np.zeros(self.problem.k)]), check_finite=False)
         return solution[:d], solution[d:]
 
@@ -433,7 +449,7 @@ class Sandwich:
 
     def _solve_iterative(self, c: Array) -> tuple[Array, Array]:
         problem = self.problem
-        if problem.k == problem.d and not problem.ridge:
+        if self._square:
             # w = 0, so g_theta is not needed, and A' g_w = c is half the system with a far better condition
             return np.zeros(problem.d), gmres(problem, c)
         solution = minres(problem, np.concatenate([c, np.zeros(problem.k)]))
