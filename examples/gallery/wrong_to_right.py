@@ -73,8 +73,8 @@ third = judge({**columns, "truncated": last_day}, "polynomial:degree=2")
 # %%
 # The picture
 # -----------
-# Only the third interval contains the truth. The first two are just as narrow: an interval knows nothing of a wrong
-# column or of features that cannot express the value. The verdict does.
+# Only the third interval contains the truth. The first two are just as narrow, because an interval does not cover the
+# error of a wrong column or of features that cannot express the value. The verdict warned of both.
 COLOURS = {"sound": "#009E73", "caution": "#E69F00", "do not use": "#D55E00"}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for place, evaluation in enumerate([first, second, third]):

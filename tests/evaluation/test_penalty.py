@@ -72,6 +72,8 @@ def test_values_are_corrected_with_the_equally_penalised_adjoint(variant):
     g = np.linalg.lstsq(saddle, np.concatenate([start, np.zeros(problem.k)]), rcond=None)[0][problem.d :]
     assert c.estimate == pytest.approx(start @ first + g @ (b - A @ first), rel=1e-8)
     assert abs(c.estimate - start @ first) > 1e-3
+    without = np.linalg.lstsq(A, b, rcond=None)[0]
+    assert c.estimate - start @ without == pytest.approx((start - A.T @ g) @ (first - without), rel=1e-6)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

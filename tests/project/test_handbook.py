@@ -80,6 +80,16 @@ def test_readme_starts_like_the_front_page():
         assert sentence in words, f"README does not say: {sentence}"
 
 
+def test_what_the_verdict_is_worth_is_stated_as_measured():
+    """README and the theory page have the numbers of the table that `make coverage` writes."""
+    row = re.search(r"\| all tested \|(.*)\|", (ROOT / "docs" / "coverage.md").read_text()).group(1).split("|")
+    logs, wrong, right, covered = (float(row[column].strip(" %")) for column in (1, 2, 3, 4))
+    stated = f"({logs:,.0f} logs), it called {wrong:.0f}% of the logs sound where intervals fail and {right:.0f}% where"
+    for name in ("README.md", "docs/theory/checks.md"):
+        text = " ".join((ROOT / name).read_text().split())
+        assert f"{stated} they hold; {covered:.0f}% of the sound intervals cover" in text, name
+
+
 LINKS = importlib.util.spec_from_file_location("check_links", ROOT / "docs" / "check_links.py")
 
 

@@ -364,29 +364,30 @@ def evaluate(
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
     log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
-    scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates
-    the log as it is (on-policy, or with its own ratios); else a callable, a table or probabilities of the logged
-    actions. values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log;
-    "state-action" learns a value for each action and needs none. starts: observations to average over; None takes the
-    first of each episode. trace, ridge, solver, tol, max_passes, seed, callback: as in `Problem` and `solve`.
-    penalty: adds penalty/2 times the variance of the value over the log to the objective, where features are too rich
-    for the log. It does not depend on the units of the features, and leaves the constant alone; 0.001 is mild, 0.1 is
-    strong. Its bias is corrected by a second solve, and a check says what may remain of it.
+    scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates the
+    log as it is (on-policy, or with its own ratios); else a callable, a table or probabilities of the logged actions.
+    values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log; "state-action"
+    learns a value for each action and needs none. starts: observations to average over; None takes the first of each
+    episode. trace, ridge, solver, max_passes, seed, callback: as in `Problem` and `solve`. tol: as in `solve`; with
+    "statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most a
+    tenth of their standard errors, or the gap is 1e-6. penalty: adds penalty/2 times the variance of the value over the
+    log to the objective, where features are too rich for the log. It does not depend on the units of the features, and
+    leaves the constant alone; 0.001 is mild, 0.1 is strong. Its bias is corrected by a second solve, and a check says
+    what may remain of it.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
     (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
-    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). level: of the interval;
-    `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each step) that says
-    which episodes belong together, such as those of a patient or user; errors are then clustered by it. With
-    tol="statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most
-    a tenth of their standard errors, or the gap is 1e-6. checks: "all" also solves with other traces and ridges and
-    compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is loaded with
-    memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies the feature
-    rows to the GPU once (extra `gpu`); moments, the solver, and products with all rows in standard errors and checks
-    are computed there. device_memory: bytes that the rows may take there, by default 70% of what is free; moments and
-    the solver copy larger ones block by block in each pass. checkpoint: a folder that keeps the sums over a log that is
-    read in parts, so that a run that was stopped goes on with the same bits when it is started again.
+    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). level: of the interval
+    (0.95); `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each step) that
+    says which episodes belong together, such as those of a patient or user; errors are then clustered by it. checks:
+    "all" also solves with other traces and ridges and compares the values. client: a `dask.distributed.Client`, whose
+    workers read the shards of a log that is loaded with memory="stream", or hold a Dask DataFrame, for which the
+    default client is taken. device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver,
+    and products with all rows in standard errors and checks are computed there. device_memory: bytes that the rows may
+    take there, by default 70% of what is free; moments and the solver copy larger ones block by block in each pass.
+    checkpoint: a folder that keeps the sums over a log that is read in parts, so that a run that was stopped goes on
+    with the same bits when it is started again.
     """
     one_of("interval", interval, KINDS)
     one_of("values", values, VALUES)

@@ -6,8 +6,8 @@ Over whitened features (`features/whitened.py`) the penalty p/2 Var(V) is a ridg
 
 theta_2 minimises the same objective with p/2 |theta - theta_1|^2, the second iterate of Tikhonov regularisation. For
 every c, c'theta_2 = c'theta_1 + g_w'(b - A theta_1), where g is the adjoint with the same penalty:
-p g_theta + A'g_w = c, A g_theta = C g_w. So every value is corrected by one step. What remains of its bias is
-(c - A'g_w)'(theta* - theta_1), theta* without a penalty: a product of two small things.
+p g_theta + A'g_w = c, A g_theta = C g_w. So every value is corrected by one step. Its remaining bias is
+(c - A'g_w)'(theta_1 - theta*), theta* without a penalty: a product of two small factors.
 """
 
 from __future__ import annotations

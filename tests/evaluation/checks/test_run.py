@@ -1,11 +1,13 @@
 """All checks together: a clean log raises nothing, and each planted fault is caught by the check meant for it."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import valuefit as vf
+from helpers.problems import ROOT
 from helpers.small_mdp import SmallMDP
 
 
@@ -178,6 +180,15 @@ FAULTS = {
 def test_a_planted_fault_is_caught_by_its_check(fault):
     columns, settings = fault()
     assert outcomes(columns, **settings)[FAULTS[fault]] in ("warn", "fail")
+
+
+def test_every_check_has_its_row_in_the_documentation():
+    """Those that run for ratios, with a penalty and for state-action values; checks="all" has a paragraph."""
+    rows = re.findall(r"^\| ([a-zA-Z -]+) \|", (ROOT / "docs" / "report.md").read_text(), re.M)
+    table = {"features": "one-hot", "policy": SmallMDP(off_policy=True).policy, "values": "state-action"}
+    by_actions = outcomes(SmallMDP(off_policy=True).log(50), **table)
+    run = [outcomes(walk(target=0.7)), outcomes(walk(), penalty=0.1), by_actions]
+    assert {name for found in run for name in found} | set(FAULTS.values()) <= set(rows)
 
 
 def test_logarithms_of_probabilities_are_refused():
