@@ -46,6 +46,54 @@ def test_the_length_scale_is_five_times_the_distance_between_neighbouring_landma
     assert finer.length_scale_ == pytest.approx(kernel.length_scale_ / 2)
 
 
+def additive_kernel(X, Z, low, high):
+    """The mean over the columns of sum_q w_q cos(pi q x) cos(pi q z), x and z from 0 to 1, by plain loops."""
+    K = np.zeros((len(X), len(Z)))
+    weights = np.array([(1 + (np.pi * q / 2) ** 2 / 5) ** -3 for q in range(1, 7)])
+    for i, x in enumerate((X - low) / (high - low)):
+        for j, z in enumerate((Z - low) / (high - low)):
+            for a, b in zip(x, z, strict=True):
+                cosines = [np.cos(np.pi * q * a) * np.cos(np.pi * q * b) for q in range(1, 7)]
+                K[i, j] += weights @ cosines / weights.sum() / len(x)
+    return K
+
+
+def test_products_of_rows_are_the_two_kernels_by_their_shares():
+    X = normal(40, 3)
+    low, high = np.full(3, -8.0), np.full(3, 8.0)
+    kernel = Kernel(X[:10], "gaussian", 0.7, low=low, high=high, additive=0.25).fit(X)
+    rows, landmarks = kernel.transform(X)[:, 1:], kernel.transform(X[:10])[:, 1:]
+    joint = RBF(1.0)(X / (4 * 0.7), X[:10] / (4 * 0.7))
+    expected = 0.75 * joint + 0.25 * additive_kernel(X, X[:10], low, high)
+    assert np.allclose(rows @ landmarks.T, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("dimensions", "share"), [(8, 0.0), (9, 0.5)])
+def test_half_of_the_kernel_is_additive_from_nine_columns_on(dimensions, share):
+    assert Kernel(10).fit(normal(50, dimensions)).additive_ == share
+
+
+def test_a_function_of_one_of_many_columns_needs_the_additive_part():
+    X, other = normal(400, 20), normal(400, 20, seed=1)
+    left = {}
+    for share in (0.0, 0.5):
+        kernel = Kernel(200, additive=share).fit(X)
+        weights = np.linalg.lstsq(kernel.transform(X), np.abs(X[:, 4]), rcond=None)[0]
+        left[share] = np.mean((kernel.transform(other) @ weights - np.abs(other[:, 4])) ** 2)
+    assert left[0.5] < 0.3 * left[0.0]
+
+
+def test_periodic_columns_and_categories_are_in_the_additive_part():
+    X = np.column_stack([normal(60, 8), np.arange(60) % 3, np.arange(60) % 24])
+    kernel = Kernel(30, periodic={9: 24.0}, categorical=[8]).fit(X)
+    turned, renamed = X.copy(), X.copy()
+    turned[:, 9] += 48
+    assert np.allclose(kernel.transform(turned), kernel.transform(X))
+    renamed[:, 8] = np.array([5.0, -1.0, 2.5])[X[:, 8].astype(int)]
+    other = Kernel(30, periodic={9: 24.0}, categorical=[8]).fit(renamed)
+    assert np.allclose(other.transform(renamed), kernel.transform(X))
+
+
 def test_outliers_change_neither_the_unit_nor_the_length_scale():
     X = normal(2000, 2)
     spoiled = X.copy()
@@ -108,6 +156,7 @@ def test_storage_keeps_periods_and_categories():
         ({"kernel": np.zeros((2, 2))}, "kernel is array.*; it must be one of 'matern'"),
         ({"periodic": np.zeros((2, 2))}, "periodic is array.*; it must be a dictionary"),
         ({"periodic": {"\u00b2": 1.0}}, "periodic names dimension '\u00b2'"),
+        ({"additive": 1.5}, "additive is 1.5; it must be a number from 0 to 1"),
         ({"landmarks": 0}, "landmarks is 0; it must be a whole number"),
         ({"landmarks": [[1.0, 2.0, 3.0]]}, r"landmarks has shape \(1, 3\)"),
         ({"landmarks": [["a", "b"]]}, "landmarks is .*; give a number, or rows of numbers"),

@@ -53,11 +53,13 @@ def even_policy(observations: Any) -> Any:
     return np.full((len(observations), 2), 0.5)
 
 
-KINDS = ("native", "parquet", "hdf5", "minari")  # of `in_shards`
+KINDS = ("memory", "native", "parquet", "hdf5", "minari")  # of `in_shards`
 
 
 def in_shards(log: vf.Transitions, folder: Path, kind: str, *, limit: int = 64 << 20, steps: int = 200) -> ShardedLog:
     """The log, saved and opened in shards of about so many steps. kind: one of KINDS, or "files": four of Parquet."""
+    if kind == "memory":
+        return replace(vf.load(log, memory="stream", limit=8 * 64 * steps), limit=limit)
     path: Any = folder / ("log" if kind == "native" else "log.parquet")
     columns = None
     if kind == "files":  # episodes continue from file to file

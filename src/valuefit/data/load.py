@@ -25,7 +25,7 @@ from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
 from valuefit.data.readers.native import is_native, read_native
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.readers.parquet import read_parquet
-from valuefit.data.shards import FORMATS, DataIterator, IteratedShards, ShardedLog, open_shards
+from valuefit.data.shards import FORMATS, DataIterator, IteratedShards, ShardedLog, log_shards, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
@@ -73,7 +73,8 @@ def load(
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
-    can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. An object with the
+    can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. A `Transitions` can be
+    cut into such parts too, if its observations fit into memory but not the feature rows. An object with the
     methods `reset()` and `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads,
     and None after the last. The partitions of a Dask DataFrame are such parts, which the workers of the default client
     of Dask compute.
@@ -90,7 +91,7 @@ def load(
             raise ValueError(
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
-        return source
+        return log_shards(source, part) if memory == "stream" else source
     if isinstance(source, DataIterator):
         shards = IteratedShards(source, partial(_in_memory, columns=columns, limit=limit))
         return ShardedLog(shards, None, None, f"the iterator {type(source).__name__}", part)

@@ -130,6 +130,18 @@ class NativeShard:
             return read_native_part(Path(self.path), self.start, self.stop)
 
 
+@dataclass(frozen=True, eq=False)
+class LogShard:
+    """The steps [start, stop) of a log in memory."""
+
+    log: Transitions
+    start: int
+    stop: int
+
+    def read(self) -> Transitions:
+        return compact(self.log[self.start : self.stop])
+
+
 @runtime_checkable
 class DataIterator(Protocol):
     """A source of the user's own, which is read from its beginning in every pass."""
@@ -219,6 +231,15 @@ def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -
                 "program that wrote it."
             )
     return _file_shards(files, columns, limit, str(source) if len(files) == 1 else f"{len(files)} files")
+
+
+def log_shards(log: Transitions, limit: int) -> ShardedLog:
+    """The shards of a log in memory: its feature rows are computed in parts, and never stored all at once."""
+    cuts = _Cuts(shard_steps(limit, log.observations[:1].nbytes))
+    cuts.add(np.flatnonzero(episode_starts(log.episode)))
+    shards = tuple(LogShard(log, start, stop) for start, stop in cuts.ranges(len(log)))
+    notes, firsts = tuple(log.notes), tuple(cuts.firsts)
+    return ShardedLog(shards, len(log), cuts.episodes, "a log in memory", limit, notes=notes, firsts=firsts)
 
 
 def shard_steps(limit: int, step_bytes: int) -> int:

@@ -22,20 +22,24 @@ class KernelRows(DeviceRows):
 
     def __init__(self, kernel: Kernel, observations: Array, device: Any) -> None:
         kernel.get_feature_names_out()  # refuses one that is not fitted
-        x, z = (
+        x, z, *functions = (
             torch.tensor(found, dtype=torch.float64, device=device)
-            for found in (kernel.coordinates(observations), kernel.scaled_landmarks_)
-        )
+            for found in (
+                kernel.coordinates(observations), kernel.scaled_landmarks_,
+                kernel.column_functions(observations), kernel.landmark_functions_,
+            )
+        )  # fmt: skip
         self._points = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], dim=1)
         self._landmarks = torch.cat([z, torch.ones_like(z[:, :1]), z.square().sum(1, keepdim=True)], dim=1).T
         factor = torch.tensor(kernel.factor_, dtype=torch.float64, device=device)
         self._L = torch.block_diag(torch.ones_like(factor[:1, :1]), factor)
-        self._kind = KERNELS.index(kernel.kernel)
+        self._kind, self._additive, self._functions = KERNELS.index(kernel.kernel), kernel.additive_, functions
         self.shape = len(x), 1 + len(z)
         self.device, self.dtype = x.device, np.dtype(np.float64)
 
-    def _values(self, points: Tensor) -> Tensor:
-        """A constant and k(x, landmarks), (rows, 1 + landmarks)."""
+    def _values(self, rows: slice | Tensor) -> Tensor:
+        """A constant and k(x, landmarks) of these rows, (rows, 1 + landmarks)."""
+        points = self._points[rows]
         out = torch.ones((len(points), self.shape[1]), dtype=torch.float64, device=self.device)
         values = out[:, 1:]
         values.copy_(points @ self._landmarks)
@@ -44,25 +48,28 @@ class KernelRows(DeviceRows):
             kernel_values(values, self._kind)
         else:
             compiled.kernel_values(values, self._kind)
+        if self._additive:
+            of_rows, of_landmarks = self._functions
+            values.mul_(1 - self._additive).addmm_(of_rows[rows], of_landmarks.T)
         return out
 
-    def _features(self, points: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(self._L.T, self._values(points), upper=True, left=False)
+    def _features(self, rows: slice | Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self._L.T, self._values(rows), upper=True, left=False)
 
     def span(self, start: int, stop: int) -> Tensor:
-        return self._features(self._points[start:stop])
+        return self._features(slice(start, stop))
 
     def take(self, index: Tensor) -> Tensor:
-        return self._features(self._points[index])
+        return self._features(index)
 
     def dot(self, X: Tensor) -> Tensor:
         inside = torch.linalg.solve_triangular(self._L.T, X.reshape(self.shape[1], -1), upper=True)
-        found = [self._values(self._points[part]) @ inside for part in self.parts()]
+        found = [self._values(part) @ inside for part in self.parts()]
         return torch.cat(found).reshape(self.shape[0], *X.shape[1:])
 
     def tdot(self, A: Tensor) -> Tensor:
         columns = A.reshape(self.shape[0], -1)
-        total = sum(self._values(self._points[part]).T @ columns[part] for part in self.parts())
+        total = sum(self._values(part).T @ columns[part] for part in self.parts())
         return torch.linalg.solve_triangular(self._L, total, upper=False).reshape(self.shape[1], *A.shape[1:])
 
 

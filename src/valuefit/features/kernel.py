@@ -28,6 +28,11 @@ MAX_LANDMARKS = 1000  # unless more are requested
 LENGTH_SCALE_FACTOR = 5.0  # times the distance between neighbouring landmarks
 LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95  # their distance is the unit of a column: outliers do not change it
 MAX_UNITS = 2.0  # from the median, further observations are clipped
+# Measured by `python -m coverage_study.many_columns`.
+MAX_JOINT_COLUMNS = 8  # of observations whose kernel has no additive part by default
+ADDITIVE_SHARE = 0.5  # of the kernel, for more columns
+COSINES = 6  # of each column in the additive part; those of higher frequency would have weights below 2e-4
+ADDITIVE_LENGTH_SCALE = 2.0  # in units of a column: half of the range to which observations are clipped
 CUTOFF = 1e-6  # landmarks whose kernel function has a smaller part orthogonal to the others are dropped
 MAX_SAMPLED_OBSERVATIONS = 20_000  # for medians and quantiles
 MAX_BLOCK_BYTES = 32 << 20  # of kernel values: triangular solves need long blocks
@@ -42,12 +47,16 @@ class Kernel(FeatureTransformer):
     The landmarks are drawn at random from the observations, so there are most where the log has most data; those
     that the others represent up to rounding are dropped.
 
+    In many dimensions landmarks are far from each other, and functions of the distance nearly linear. With more than 8
+    columns half of the kernel is therefore additive, a mean over the columns of kernels of one column each.
+
     landmarks: their number, or the landmarks themselves, (count, dimensions); None takes one for 20 observations.
     kernel: "matern" (smoothness 5/2), "gaussian" or "laplace". length_scale: one number or one per dimension, in
     units of the distance between the 5% and 95% quantiles of a column (of half the period for periodic columns, of two
     values for categorical ones); None takes 5 times the distance between neighbouring landmarks.
     periodic: {dimension: period}. categorical: dimensions whose numbers have no order. low, high: the range of each
     dimension, four units wide, to which observations are clipped; None takes it from the data. seed: of the draw.
+    additive: the share of the additive part, from 0 to 1; None takes 1/2 for more than 8 dimensions, else 0.
     """
 
     def __init__(
@@ -61,6 +70,7 @@ class Kernel(FeatureTransformer):
         seed: int = 0,
         low: Any = None,
         high: Any = None,
+        additive: Any = None,
     ) -> None:
         self.landmarks = landmarks
         self.kernel = kernel
@@ -70,6 +80,7 @@ class Kernel(FeatureTransformer):
         self.seed = seed
         self.low = low
         self.high = high
+        self.additive = additive
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the units of the columns, draw the landmarks and choose the length scale."""
@@ -80,6 +91,7 @@ class Kernel(FeatureTransformer):
         self.categories_ = dimensions_of(self.categorical, X.shape[1])
         if overlap := self.categories_ & self.periods_.keys():
             raise ValueError(f"Dimension {min(overlap)} is both periodic and categorical; choose one.")
+        self.additive_ = self._choose_additive(X.shape[1])
         sample = X[np.sort(rng.permutation(len(X))[:MAX_SAMPLED_OBSERVATIONS])]
         low, high = unit_range(sample)
         self.low_, self.high_ = data_range(sample, low if self.low is None else self.low,
@@ -90,12 +102,12 @@ class Kernel(FeatureTransformer):
         self.length_scale_ = self._choose_length_scale(drawn.shape[1])
         while True:
             self._place(drawn)
-            kept, self.factor_ = independent(self._kernel(self.scaled_landmarks_, self.scaled_landmarks_))
+            kept, self.factor_ = independent(self._kernel(drawn))
             if len(kept) == len(drawn):
                 break
             drawn = drawn[kept]
         if len(drawn) == 1 and not is_list(self.landmarks):
-            values = self._kernel(self.coordinates(sample), self.scaled_landmarks_)
+            values = self._kernel(sample)
             if values.min() > 1 - CUTOFF:  # a second constant
                 self._place(drawn[:0])
                 self.factor_ = np.zeros((0, 0))
@@ -108,7 +120,7 @@ class Kernel(FeatureTransformer):
         out = np.empty((len(observations), 1 + columns))
         out[:, 0] = 1.0
         for block in row_blocks(len(observations) if columns else 0, 2 * columns, MAX_BLOCK_BYTES):
-            values = self._kernel(self.coordinates(observations[block]), self.scaled_landmarks_)
+            values = self._kernel(observations[block])
             out[block, 1:] = linalg.solve_triangular(
                 self.factor_, values.T, lower=True, overwrite_b=True, check_finite=False
             ).T  # fmt: skip
@@ -125,7 +137,7 @@ class Kernel(FeatureTransformer):
             "landmarks": self.landmarks_.tolist(), "kernel": self.kernel, "length_scale": self.length_scale_.tolist(),
             "periodic": {str(k): period for k, period in self.periods_.items()},
             "categorical": sorted(self.categories_), "seed": int(self.seed),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
+            "low": self.low_.tolist(), "high": self.high_.tolist(), "additive": self.additive_,
         }  # fmt: skip
 
     def describe(self) -> str:
@@ -133,6 +145,8 @@ class Kernel(FeatureTransformer):
         scales = sorted(set(map(number_text, self.length_scale_)), key=float)
         scale = scales[0] if len(scales) == 1 else f"{scales[0]} to {scales[-1]}"
         name = {"matern": "Matern", "gaussian": "Gaussian", "laplace": "Laplace"}[self.kernel]
+        if self.additive_:
+            name += f", {number_text(self.additive_)} of it a sum over columns"
         return (
             f"kernel features ({name}) at {len(self.landmarks_)} landmarks with length scale {scale} (in units of each "
             "column's range from the 5% to the 95% quantile) and a constant"
@@ -158,13 +172,20 @@ class Kernel(FeatureTransformer):
                 count = count_option("landmarks", self.landmarks, 1)
             drawn = X[np.sort(rng.choice(len(X), min(count, len(X)), replace=False))]
             drawn = drawn[np.sort(np.unique(drawn, axis=0, return_index=True)[1])]
-        refuse_large(max(len(X), len(drawn)), 1 + len(drawn), 1 + len(drawn), "Use fewer landmarks.")
+        remedy = 'Use fewer landmarks, or vf.load(log, memory="stream"), whose rows are computed in parts.'
+        refuse_large(max(len(X), len(drawn)), 1 + len(drawn), 1 + len(drawn), remedy)
         return drawn
 
     def _place(self, landmarks: Array) -> None:
         self.landmarks_ = landmarks
         self.codes_ = {k: np.unique(landmarks[:, k]) for k in self.categories_}
         self.scaled_landmarks_ = self.coordinates(landmarks)
+        self.landmark_functions_ = self.column_functions(landmarks)
+
+    def _choose_additive(self, dimensions: int) -> float:
+        if self.additive is None:
+            return ADDITIVE_SHARE if dimensions > MAX_JOINT_COLUMNS else 0.0
+        return number("additive", self.additive, "it must be a number from 0 to 1", lambda x: 0 <= x <= 1)
 
     def _choose_length_scale(self, dimensions: int) -> Array:
         """One for each dimension of the observations."""
@@ -179,23 +200,50 @@ class Kernel(FeatureTransformer):
 
     def coordinates(self, X: Array) -> Array:
         """Coordinates in which the length scale is 1; periodic columns become a circle, categories corners."""
+        return np.hstack([part / scale for part, scale in zip(self._parts(X), self.length_scale_, strict=True)])
+
+    def column_functions(self, X: Array) -> Array:
+        """Functions of single columns, (m, count), whose inner products are the additive part, its share included.
+
+        Those of a number are cosines over its range, weighted by the spectral density of the Matern kernel; a
+        periodic or categorical column has its coordinates.
+        """
+        if not self.additive_:
+            return np.zeros((len(X), 0))
+        frequency = np.pi * np.arange(1, COSINES + 1)
+        weight = (1 + (ADDITIVE_LENGTH_SCALE / (2 * MAX_UNITS) * frequency) ** 2 / 5) ** -3
+        weight = np.sqrt(weight / weight.sum())
+        parts = [
+            part if k in self.periods_ or k in self.categories_ else np.cos(part / (2 * MAX_UNITS) * frequency) * weight
+            for k, part in enumerate(self._parts(X))
+        ]
+        return np.sqrt(self.additive_ / len(parts)) * np.hstack(parts)
+
+    def _parts(self, X: Array) -> list[Array]:
+        """The coordinates of each column, (m, 1) or more, in its unit."""
         columns = 2 * MAX_UNITS * to_unit(X, self.low_, self.high_)
         parts = []
         for k in range(X.shape[1]):
             if k in self.periods_:
                 period = self.periods_[k]
                 angle = 2 * np.pi * (np.remainder(X[:, k], period) / period)  # without it small periods overflow
-                part = 0.5 * np.column_stack([np.cos(angle), np.sin(angle)])
+                parts.append(0.5 * np.column_stack([np.cos(angle), np.sin(angle)]))
             elif k in self.categories_:
-                part = np.sqrt(0.5) * (X[:, k, None] == self.codes_[k])
+                parts.append(np.sqrt(0.5) * (X[:, k, None] == self.codes_[k]))
             else:
-                part = columns[:, [k]]
-            parts.append(part / self.length_scale_[k])
-        return np.hstack(parts)
+                parts.append(columns[:, [k]])
+        return parts
 
-    def _kernel(self, X: Array, Z: Array) -> Array:
-        """k(x, z) for every row x and z, with length scale 1."""
-        distance = squared_distances(X, Z)
+    def _kernel(self, X: Array) -> Array:
+        """k(x, z) for every observation x and landmark z."""
+        values = self._joint_kernel(squared_distances(self.coordinates(X), self.scaled_landmarks_))
+        if self.additive_:
+            values *= 1 - self.additive_
+            values += self.column_functions(X) @ self.landmark_functions_.T
+        return values
+
+    def _joint_kernel(self, distance: Array) -> Array:
+        """The kernel of these squared distances, with length scale 1."""
         if self.kernel == "gaussian":
             distance *= -0.5
             return np.exp(distance, out=distance)
