@@ -36,7 +36,8 @@ PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
 SUBLINEAR = ("gtd2", "tdc")
 SLOW_METHODS = (*SUBLINEAR, "td-svrg")  # these have a quarter of the time limit
 SLOW_ON_SPARSE = (*SLOW_METHODS, "pdbg", "svrg", "saga")  # and these on sparse rows, where they do not reach TOL
-PAIRS = (9, 3)  # alternating runs of textbook LSTD and `auto`, or where a pair takes more than a second
+PAIRS = 9  # alternating runs of textbook LSTD and `auto`, whose median ratio is reported
+PAIRED_SECONDS = 20.0  # after which no further pair is begun, but for the first that is measured
 PAIRED_THREADS = (1, 2, 8)
 MEMORY = 14 << 30  # bytes of address space of a process, so that it fails with MemoryError instead of being killed
 Record = dict[str, Any]
@@ -202,7 +203,7 @@ class Bench:
         textbook: list[float] = []
 
         def alternate(work: Callable[[], Any]) -> tuple[float, Any]:
-            while len(own) <= PAIRS[len(own) > 1 and own[1] + textbook[1] > 1]:  # the first pair warms up
+            while len(own) < 2 or (len(own) <= PAIRS and sum(own + textbook) < PAIRED_SECONDS):  # the first warms up
                 start = time.perf_counter()
                 theta = work()
                 middle = time.perf_counter()
