@@ -1,7 +1,7 @@
 """Dask: the overhead of workers over this process, and the coefficients of `valuefit plan` with their check.
 
 Writes benchmarks/cluster.md; the coefficients are those of `valuefit.evaluation.plan.MEASURED`:
-    python -m benchmarks.cluster [--size 1e9] [--repeats 3] [--folder FOLDER]
+    python -m benchmarks.cluster [--size 2e8] [--repeats 3] [--folder FOLDER]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from valuefit.problem.sharded import ShardedProblem
 from valuefit.threads import limit_threads
 
 PAGE = Path(__file__).with_name("cluster.md")
-STEP_BYTES = 75  # of benchmarks.streaming.write_log
+WIDTH, STEP_BYTES = 8, 75  # numbers in an observation of the logs, and bytes of a step
 FIT_STEPS, FIT_FEATURES = 200_000, (25, 100, 400)
 LIMIT = 256 << 20  # bytes that a part may hold
 WIDTHS = (64, 128, 256)  # in-process workers of the check
@@ -288,7 +288,7 @@ def page(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=float, default=1e9, help="Bytes of the log of the overhead.")
+    parser.add_argument("--size", type=float, default=2e8, help="Bytes of the log of the overhead.")
     parser.add_argument("--features", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", help="Where the logs are written; a temporary one by default.")
@@ -297,7 +297,7 @@ def main() -> None:
         folders = [Path(place) / name for name in ("fit", "part", "whole")]
         steps = int(options.size / STEP_BYTES) // 1000 * 1000
         for folder, count in zip(folders, (FIT_STEPS, steps // 10000 * 1000, steps), strict=True):
-            write_log(folder, count)
+            write_log(folder, count, WIDTH)
         coefficients, error_flops = fitted(folders[0], options.repeats)
         print(coefficients, error_flops, flush=True)
         checked = check(coefficients, options.repeats)

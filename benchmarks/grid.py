@@ -103,7 +103,7 @@ def _collect(cell: str, left: list[str], kept: Kept, lines: queue.Queue[str | No
             return
         message = json.loads(line)
         began = time.monotonic()
-        allowed = 600.0 if message.get("begins") == "reference" else 10 * seconds + 100
+        allowed = 600.0 if message.get("begins") == "reference" else max(12 * seconds, 120.0)
         if "task" in message:
             kept.add(message["task"], message["record"])
             left.remove(message["task"])
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--solvers", help="names of solvers and other implementations, separated by commas")
     parser.add_argument("--quick", action="store_true", help="small cells, to test the code")
     parser.add_argument(
-        "--seconds", type=float, help="time limit of a solver in a cell, more in large cells (20; 3 with --quick)"
+        "--seconds", type=float, help="time limit of a solver in a cell, more in large cells (10; 3 with --quick)"
     )
     parser.add_argument("--again", action="store_true", help="discard earlier results")
     parser.add_argument("--out", type=Path, help="folder for the results")
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"No cell has {' or '.join(map(repr, given.only))} in its name; the cells are: {'; '.join(CELLS)}."
         )
     whole = not (given.only or solvers or given.quick)
-    seconds = given.seconds or (3.0 if given.quick else 20.0)
+    seconds = given.seconds or (3.0 if given.quick else 10.0)
     work = BUILD / ("quick" if given.quick else "cells")
     sources = digest(*MEASURED_BY)
     results: Record = {"cells": {}, "engine": None, "seconds": seconds, "quick": given.quick}

@@ -34,8 +34,10 @@ SUBLINEAR_PASSES = 100.0  # for sublinear methods, which do not reach TOL within
 OWN = ("lstd", "gtd2", "tdc", "pdbg", "svrg", "saga", "krylov", "auto")
 PEERS = ("textbook", "gmres", "sparse-lu", "td-svrg")
 SUBLINEAR = ("gtd2", "tdc")
-SLOW_METHODS = (*SUBLINEAR, "pdbg", "td-svrg")  # these have a quarter of the time limit
+SLOW_METHODS = (*SUBLINEAR, "td-svrg")  # these have a quarter of the time limit
+SLOW_ON_SPARSE = (*SLOW_METHODS, "pdbg", "svrg", "saga")  # and these on sparse rows, where they do not reach TOL
 PAIRS = 9  # alternating runs of textbook LSTD and `auto`, whose median ratio is reported
+PAIRED_SECONDS = 20.0  # after which no further pair is begun, but for the first that is measured
 PAIRED_THREADS = (1, 2, 8)
 MEMORY = 14 << 30  # bytes of address space of a process, so that it fails with MemoryError instead of being killed
 Record = dict[str, Any]
@@ -77,7 +79,7 @@ def timed(prepare: Callable[[], Any], work: Callable[[Any], Any]) -> tuple[float
         start = time.perf_counter()
         out = work(given)
         times.append(time.perf_counter() - start)
-        if len(times) >= (5 if times[0] < 0.5 else 3 if times[0] < 3 else 1):
+        if len(times) >= (5 if times[0] < 0.5 else 3 if times[0] < 2 else 1):
             return statistics.median(times), len(times), out
 
 
@@ -88,6 +90,7 @@ class Bench:
     cell: Cell
     seconds: float
     store: Path | None = None
+    announce: Callable[[str], None] = lambda stage: None  # called where another stage of a task begins
     problem: vf.Problem = field(init=False)
     small: vf.Problem = field(init=False)
     _truth: Reference | None = None
@@ -124,10 +127,11 @@ class Bench:
         return {**record, "threads": int(threads or 1)}
 
     def limit(self, name: str) -> float:
-        """The time limit in seconds: longer for large cells, a quarter for slow methods."""
-        large = self.problem.phi.stored / (2e6 if self.cell.sparse else 2.5e7)
-        more = float(np.clip(large, 1, 4 if self.cell.sparse else 8)) if name in OWN else 1.0
-        return self.seconds * more / (4 if name in SLOW_METHODS else 1)
+        """The time limit in seconds: longer for large cells, a quarter for methods that do not reach the gap."""
+        large = self.problem.phi.stored / (1e6 if self.cell.sparse else 2.5e7)
+        more = float(np.clip(large, 1, 8 if name in OWN else 2))
+        slow = self.cell.unsolved or name in (SLOW_ON_SPARSE if self.cell.sparse else SLOW_METHODS)
+        return self.seconds * more / (4 if slow else 1)
 
     def describe(self) -> Record:
         start = time.perf_counter()
@@ -141,13 +145,12 @@ class Bench:
 
     def own(self, name: str) -> Record:
         """One of our solvers with its defaults; iterates are stored during the run, their gaps computed afterwards."""
-        spacing = 1.1  # ratio of passes between stored iterates
-        if self.cell.sparse:  # a gap takes a minute on large sparse cells, where only the first and last are computed
-            spacing = 2.0 if self.problem.n <= 100_000 else math.inf
+        spacing = 2.0 if self.cell.sparse else 1.1  # ratio of passes between stored iterates
+        all_gaps = not self.cell.sparse or self.problem.n <= 100_000  # in larger cells one gap takes up to a minute
         path: list[tuple[float, Any]] = []
 
         def keep(progress: Any) -> bool:
-            if not path or progress.passes >= spacing * path[-1][0]:
+            if all_gaps and (not path or progress.passes >= spacing * path[-1][0]):
                 path.append((progress.passes, progress.theta))
             return False
 
@@ -163,6 +166,7 @@ class Bench:
             seconds, repeats, result = timed(lambda: fresh(self.problem), work)
         except (ValueError, MemoryError) as error:
             return {"status": "refused", "message": str(error)}
+        self.announce("gap")
         curve = [(passes, self.truth.gap(theta)) for passes, theta in path]
         gap = self.truth.gap(result.theta)
         return {
@@ -184,6 +188,7 @@ class Bench:
         else:
             peers.td_svrg(small, reference(small), tol=TOL, seconds=0.1)
             found = peers.td_svrg(self.problem, self.truth, tol=TOL, seconds=self.limit(name))
+        self.announce("gap")
         gap = None if found.theta is None else self.truth.gap(found.theta)
         status = found.status
         if status == "done":
@@ -198,7 +203,7 @@ class Bench:
         textbook: list[float] = []
 
         def alternate(work: Callable[[], Any]) -> tuple[float, Any]:
-            for _ in range(1 + PAIRS):  # the first pair compiles and warms up
+            while len(own) < 2 or (len(own) <= PAIRS and sum(own + textbook) < PAIRED_SECONDS):  # the first warms up
                 start = time.perf_counter()
                 theta = work()
                 middle = time.perf_counter()
@@ -279,7 +284,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run tasks of one cell of the grid.")
     parser.add_argument("cell")
     parser.add_argument("tasks", nargs="*")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--store", type=Path)
     given = parser.parse_args()
@@ -293,7 +298,8 @@ def main() -> None:
         send(task="engine", record=engine_figures())
         return
     cell = CELLS[given.cell]
-    bench = Bench(cell.shrunk() if given.quick else cell, given.seconds, given.store)
+    shown = cell.shrunk() if given.quick else cell
+    bench = Bench(shown, given.seconds, given.store, lambda stage: send(begins=stage))
     for task in given.tasks:
         send(begins=task)
         try:

@@ -170,6 +170,9 @@ def _run(
                         state, budget.passes = after, budget.passes + info.passes
                     status, message = "converged", _converged(rule, test)
                     break
+                if info.finished and info.loose:
+                    after, info = solver.verify(problem, state)
+                    continue
                 if info.finished:
                     status, message = _finished(solver, rule, test)
                     break

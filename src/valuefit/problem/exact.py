@@ -125,3 +125,22 @@ def correction_gap(problem: SaddlePoint, theta: Array, correction: Array, *, res
     if lower > 0:
         return upper / lower
     return 0.0 if upper == 0 else np.inf
+
+
+def moments_gap(problem: SaddlePoint, theta: Array, residual: Array, inverse: float) -> float:
+    """An upper bound of the gap at theta from the moments alone, for square A at ridge 0; infinite where it is unknown.
+
+    residual: b - A theta of the computed moments. inverse: an upper bound of |A^-1|. The errors of the moments bound
+    the correction c of theta; |c|^2 mean |z|^2 and |y|^2 mean |psi|^2 then take the place of mean (z'c)^2 and y'Cy in
+    `correction_gap`.
+    """
+    bounds = None if problem.identity else problem.moment_bounds()
+    if bounds is None:
+        return np.inf
+    error = bounds.error_b + bounds.error_A * float(np.linalg.norm(theta))
+    y = float(np.linalg.norm(problem.b - residual)) - error
+    if not (inverse * bounds.error_A <= 0.5 and y > 0):
+        return np.inf
+    correction = 2 * inverse * (float(np.linalg.norm(residual)) + error)
+    root = bounds.psi * bounds.z * correction / y
+    return float(root * root)

@@ -15,7 +15,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.features.featurise import featurise
-from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
+from valuefit.linalg.moments import count_product, pieces, roundings, second_moment, trace_product
 from valuefit.linalg.sketch import count_sketch, sketch_rows, sketch_steps
 from valuefit.memory import require_memory
 from valuefit.problem.arguments import (
@@ -34,7 +34,7 @@ from valuefit.problem.arguments import (
 )
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
-from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
+from valuefit.problem.saddle_point import MomentBounds, SaddlePoint, SketchedRows
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
@@ -60,6 +60,8 @@ class Problem(SaddlePoint):
     discount: in [0, 1]. trace: lambda, in [0, 1]. ridge: at least 0. part: whether the log is a part of a longer one,
     so that a feature without data here has some elsewhere.
     """
+
+    _own_moments = True  # whether A was formed here
 
     def __init__(
         self,
@@ -292,6 +294,7 @@ class Problem(SaddlePoint):
     def use_moments_of(self, other: SaddlePoint) -> None:
         """Take the moments from the same problem on a device, where they cost less."""
         self.__dict__.update(A=other.A, b=other.b, second_moment=other.second_moment)
+        self._own_moments = False
 
     # ---- other full passes --------------------------------------------------------------------------------
 
@@ -304,6 +307,18 @@ class Problem(SaddlePoint):
         if p is None:
             return 0.0, of_y
         return float(np.mean(self.backward(p[self.now] - self.discount * p[self.next]) ** 2)), of_y
+
+    def moment_bounds(self) -> MomentBounds | None:
+        """A sum has an error of at most eps times the roundings of a term times the sum of the sizes of its terms."""
+        if self.trace or self.float32:  # squares of float32 rows are summed in float32
+            return None
+        ratio, starts, ends = self.ratio.max(), self.visits.max(), np.bincount(self.next).max()
+        psi = float(np.sqrt(starts * self.psi.squared_norm / self.n))
+        v = np.sqrt(self.phi.squared_norm / self.n) * (np.sqrt(starts) + self.max_discount * np.sqrt(ends))
+        z, reward = float(ratio * v), float(ratio * np.sqrt(self.reward @ self.reward / self.n))
+        count = roundings(self.phi, self.visits) if self._own_moments else 2.0 * self.n
+        eps = float(np.finfo(float).eps)
+        return MomentBounds(psi, z, eps * (count + self.d) * psi * z, eps * self.n * psi * reward)
 
     def reward_squares(self) -> tuple[float, float]:
         along = float(np.mean(self.backward(self.reward) ** 2))

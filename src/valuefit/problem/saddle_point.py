@@ -30,6 +30,15 @@ class MomentArrays(NamedTuple):
     C: Array
 
 
+class MomentBounds(NamedTuple):
+    """Upper bounds: root mean squares of |psi_t| and of |z_t|, z_t = ratio_t v_t, and rounding errors in A and b."""
+
+    psi: float
+    z: float
+    error_A: float  # of A as formed, and of its product with a vector of length 1
+    error_b: float
+
+
 class SketchedRows(NamedTuple):
     """Some sums of rows with random signs, over sqrt(n): of psi (rows, k), of u (the same at trace 0), of v (rows, d).
 
@@ -170,6 +179,10 @@ class SaddlePoint(ABC):
 
         g: (k, columns); the TD errors delta_t are those of theta. A single episode is cut into blocks.
         """
+
+    def moment_bounds(self) -> MomentBounds | None:
+        """Bounds of the rounding errors of the moments; None where they would cost a pass."""
+        return None
 
     def visited_rows(self) -> tuple[Rows | None, Array]:
         """Sparse rows of psi in memory and how often steps start from each; None where there are none."""

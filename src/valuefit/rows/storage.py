@@ -103,8 +103,8 @@ class Rows:
         # peak^2 <= sum of squares <= count * peak^2, so one pass is enough for most matrices
         values = self.matrix.data if self.sparse else self.matrix.reshape(-1)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"), one_blas_thread():
-            squares = float(values @ values)
-        if values.size / limit**2 <= squares <= limit**2:
+            self.squared_norm = float(values @ values)  # the sum of the squares of all entries, in the dtype of rows
+        if values.size / limit**2 <= self.squared_norm <= limit**2:
             return
         peak = 0.0
         for start, block in self.blocks():

@@ -44,6 +44,7 @@ class Info(NamedTuple):
     preconditioner: Preconditioner | None = None  # of C, if one was computed and counted in `passes`
     note: str = ""  # for the message of the result
     provisional: bool = False  # whether `verify` must confirm `gap` before "converged"
+    loose: bool = False  # whether `verify` finds a smaller `gap`, where this one is too large to stop
 
 
 class Estimate(NamedTuple):
@@ -85,7 +86,7 @@ class Solver(ABC):
         """The state after one epoch."""
 
     def verify(self, problem: Any, state: State) -> tuple[State, Info]:
-        """The state with a gap that is not provisional; only for methods that report provisional ones."""
+        """The state with a gap that is neither provisional nor loose; only for methods that report such ones."""
         raise NotImplementedError
 
     def cost(self, problem: Any, gap: float) -> Estimate | None:
