@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
+
+
+class Triangle(NamedTuple):
+    """The entries on one side of the diagonal of a matrix, row by row in the order of a sweep.
+
+    In a row, entries of the rows that the sweep visited last come last, so that a processor can begin with the others
+    before these are known. Indices are unsigned, because numba tests signed ones for being negative.
+    """
+
+    starts: Array
+    columns: Array
+    values: Array
 
 
 @dataclass(frozen=True)
@@ -20,58 +32,65 @@ class GaussSeidel:
     """
 
     scale: Array
-    indptr: Array
-    indices: Array
-    data: Array
-    middle: Array  # place of the diagonal entry in each row
+    lower: Triangle  # N
+    upper: Triangle  # N', from the last row to the first
 
     def solve(self, r: Array) -> Array:
         """K^-1 r."""
-        y = self._half(r)
-        return np.asarray(backward_sweep(self.indptr, self.indices, self.data, self.middle, y) * self.scale)
+        return np.asarray(backward_sweep(self.upper, self._half(r)) * self.scale)
 
     def conjugate_gradients(self, r: Array, steps: int) -> Array:
         """S^-1 r, approximately."""
-        found = conjugate_sweeps(self.indptr, self.indices, self.data, self.middle, self._half(r), steps)
-        return np.asarray(found * self.scale)
+        return np.asarray(conjugate_sweeps(self.lower, self.upper, self._half(r), steps) * self.scale)
 
     def _half(self, r: Array) -> Array:
         """(I + N)^-1 r, scaled."""
-        return np.asarray(forward_sweep(self.indptr, self.indices, self.data, self.middle, r * self.scale))
+        return np.asarray(forward_sweep(self.lower, r * self.scale))
 
 
 def symmetric_gauss_seidel(S: Any) -> GaussSeidel:
     """From S in CSR with sorted indices and a positive diagonal."""
     scale = 1 / np.sqrt(S.diagonal())
-    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-    data = S.data * scale[rows] * scale[S.indices]
-    return GaussSeidel(scale, S.indptr, S.indices, data, np.flatnonzero(S.indices == rows))
+    rows = np.repeat(np.arange(S.shape[0], dtype=S.indices.dtype), np.diff(S.indptr))
+
+    def triangle(inside: Array, step: int) -> Triangle:
+        values = (S.data[inside] * scale[rows[inside]] * scale[S.indices[inside]])[::step]
+        sizes = np.bincount(rows[inside], minlength=S.shape[0])[::step]
+        columns = S.indices[inside][::step].astype(np.uint32)
+        return Triangle(np.concatenate([[0], np.cumsum(sizes)]), columns, np.ascontiguousarray(values))
+
+    return GaussSeidel(scale, triangle(S.indices < rows, 1), triangle(S.indices > rows, -1))
 
 
 @compiled
-def forward_sweep(indptr, indices, data, middle, y):
-    """y = (I + N)^-1 y, in place, with N the part left of the diagonal."""
+def forward_sweep(triangle, y):
+    """y = (I + N)^-1 y, in place."""
+    starts, columns, values = triangle
     for i in range(len(y)):
-        x = y[i]
-        for e in range(indptr[i], middle[i]):
-            x -= data[e] * y[indices[e]]
-        y[i] = x
+        at, entries = columns[starts[i] : starts[i + 1]], values[starts[i] : starts[i + 1]]
+        x = 0.0
+        for e in range(len(at)):
+            x += entries[e] * y[at[e]]
+        y[i] -= x
     return y
 
 
 @compiled
-def backward_sweep(indptr, indices, data, middle, y):
+def backward_sweep(triangle, y):
     """y = (I + N')^-1 y, in place."""
-    for i in range(len(y) - 1, -1, -1):
-        x = y[i]
-        for e in range(middle[i] + 1, indptr[i + 1]):
-            x -= data[e] * y[indices[e]]
-        y[i] = x
+    starts, columns, values = triangle
+    last = len(y) - 1
+    for i in range(len(y)):
+        at, entries = columns[starts[i] : starts[i + 1]], values[starts[i] : starts[i + 1]]
+        x = 0.0
+        for e in range(len(at)):
+            x += entries[e] * y[at[e]]
+        y[last - i] -= x
     return y
 
 
 @compiled
-def conjugate_sweeps(indptr, indices, data, middle, r, steps):
+def conjugate_sweeps(lower, upper, r, steps):
     """(I + N')^-1 times the solution of K y = r with K = (I + N)^-1 S (I + N')^-1, by `steps` steps; r is overwritten.
 
     K p = t + (I + N)^-1 (p - t) with t = (I + N')^-1 p, as S = (I + N) + (I + N') - I. It ends early where the residual
@@ -82,8 +101,8 @@ def conjugate_sweeps(indptr, indices, data, middle, r, steps):
     left = r @ r
     rounding = (len(r) * np.finfo(np.float64).eps) ** 2 * left
     for _ in range(steps):
-        t = backward_sweep(indptr, indices, data, middle, p.copy())
-        image = t + forward_sweep(indptr, indices, data, middle, p - t)
+        t = backward_sweep(upper, p.copy())
+        image = t + forward_sweep(lower, p - t)
         curvature = p @ image
         if not curvature > 0:
             break

@@ -328,6 +328,22 @@ def breadth_first(graph, part, root, queue, level):
 
 
 @compiled
+def subtract(column, x, y):
+    """y -= column * x; on whole slices, because numba vectorises no loop whose indices might be negative."""
+    for i in range(len(y)):
+        y[i] -= column[i] * x
+
+
+@compiled
+def product(column, y):
+    """column' y."""
+    x = 0.0
+    for i in range(len(y)):
+        x += column[i] * y[i]
+    return x
+
+
+@compiled
 def half_fronts(starts, ranks, rows, offsets, places, values, y):
     """y = L^-1 y, in place."""
     for front in range(len(ranks)):
@@ -340,10 +356,8 @@ def half_fronts(starts, ranks, rows, offsets, places, values, y):
             at = places[front] + c * height
             x = y[first + c] / values[at + c]
             y[first + c] = x
-            for i in range(c + 1, s):
-                y[first + i] -= values[at + i] * x
-            for i in range(height - s):
-                below[i] -= values[at + s + i] * x
+            subtract(values[at + c + 1 : at + s], x, y[first + c + 1 : end])
+            subtract(values[at + s : at + height], x, below)
         for c in range(r, s):
             y[first + c] = 0.0
         for i in range(height - s):
@@ -364,12 +378,8 @@ def back_fronts(starts, ranks, rows, offsets, places, values, y):
             y[first + c] = 0.0
         for c in range(r - 1, -1, -1):
             at = places[front] + c * height
-            x = y[first + c]
-            for i in range(c + 1, s):
-                x -= values[at + i] * y[first + i]
-            for i in range(height - s):
-                x -= values[at + s + i] * below[i]
-            y[first + c] = x / values[at + c]
+            x = y[first + c] - product(values[at + c + 1 : at + s], y[first + c + 1 : end])
+            y[first + c] = (x - product(values[at + s : at + height], below)) / values[at + c]
     return y
 
 
