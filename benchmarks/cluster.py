@@ -29,7 +29,7 @@ from valuefit.atomic import write_bytes
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.plan import MEASURED, STEP_FLOPS, Cluster, Coefficients
-from valuefit.evaluation.streamed import MakePart, _moments, solve_shards, take_samples
+from valuefit.evaluation.streamed import MakePart, _moments, part_sizes, solve_shards, take_samples
 from valuefit.features.registry import make
 from valuefit.problem.parts import Parts, sum_shards
 from valuefit.problem.sharded import ShardedProblem
@@ -227,9 +227,10 @@ def overhead(folder: Path, part: Path, d: int, repeats: int) -> dict[str, tuple[
     with workers(2, processes=True) as client:
         calls: list[list[tuple[str, Callable[[], Any]]]] = []
         for where in (None, client):
-            rows = LIMIT // (48 * d)
-            moments = partial(Parts(logs[0].shards, maker, rows, where).sum, partial(_moments, maker=maker))
-            problem = ShardedProblem(Parts(logs[1].shards, maker, rows, where), trace=0.0, discount=0.95, ridge=0.0)
+            rows, at_once = part_sizes(LIMIT, d)
+            whole, tenth = (Parts(log.shards, maker, rows, where, at_once) for log in logs)
+            moments = partial(whole.sum, partial(_moments, maker=maker))
+            problem = ShardedProblem(tenth, trace=0.0, discount=0.95, ridge=0.0)
             x = np.ones(problem.d)
             calls.append([
                 ("lstd: moments", moments), ("krylov: a product", partial(problem.At_dot, x)),

@@ -76,9 +76,12 @@ def one_blas_thread() -> Iterator[None]:
     alternation slow each other down by up to 20 times, and so does one pool next to another busy process.
     """
     with _blas_lock:  # the setting is global: the first caller saves it, the last one restores it
-        _blas_users.append(_blas_users[0] if _blas_users else [library.get_num_threads() for library in _blas()])
-        for library in _blas():
-            library.set_num_threads(1)
+        if _blas_users:
+            _blas_users.append(_blas_users[0])
+        else:
+            _blas_users.append([library.get_num_threads() for library in _blas()])
+            for library in _blas():
+                library.set_num_threads(1)
     try:
         yield
     finally:

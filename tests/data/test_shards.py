@@ -281,6 +281,11 @@ def test_blocks_are_whole_episodes() -> None:
         same(log, join_logs(blocks))
         episodes = [set(block.episode) for block in blocks]
         assert sum(map(len, episodes)) == len(set.union(*episodes))
+        lengths = [len(block) for block in blocks]
+        assert max(lengths) <= max(steps, max(np.bincount(log.episode)))
+        assert len(blocks) == 1 or min(lengths[:-1]) >= min(lengths[-1], len(log) / len(blocks)) - max(
+            np.bincount(log.episode)
+        )
     part = compact(log[100:150])
     assert len(part.observations) <= 100
     same(replace(log[100:150], episode=part.episode - part.episode[0]), join_logs([part]))

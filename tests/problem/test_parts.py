@@ -19,7 +19,7 @@ import valuefit as vf
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.features.registry import make
-from valuefit.problem.parts import Part, Parts, add, read_ahead
+from valuefit.problem.parts import Part, Parts, add, each_shard, read_ahead
 from valuefit.problem.sharded import ShardedProblem
 
 PATIENCE_SECONDS = 60
@@ -303,3 +303,44 @@ def test_the_next_shard_is_read_while_one_is_used(tmp_path: Path) -> None:
     assert order.index(("read", 1)) < order.index(("used", 0))
     assert order.index(("read", 2)) < order.index(("used", 1))
     assert [entry for entry in order if entry[0] == "used"] == [("used", number) for number in range(3)]
+
+
+class Numbered:
+    """A shard whose log is its number; the even ones take longer. Number 5 cannot be read."""
+
+    def __init__(self, number: int, under_way: list[int]) -> None:
+        self.number, self.under_way = number, under_way
+
+    def read(self) -> Any:
+        self.under_way.append(1)
+        time.sleep(0.02 if self.number % 2 == 0 else 0.001)
+        if self.number == 5:
+            raise ValueError("Shard 5 cannot be read.")
+        return self.number
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_shards_that_are_computed_together_come_in_order(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("valuefit.problem.parts.thread_count", lambda: 8)
+    begun: list[int] = []
+    results = each_shard((Numbered(number, begun) for number in range(100)), lambda log, n: (log, n), at_once)
+    for number in range(5):
+        assert next(results) == (number, number)
+        assert len(begun) <= number + 1 + at_once
+    with pytest.raises(ValueError, match="Shard 5 cannot be read"):
+        next(results)
+    assert len(begun) <= 6 + at_once  # those after the failure are not begun
+
+
+def test_sums_do_not_depend_on_how_many_parts_are_computed_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("valuefit.problem.parts.thread_count", lambda: 3)
+    sharded = in_shards(log_with_actions(), tmp_path, "native", steps=50)
+    one, three = (Parts(sharded.shards, Make(), 30, None, at_once).sum(moments_of) for at_once in (1, 3))
+    for here, there in zip(one, three, strict=True):
+        np.testing.assert_array_equal(here, there)
+
+
+def moments_of(part: Part) -> tuple[Any, ...]:
+    return part.problem.n, part.problem.A, part.problem.second_moment, part.problem.b, [part.place]

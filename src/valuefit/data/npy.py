@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_head
 MAX_DIMENSIONS = 64  # of a NumPy array
 MAX_ENTRIES = 1 << 56  # 128 bytes each are the address space
 BYTES_PER_READ = 1 << 20  # decompressed at a time
+
+_warnings_lock = Lock()
 
 
 class Header(NamedTuple):
@@ -40,7 +43,7 @@ class Header(NamedTuple):
 
 def _header_of(stream: Any) -> tuple[Any, ...]:
     """Shape, order and dtype, as NumPy reads them; without its warning about headers that Python 2 wrote."""
-    with warnings.catch_warnings():
+    with _warnings_lock, warnings.catch_warnings():  # filters belong to the process, and shards are read by threads
         warnings.simplefilter("ignore", UserWarning)
         return tuple(HEADER_READERS[npy.read_magic(stream)](stream))
 

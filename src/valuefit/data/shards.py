@@ -447,11 +447,24 @@ def compact(log: Transitions) -> Transitions:
 
 
 def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:
-    """Consecutive parts of a log, of whole episodes and about this many steps, at least one episode each."""
+    """Consecutive parts of a log, of whole episodes and at most this many steps, or one episode; about equally long.
+
+    They are views of the log where its observations are in the order of its steps.
+    """
     starts = np.append(np.flatnonzero(episode_starts(log.episode)), len(log))
-    first = 0
-    for start, after in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        if after - first > steps and start > first:
-            yield compact(log[first:start])
+    first, size = 0, len(log) / -(-len(log) // steps)
+    for start, after in pairwise(starts.tolist()):
+        if start > first and (after - first > steps or start - first >= size):
+            yield _view(log[first:start])
             first = start
-    yield log if first == 0 else compact(log[first:])
+    yield log if first == 0 else _view(log[first:])
+
+
+def _view(log: Transitions) -> Transitions:
+    """The log with the observations between the first and the last that it uses, or a copy of those if they are few."""
+    low = int(min(log.now.min(), log.next[log.next >= 0].min(initial=log.now[0])))
+    high = int(max(log.now.max(), log.next.max())) + 1
+    if high - low > 2 * len(log):
+        return compact(log)
+    next = np.where(log.next < 0, -1, log.next - low)
+    return replace(log, observations=log.observations[low:high], now=log.now - low, next=next)._frozen()

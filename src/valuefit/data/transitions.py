@@ -174,13 +174,14 @@ class Transitions:
             raise ValueError("No steps are left: the selection is empty.")
         begins = np.ones(len(chosen), bool)
         begins[1:] = self.begins[chosen[1:]] | (np.diff(chosen) != 1)
+        index: Any = steps if isinstance(steps, slice) else chosen  # columns of a slice are views
         columns: dict[str, Any] = {
-            name: getattr(self, name)[chosen]
+            name: getattr(self, name)[index]
             for name in ("now", "next", "reward", "terminated", "truncated", "episode", "ratio")
         }
         for name in ("action", "behaviour_prob", "cluster"):
             column = getattr(self, name)
-            columns[name] = None if column is None else column[chosen]
+            columns[name] = None if column is None else column[index]
         return replace(self, **columns, begins=begins)._frozen()
 
     def used_observations(self) -> tuple[Array, Array, Array]:

@@ -26,13 +26,14 @@ import scipy.sparse as sparse
 
 from valuefit.problem.cluster_products import cluster_dots, cluster_sums
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.rows.traces import keep_forward, recurrence
 from valuefit.threads import parts_of
 from valuefit.typing import Array
 
 CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
 MAX_SHARED_ITERATIONS = 12  # of the updates of all clusters together
-ITERATION_TOL = 1e-9  # relative change at which they have converged
+ITERATION_TOL = 1e-9  # relative change, of the next iteration if it shrinks as before, at which they have converged
 SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
 MIN_SINGULAR_VALUE = 1e-10  # relative; directions below it are not determined without the cluster
 
@@ -58,7 +59,7 @@ class Replicates:
     undetermined: dict[int, Array] = field(default_factory=dict)
 
 
-class _Basis(NamedTuple):
+class Basis(NamedTuple):
     """theta = primal x and w = dual y, such that sums over the log have C = I and A = diag(sigma) (zero beyond it).
 
     Where w = 0 only dual' A primal = I is needed, and dual is None for the identity.
@@ -89,9 +90,10 @@ class _Log:
     w: Array
     cluster: Array
     count: int
-    basis: _Basis
+    basis: Basis
     plain: bool
-    centre: Centre | None = None
+    centre: Centre | None
+    error: Array  # TD errors, (n,)
 
     @property
     def shrunk(self) -> Array:
@@ -104,12 +106,6 @@ class _Log:
         if self.centre is None:
             return 0.0
         return np.asarray(self.problem.n * self.problem.ridge * (self.centre.changes[clusters] @ self.basis.primal))
-
-    @cached_property
-    def error(self) -> Array:
-        """TD errors."""
-        problem, value = self.problem, self.problem.phi.dot(self.theta)
-        return np.asarray(problem.reward + problem.discount * value[problem.next] - value[problem.now])
 
     @cached_property
     def psi_w(self) -> Array:
@@ -214,17 +210,20 @@ class _Change(NamedTuple):
 
 
 def replicates(
-    problem: Problem, theta: Array, w: Array, cluster: Array, count: int, centre: Centre | None = None
-) -> Replicates:
+    problem: Problem, theta: Array, w: Array, cluster: Array, count: int, centre: Centre | None = None, *,
+    basis: Basis | None = None, error: Array | None = None,
+) -> Replicates:  # fmt: skip
     """The minimiser without each of `count` clusters of steps.
 
-    theta, w: the minimiser. cluster: of each step, (n,). centre: of the ridge, 0 if None. On large logs the updates are
+    theta, w: the minimiser. cluster: of each step, (n,). centre: of the ridge, 0 if None. basis: `jackknife_basis`, if
+    it is known. error: the TD errors of the steps, if they are known. On large logs the updates are
     first iterated for all clusters together, at about two passes an iteration; clusters of high leverage, for which
     that does not converge, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or
     O(m d^2 + d^3) where that is less.
     """
     plain = not w.any() and not problem.ridge
-    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain, centre)
+    basis, error = basis or jackknife_basis(problem, w), _td_errors(problem, theta) if error is None else error
+    log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
     found, left = Replicates(np.zeros((count, problem.d))), np.ones(count, bool)
     if not log.basis.primal.size:  # all features are zero, and so is theta
         return found
@@ -251,7 +250,8 @@ def reweighted(
     ridge, 0 if None.
     """
     plain, (draws, count) = not w.any() and not problem.ridge, weights.shape
-    log = _Log(problem, theta, w, cluster, count, _plain_basis(problem) if plain else _basis(problem), plain, centre)
+    basis, error = jackknife_basis(problem, w), _td_errors(problem, theta)
+    log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
     size = log.basis.primal.shape[1]
     if not plain:
         assert log.basis.dual is not None
@@ -306,7 +306,17 @@ def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[
             yield clusters, order[starts[clusters, None] + np.arange(length)]
 
 
-def _plain_basis(problem: Problem) -> _Basis:
+def _td_errors(problem: Problem, theta: Array) -> Array:
+    value = problem.phi.dot(theta)
+    return np.asarray(problem.reward + problem.discount * value[problem.next] - value[problem.now])
+
+
+def jackknife_basis(problem: SaddlePoint, w: Array) -> Basis:
+    """The coordinates of `replicates`, from the moments of the log and the dual weights."""
+    return _basis(problem) if w.any() or problem.ridge else _plain_basis(problem)
+
+
+def _plain_basis(problem: SaddlePoint) -> Basis:
     """Where w = 0 and there is no ridge: dual'A primal = I is all that is needed."""
     if problem.d == problem.k:
         rows = _lengths(problem.A, axis=1)
@@ -316,10 +326,10 @@ def _plain_basis(problem: Problem) -> _Basis:
         lu, pivots, info = linalg.lapack.dgetrf(scaled)
         if info == 0 and linalg.lapack.dgecon(lu, np.abs(scaled).sum(axis=0).max())[0] > 1 / SUSPICIOUS_CONDITION:
             inverse = linalg.lu_solve((lu, pivots), np.eye(problem.d), check_finite=False)
-            return _Basis(inverse / columns[:, None] / (problem.n * rows), None, np.ones(0))
+            return Basis(inverse / columns[:, None] / (problem.n * rows), None, np.ones(0))
     primal, dual, sigma = _basis(problem)
     assert dual is not None
-    return _Basis(primal / sigma, dual[:, : len(sigma)], sigma)
+    return Basis(primal / sigma, dual[:, : len(sigma)], sigma)
 
 
 def _lengths(matrix: Array, axis: int) -> Array:
@@ -328,7 +338,7 @@ def _lengths(matrix: Array, axis: int) -> Array:
     return np.where(lengths > 0, lengths, 1.0)
 
 
-def _basis(problem: Problem) -> _Basis:
+def _basis(problem: SaddlePoint) -> Basis:
     """From the singular value decomposition of C^-1/2 A; without a ridge its null space is left out of theta."""
     root = np.eye(problem.k) if problem.identity else problem.C_root
     M, lengths = root.T @ problem.A, np.ones(problem.d)
@@ -339,7 +349,7 @@ def _basis(problem: Problem) -> _Basis:
         sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma.max(initial=0.0)]
         right = right[: len(sigma)]
     scale = np.sqrt(problem.n)
-    return _Basis((right / lengths).T / scale, root @ left / scale, sigma)
+    return Basis((right / lengths).T / scale, root @ left / scale, sigma)
 
 
 def _iterated(log: _Log) -> tuple[Array, Array]:
@@ -359,12 +369,16 @@ def _iterated(log: _Log) -> tuple[Array, Array]:
     left = np.arange(log.count)
     first = log.solve(above, below, left)
     x = first.copy()
+    change = np.linalg.norm(first, axis=1)
     for _ in range(MAX_SHARED_ITERATIONS):
         own = x[left]
         Y = np.zeros((0, problem.k)) if log.plain else own[:, p:] @ dual.T
         x[left] = first[left] + log.solve(*log.part(own[:, :p] @ basis.primal.T, Y, left), left)
-        change = np.linalg.norm(x[left] - own, axis=1)
-        left = left[~(change <= ITERATION_TOL * np.linalg.norm(x[left], axis=1))]
+        before, change = change, np.linalg.norm(x[left] - own, axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            next_change = np.where(change > 0, change**2 / before, 0.0)
+        going_on = ~(next_change <= ITERATION_TOL * np.linalg.norm(x[left], axis=1))
+        left, change = left[going_on], change[going_on]
         if not len(left):
             break
     converged = np.ones(log.count, bool)

@@ -100,7 +100,7 @@ def value_rows(
                 'These are state values, which take no actions. Evaluate with values="state-action" for values of '
                 "actions."
             )
-        return fitted.transform(observations)
+        return _float64(fitted.transform(observations))
     from valuefit.features.state_action import one_hot, spread
 
     count = columns // fitted.columns
@@ -108,7 +108,12 @@ def value_rows(
         weights = action_probabilities(policy, observations, count)
     else:
         weights = one_hot(numbers("actions", actions, length=len(observations), dtype=np.int64), count)
-    return spread(fitted.transform(observations), weights)
+    return _float64(spread(fitted.transform(observations), weights))
+
+
+def _float64(rows: Any) -> Any:
+    """Few rows, of which means are taken."""
+    return rows.astype(np.float64, copy=False)
 
 
 def starts_of(

@@ -100,7 +100,7 @@ class Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
         method, other = self.method, copy.copy(self)  # the method first, so that the copy has its factorisation
         other.theta = theta
-        for name in ("saddle_residual", "values"):
+        for name in ("saddle_residual", "values", "td_errors"):
             other.__dict__.pop(name, None)
         if method is AdjointMethod.PSEUDO_INVERSE:
             other.__dict__["_exact"] = self._exact
@@ -141,13 +141,14 @@ class Sandwich:
         if not solved:
             return [adjoint for adjoint in adjoints if isinstance(adjoint, ErrorEstimate)]
         steps, squares = self._influences(*(np.column_stack(part) for part in zip(*solved, strict=True)))
+        scale = 1.0 if self.w.any() or self.first is not None else float(np.mean(self.td_errors**2))
         found: list[Influence | ErrorEstimate] = []
         for adjoint, function in zip(adjoints, functions, strict=True):
             if isinstance(adjoint, ErrorEstimate):
                 found.append(adjoint)
                 continue
             influence = steps.pop(0)
-            expected = np.bincount(self.cluster, weights=squares.pop(0), minlength=self.clusters)
+            expected = scale * np.bincount(self.cluster, weights=squares.pop(0), minlength=self.clusters)
             if function.first is not None:
                 deviation = self.start_deviations(function)
                 influence[function.first] += deviation
@@ -279,7 +280,7 @@ class Sandwich:
         """Phi theta."""
         return self.problem.phi.dot(self.theta)
 
-    @property
+    @cached_property
     def td_errors(self) -> Array:
         problem, value = self.problem, self.values
         return np.asarray(problem.reward - value[problem.now] + problem.discount * value[problem.next])
@@ -291,7 +292,8 @@ class Sandwich:
     def _influences(self, g_theta: Array, g_w: Array) -> tuple[list[Array], list[Array]]:
         """g'm_t / n of every step, (n,), for each column of g_theta (d, columns) and g_w (k, columns), and its square.
 
-        Where w = 0 the square has the mean of the squared TD errors in place of each, which is less noisy.
+        Where w = 0 the square is that of g_w'u_t / n, to be multiplied by the mean of the squared TD errors, which is
+        less noisy than each of them.
         """
         problem, w, delta = self.problem, self.w, self.td_errors
         dual = w.any()
@@ -308,7 +310,7 @@ class Sandwich:
                 total -= float(g_w[:, column] @ w) if problem.identity else q[problem.now] * psi_w[problem.now]
             total -= problem.ridge * float(g_theta[:, column] @ self.shrunk)
             influences.append(np.asarray(total / problem.n))
-            squares.append(influences[-1] ** 2 if dual else (u_g / problem.n) ** 2 * float(np.mean(delta**2)))
+            squares.append((influences[-1] if dual else u_g / problem.n) ** 2)
         if self.first is not None:
             adjoints = [self._adjoint_of_first(column) for column in g_theta.T]
             before, _ = self.first._influences(*(np.column_stack(part) for part in zip(*adjoints, strict=True)))

@@ -23,6 +23,7 @@ from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.jackknife import Basis, jackknife_basis
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
@@ -38,7 +39,9 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.row_cache import ROWS_COMPUTED, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
+from valuefit.rows.compile import MIN_COMPILED_NUMBERS
 from valuefit.solvers.solver import Solver
+from valuefit.threads import thread_count
 from valuefit.typing import Array
 
 MAX_SAMPLE_STEPS = MAX_FIT_STEPS  # of the observations that features are fitted to, and of the checked episodes
@@ -46,6 +49,7 @@ MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; ab
 MOMENTS_GAP = 1e-8  # that is asked of the direct solution
 STEP_BYTES = 100  # of a step without its observation
 SAMPLE_COPIES = 8  # of a sample while it is made and joined
+MAX_AT_ONCE = 4  # parts that are computed at a time
 PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
 
 
@@ -180,7 +184,7 @@ def take_samples(log: ShardedLog, client: Any = None) -> Samples:
     """One pass over the observations; on workers another one if the shards do not have the steps that were planned."""
     if client is None:
         samples = Samples()
-        for shard in read_ahead(log.shards):
+        for shard in read_ahead(log.shards, min(MAX_AT_ONCE, thread_count())):
             samples.most = _sample_steps(shard, log.limit)
             samples.add(shard)
         return samples
@@ -207,6 +211,16 @@ def _sample_steps(log: Transitions, limit: int) -> int:
     """The most steps of a sample of such a log."""
     step_bytes = STEP_BYTES + log.observations.nbytes // len(log.observations)
     return int(np.clip(limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
+
+
+def part_sizes(limit: int, columns: int) -> tuple[int, int]:
+    """Steps of a part, and how many parts are computed at a time, if together they may take `limit` bytes.
+
+    Each has moments of its own, and enough steps for compiled loops.
+    """
+    numbers = max(2 * columns**2, PART_COPIES * MIN_COMPILED_NUMBERS)
+    at_once = int(np.clip(limit / (8 * numbers), 1, MAX_AT_ONCE))
+    return max(1, int(limit / (8 * PART_COPIES * columns * at_once))), at_once
 
 
 def refuse_with_shards(
@@ -263,10 +277,11 @@ def solve_shards(
     actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps)
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
-    rows = max(1, int(log.limit / (8 * PART_COPIES * fitted.columns * actions)))
-    shards = Parts(log.shards, maker, rows, client)
+    columns = fitted.columns * actions
+    rows, at_once = part_sizes(log.limit, columns)
+    shards = Parts(log.shards, maker, rows, client, at_once)
     parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
-    problem, function, ratios = _problem(parts, maker, fitted.columns * actions, starts, solver)
+    problem, function, ratios = _problem(parts, maker, columns, starts, solver)
     if isinstance(problem, MomentProblem):
         solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
     result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
@@ -389,7 +404,10 @@ def _errors(
     if isinstance(adjoint, ErrorEstimate):
         return adjoint, kind
     solver_error, dual = sandwich._solver_error(adjoint), sandwich.w.any()
-    task = partial(_of_episodes, sandwich=sandwich, adjoint=adjoint, function=function, kind=kind, maker=maker)
+    basis = jackknife_basis(problem, sandwich.w) if kind == "cr3" else None
+    task = partial(
+        _of_episodes, sandwich=sandwich, adjoint=adjoint, function=function, kind=kind, basis=basis, maker=maker
+    )
     found: _Episodes = parts.sum(task)[0]
     count = len(found.parts)
     if count < 2:
@@ -411,13 +429,13 @@ def _of_episodes(
     adjoint: tuple[Array, Array],
     function: LinearFunction,
     kind: str,
+    basis: Basis | None,
     maker: MakePart,
 ) -> tuple[_Episodes]:
     problem = _with_moments_of(part.problem, sandwich.problem)
     own = sandwich.of_part(problem, part.log.episode)
     g_theta, g_w = adjoint
-    influence = own._influences(g_theta[:, None], g_w[:, None])[0][0]
-    squares = influence**2 if own.w.any() else (own._u_products(problem.psi.dot(g_w)) / problem.n) ** 2
+    (influence,), (squares,) = own._influences(g_theta[:, None], g_w[:, None])
     starts, deviations, local = np.zeros(own.clusters), np.zeros(0), function
     if function.total is not None:
         local = function._replace(**dict(zip(("rows", "first"), maker.starts(part.log, problem.d), strict=True)))
@@ -428,7 +446,7 @@ def _of_episodes(
     if kind == "cr1":
         parts = np.bincount(own.cluster, influence, own.clusters)
     else:
-        errors = Uncertainty(own, "cr3")
+        errors = Uncertainty(own, "cr3", basis=basis)
         parts, undetermined = -errors._without_each(local), int(errors._undetermined_without_one(local))
     sums = np.array([own.td_errors @ own.td_errors, deviations @ deviations, undetermined])
     return (_Episodes(parts, np.bincount(own.cluster, squares, own.clusters), starts, sums),)

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
-from valuefit.evaluation.jackknife import Centre, Replicates, replicates
+from valuefit.evaluation.jackknife import Basis, Centre, Replicates, replicates
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
@@ -41,11 +41,11 @@ class Uncertainty:
 
     kind: "cr3", "cr1" or "bootstrap", as asked for, or "cr1" where that was too expensive (`Sandwich.method` is
     ITERATIVE, or it does not fit into memory). With "bootstrap" the parts of clusters are those of "cr3".
-    seed: of the bootstrap.
+    seed: of the bootstrap. basis: `jackknife_basis` of the whole log, if these are clusters of a part of it.
     """
 
-    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3", *, seed: int = 0) -> None:
-        self.sandwich, self.seed = sandwich, seed
+    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3", *, seed: int = 0, basis: Basis | None = None) -> None:
+        self.sandwich, self.seed, self.basis = sandwich, seed, basis
         size = 8 * sandwich.clusters * sandwich.problem.d
         feasible = sandwich.method is not AdjointMethod.ITERATIVE and 8 * size <= memory_limit()
         feasible = feasible and (kind != "bootstrap" or fits_memory(sandwich))
@@ -54,7 +54,7 @@ class Uncertainty:
     @cached_property
     def replicates(self) -> Replicates:
         """The weights without each cluster."""
-        return _replicates(self.sandwich)
+        return _replicates(self.sandwich, self.basis)
 
     @cached_property
     def bootstrap(self) -> Bootstrap:
@@ -156,10 +156,11 @@ class Uncertainty:
         return found
 
 
-def _replicates(sandwich: Sandwich) -> Replicates:
+def _replicates(sandwich: Sandwich, basis: Basis | None = None) -> Replicates:
     first = sandwich.first
     centre = None if first is None else Centre(first.theta, _replicates(first).theta)
-    return replicates(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, sandwich.clusters, centre)
+    weights, clusters = (sandwich.theta, sandwich.w), (sandwich.cluster, sandwich.clusters)
+    return replicates(sandwich.problem, *weights, *clusters, centre, basis=basis, error=sandwich.td_errors)
 
 
 class Band(NamedTuple):

@@ -27,8 +27,9 @@ class Identity(FeatureTransformer):
         return self
 
     def transform(self, X: Any) -> Any:
-        """X in float64."""
-        return self._output(self._check_input(X), X)
+        """X in float64; float32 is kept."""
+        kept = isinstance(X, np.ndarray) and X.dtype == np.float32
+        return self._output(self._check_input(X, dtype=np.float32 if kept else np.float64), X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """One name per column."""

@@ -10,7 +10,7 @@ import scipy.sparse as sparse
 
 from valuefit.linalg.sparse_cholesky import gram
 from valuefit.rows.compile import worth_compiling
-from valuefit.rows.kernels import combine_rows, cross_sparse
+from valuefit.rows.kernels import combine_rows, cross_sparse, step_rows
 from valuefit.rows.storage import TEMPORARY_BYTES, Rows
 from valuefit.rows.traces import keep_forward, recurrence, trace_block
 from valuefit.threads import one_blas_thread, parts_of, share_out
@@ -18,7 +18,7 @@ from valuefit.typing import Array
 
 PRODUCT_BYTES = 3 << 20  # of the two blocks of rows in one matrix product, so that they stay in cache
 MIN_PRODUCT_ROWS = 512  # in one matrix product; with fewer rows, reading and writing the result dominates
-STEP_BLOCK_BYTES = 1 << 20  # of the rows v_t in one product where every thread has its own block
+STEP_BLOCK_BYTES = 1 << 20  # of the two blocks of rows in one product where every thread has its own
 CACHED_MATRIX_BYTES = 32 << 20  # up to it, products of sparse rows are added entry by entry: the sum stays in cache
 
 
@@ -55,22 +55,23 @@ def sparse_second_moment(psi: Rows, visits: Array) -> Any:
 
 def count_product(
     psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, *,
-    dtype: Any = np.float64,
-) -> tuple[Array, Array | None]:  # fmt: skip
+    dtype: Any = np.float64, second: bool = False,
+) -> tuple[Array, Array | None, Array | None]:  # fmt: skip
     """sum of ratio_t psi_t v_t' = Psi' M Phi, with M the sparse matrix of weighted transition counts between rows.
 
-    If few rows repeat, M is not formed, and the sum of ratio_t r_t psi_t is returned too; otherwise that is None.
+    If few rows repeat, M is not formed, and the sums of ratio_t r_t psi_t and, with `second`, of psi_t psi_t' are
+    returned too; otherwise those are None.
     """
     m = phi.shape[0]
     if not phi.sparse and 2 * np.count_nonzero(np.bincount(now, minlength=m)) >= len(now):
-        return _step_product(psi, phi, now, next, discount, ratio, reward, dtype)
+        return _step_product(psi, phi, now, next, discount, ratio, reward, dtype, second)
     weights = np.concatenate([ratio, -ratio * discount])
     coordinates = (np.concatenate([now, now]), np.concatenate([now, next]))
     M = sparse.csr_array((weights, coordinates), shape=(m, m))
     rows = np.flatnonzero(np.diff(M.indptr))
     starts = np.append(M.indptr[rows], M.indptr[-1])
     if phi.sparse:
-        return _sparse_product(psi, phi, rows, starts, M.indices, M.data), None
+        return _sparse_product(psi, phi, rows, starts, M.indices, M.data), None, None
     A = np.zeros((psi.shape[1], phi.shape[1]), dtype)
     combined = np.empty((0, phi.shape[1]), dtype)
     done = 0
@@ -83,7 +84,7 @@ def count_product(
             combined[:] = M[index] @ phi.matrix
         done += len(index)
         _add_product(A, _rows(psi, index, dtype), combined)
-    return A.astype(np.float64, copy=False), None
+    return A.astype(np.float64, copy=False), None, None
 
 
 def roundings(phi: Rows, visits: Array) -> float:
@@ -131,51 +132,39 @@ def _differences(phi: Rows, now: Array, next: Array, discount: Array) -> Any:
 
 
 def _step_product(
-    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, dtype: Any
-) -> tuple[Array, Array]:
-    """sum of ratio_t psi_t v_t' and of ratio_t r_t psi_t over blocks of steps, on all threads.
+    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, dtype: Any,
+    second: bool,
+) -> tuple[Array, Array, Array | None]:  # fmt: skip
+    """sum of ratio_t psi_t v_t', of ratio_t r_t psi_t and, with `second`, of psi_t psi_t' over blocks, on all threads.
 
     Each product uses one BLAS thread: OpenBLAS does not split the inner dimension, which is the long one here.
     """
     n, k, d = len(now), psi.shape[1], phi.shape[1]
-    size = int(np.clip(STEP_BLOCK_BYTES // (8 * d), MIN_PRODUCT_ROWS, n))
+    size = int(np.clip(STEP_BLOCK_BYTES // (8 * (k + d)), min(MIN_PRODUCT_ROWS, n), n))
     # few parts, so that partial sums are small next to the rows
     count = min(parts_of(n * d * phi.dtype.itemsize), max(1, n // (2 * max(k, d))))
     ends = np.linspace(0, n, count + 1).astype(np.int64)
-    sums, of_rewards = np.zeros((count, k, d), dtype), np.zeros((count, k))
-    # rows are consecutive between breaks
-    breaks = [np.flatnonzero(index[1:] - index[:-1] != 1) for index in (now, next)]
-    weighted = bool((ratio != 1).any())
-    minus_discount, weighted_reward = -discount, ratio * reward if weighted else reward
+    A, b, C = np.zeros((count, k, d), dtype), np.zeros((count, k)), np.zeros((count, k, k) if second else (count, 0, 0))
+    compiled, weighted_reward = worth_compiling(n * d), ratio * reward
 
     def add(part: int) -> None:
-        buffer, product = np.empty((size, d), dtype), np.empty((k, d), dtype)
+        U, V = np.empty((size, k), dtype), np.empty((size, d), dtype)
         for start in range(ends[part], ends[part + 1], size):
             stop = min(start + size, ends[part + 1])
-            after = _step_rows(phi, next, breaks[1], start, stop)
-            factor = minus_discount[start:stop, None]
-            if (factor == factor[0]).all():
-                factor = factor[0]  # a scalar lets NumPy run one long loop over the block
-            V = np.multiply(after, factor, out=buffer[: stop - start], casting="same_kind")
-            here = _step_rows(phi, now, breaks[0], start, stop)
-            V += here
-            if weighted:
-                V *= ratio[start:stop, None]
-            U = here if psi is phi else _step_rows(psi, now, breaks[0], start, stop)
-            sums[part] += np.matmul(U.T, V, out=product) if U.dtype == V.dtype else U.T.astype(dtype) @ V
-            of_rewards[part] += weighted_reward[start:stop] @ U
+            here, u, v = slice(start, stop), U[: stop - start], V[: stop - start]
+            if compiled:
+                step_rows(phi.matrix, psi.matrix, now[here], next[here], discount[here], ratio[here], u, v)
+            else:
+                u[:] = psi.matrix[now[here]]
+                v[:] = ratio[here, None] * _differences(phi, now[here], next[here], discount[here])
+            A[part] += u.T @ v
+            b[part] += weighted_reward[here] @ u
+            if second:
+                C[part] += u.T @ u
 
     with one_blas_thread():
         share_out(add, count)
-    return sums.sum(axis=0).astype(np.float64, copy=False), of_rewards.sum(axis=0)
-
-
-def _step_rows(rows: Rows, index: Array, breaks: Array, start: int, stop: int) -> Array:
-    """Rows of the steps start to stop - 1, as a view if they are consecutive (no break in between)."""
-    first, last = np.searchsorted(breaks, (start, stop - 1))
-    if first == last:
-        return np.asarray(rows.matrix[index[start] : index[start] + stop - start])
-    return np.asarray(rows.matrix[index[start:stop]])
+    return A.sum(axis=0).astype(np.float64, copy=False), b.sum(axis=0), C.sum(axis=0) if second else None
 
 
 def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: Array, weights: Array) -> Array:

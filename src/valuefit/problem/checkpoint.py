@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.problem.parts import Function, Parts, add, read_ahead
+from valuefit.problem.parts import Function, Parts, add, each_shard
 from valuefit.problem.row_cache import CachedParts
 from valuefit.typing import Array
 
@@ -136,8 +135,9 @@ class KeptParts:
             found = self.parts.sum(function)
         else:
             saved, seconds = time.monotonic(), 0.0
-            for number, log in enumerate(read_ahead(islice(shards, done, None)), done):
-                here = self.parts.of_shard(log, number, function)
+            task_of_shard = partial(self.parts.of_shard, function=function)
+            rest = each_shard(shards[done:], task_of_shard, self.parts.at_once, done)
+            for number, here in enumerate(rest, done):
                 found = here if found is None else add(found, here)
                 if time.monotonic() - saved >= seconds / MAX_SAVING_SHARE and number + 1 < len(shards):
                     begun = time.monotonic()

@@ -18,7 +18,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.extras import need
 from valuefit.messages import said
 from valuefit.problem.problem import Problem
-from valuefit.threads import one_thread
+from valuefit.threads import one_blas_thread, one_thread, thread_count
 
 FAN_IN = 8  # results that are added in one task of a cluster
 TASK_RETRIES = 2  # of a task that failed on a worker
@@ -43,17 +43,19 @@ class Parts:
     """The shards of a log as problems of at most `steps` steps, or one episode.
 
     make: the problem of a part of the log. client: a `dask.distributed.Client` whose workers open the shards and
-    compute; None for this process. Functions and what they hold are sent to the workers, data never are.
+    compute; None for this process. Functions and what they hold are sent to the workers, data never are. at_once:
+    shards that this process sums at a time, each on one thread; one shard is summed on all threads.
     """
 
     shards: Iterable[Shard]
     make: Callable[[Transitions], Problem]
     steps: int
     client: Any = None
+    at_once: int = 1
 
     def sum(self, function: Function) -> tuple[Any, ...]:
         """The sums, over all parts, of the entries of what `function` returns; lists are concatenated in order."""
-        return sum_shards(self.shards, partial(self.of_shard, function=function), self.client)
+        return sum_shards(self.shards, partial(self.of_shard, function=function), self.client, self.at_once)
 
     def of_shard(self, log: Transitions, number: int, function: Function) -> tuple[Any, ...]:
         return reduce(add, map(function, self.parts_of(log, number)))
@@ -100,18 +102,18 @@ class Parts:
 
     def __getstate__(self) -> dict[str, Any]:
         """For workers: without the shards and the client."""
-        return {"shards": (), "make": self.make, "steps": self.steps, "client": None}
+        return {"shards": (), "make": self.make, "steps": self.steps, "client": None, "at_once": 1}
 
 
 def sum_shards(
-    shards: Iterable[Shard], function: Callable[[Transitions, int], tuple[Any, ...]], client: Any
+    shards: Iterable[Shard], function: Callable[[Transitions, int], tuple[Any, ...]], client: Any, at_once: int = 1
 ) -> tuple[Any, ...]:
     """The sums, over all shards, of the entries of what `function` returns for a log and the number of its shard.
 
-    The order of summation is fixed, so that the same shards give the same bits.
+    The order of summation is fixed, so that the same shards give the same bits. at_once: see `each_shard`.
     """
     if client is None:
-        return reduce(add, (function(log, number) for number, log in enumerate(read_ahead(shards))))
+        return reduce(add, each_shard(shards, function, at_once))
     graph, key = _sum_graph(tuple(shards), function)
     with _sentences():
         found: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
@@ -179,14 +181,41 @@ def each_part(parts: Any, function: Callable[[Part], Any]) -> Iterator[Any]:
         yield from map(function, parts.parts_of(log, number))
 
 
-def read_ahead(shards: Iterable[Shard]) -> Iterator[Transitions]:
-    """The logs of shards in order; while one is used the next is read."""
-    with ThreadPoolExecutor(1, thread_name_prefix="valuefit-read") as reader:
-        following: Future[Transitions] | None = None
-        for shard in shards:
-            ready, following = following, reader.submit(shard.read)
-            if ready is not None:
-                yield ready.result()
-                del ready  # before the next one arrives
-        if following is not None:
-            yield following.result()
+def each_shard(
+    shards: Iterable[Shard], function: Callable[[Transitions, int], Any], at_once: int, first: int = 0
+) -> Iterator[Any]:
+    """What `function` returns for the log of each shard and its number, counted from `first`; in order.
+
+    Up to `at_once` shards are read and computed at a time, each on one thread. If it is 1, one is computed on all
+    threads while the next is read.
+    """
+    count = min(at_once, thread_count())
+    if count == 1:
+        yield from (function(log, number) for number, log in enumerate(read_ahead(shards), first))
+        return
+    with one_blas_thread():  # here: OpenBLAS was three times slower where the threads themselves asked for it
+        yield from _ahead((partial(_read_and_call, function, *pair) for pair in enumerate(shards, first)), count)
+
+
+def _read_and_call(function: Callable[[Transitions, int], Any], number: int, shard: Shard) -> Any:
+    return _call(function, shard.read(), number)
+
+
+def read_ahead(shards: Iterable[Shard], count: int = 1) -> Iterator[Transitions]:
+    """The logs of shards in order; while one is used the next `count` are read."""
+    return _ahead((shard.read for shard in shards), count)
+
+
+def _ahead(tasks: Iterable[Callable[[], Any]], count: int) -> Iterator[Any]:
+    """The results of tasks in order; while one is used, threads work on the next `count`."""
+    with ThreadPoolExecutor(count, thread_name_prefix="valuefit-read") as threads:
+        pending: deque[Future[Any]] = deque()
+        try:
+            for task in tasks:
+                pending.append(threads.submit(task))
+                if len(pending) > count:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            threads.shutdown(cancel_futures=True)

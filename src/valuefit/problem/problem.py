@@ -274,9 +274,11 @@ class Problem(SaddlePoint):
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
         if self.trace:
             return trace_product(*rows, self.begins, self.trace) / self.n
-        A, b = count_product(*rows, self.reward)
+        A, b, C = count_product(*rows, self.reward, second=not self.identity)
         if b is not None:
             self.__dict__.setdefault("b", b / self.n)
+        if C is not None:
+            self.__dict__.setdefault("second_moment", C / self.n)
         return A / self.n
 
     def A_in_float32(self) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.shards import episode_blocks
-from valuefit.problem.parts import Function, Part, Parts, add, each_part, read_ahead
+from valuefit.problem.parts import Function, Part, Parts, add, each_part, sum_shards
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -76,6 +76,7 @@ class CachedParts:
     steps: int
     trace: float
     client: None = None
+    at_once: int = 1  # the file is read by one thread
 
     @property
     def shards(self) -> tuple[_CachedShard, ...]:
@@ -83,8 +84,7 @@ class CachedParts:
 
     def sum(self, function: Function) -> tuple[Any, ...]:
         """`Parts.sum`."""
-        shards = enumerate(read_ahead(self.shards))
-        return reduce(add, (self.of_shard(parts, number, function) for number, parts in shards))
+        return sum_shards(self.shards, partial(self.of_shard, function=function), None)
 
     def of_shard(self, parts: Any, number: int, function: Function) -> tuple[Any, ...]:
         return reduce(add, map(function, parts))
@@ -116,7 +116,8 @@ def cached(parts: Parts, trace: float) -> tuple[Parts | CachedParts, str]:
         return parts, ROWS_COMPUTED
     cache = RowCache(chosen == "compressed")
     try:
-        parts.sum(cache.store)
+        for _ in each_part(parts, cache.store):  # one after the other
+            pass
     except OSError as error:
         if error.errno is None:  # raised by a reader, not by the disk
             raise

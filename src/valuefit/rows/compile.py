@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cached_property, update_wrapper
+from threading import RLock
 from typing import Any
 
 # Full fastmath would delete the isfinite checks that detect divergence.
@@ -20,6 +21,7 @@ MIN_COMPILED_NUMBERS = 1_000_000
 
 _declared: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = []
 _registered: set[int] = set()
+_lock = RLock()
 
 
 def worth_compiling(numbers: float) -> bool:
@@ -40,13 +42,14 @@ class Kernel:
     @cached_property
     def dispatcher(self) -> Any:
         """The numba dispatcher; other kernels that call this one are linked to it."""
-        from numba import njit
+        with _lock:  # several threads may call kernels for the first time
+            from numba import njit
 
-        _register()
-        try:
-            return njit(cache=True, nogil=True, fastmath=FASTMATH)(self.py_func)
-        except RuntimeError:  # no writable cache directory: compile in every process instead
-            return njit(nogil=True, fastmath=FASTMATH)(self.py_func)
+            _register()
+            try:
+                return njit(cache=True, nogil=True, fastmath=FASTMATH)(self.py_func)
+            except RuntimeError:  # no writable cache directory: compile in every process instead
+                return njit(nogil=True, fastmath=FASTMATH)(self.py_func)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

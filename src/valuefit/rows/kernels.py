@@ -319,6 +319,18 @@ def combine_rows(rows, starts, indices, weights, out):
 
 
 @compiled
+def step_rows(phi, psi, now, next, discount, ratio, U, V):
+    """U_t = psi_t and V_t = ratio_t v_t of every step; dense rows."""
+    for t in range(now.shape[0]):
+        dual, row, after, u, v = psi[now[t]], phi[now[t]], phi[next[t]], U[t], V[t]
+        weight, factor = ratio[t], ratio[t] * discount[t]
+        for c in range(u.shape[0]):
+            u[c] = dual[c]
+        for c in range(v.shape[0]):
+            v[c] = weight * row[c] - factor * after[c]
+
+
+@compiled
 def dots_by_cluster(phi, psi, now, next, discount, cluster, steps, X, Y, p, q):
     """p_t = v_t'X[cluster_t] and q_t = psi_t'Y[cluster_t] of these steps; q only if Y has rows."""
     for t in steps:

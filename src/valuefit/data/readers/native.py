@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     for name, kinds in _column_kinds(path).items():
         column = map_array(_file(path, name))
         _check_column(path, name, kinds, column.shape, column.dtype, metadata["steps"])
-        table[name] = _copied(column[start:stop])
+        table[name] = _read_rows(column, start, stop)
     observations = map_array(_file(path, "observations"))
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     now, next = table["now"], table["next"]
@@ -86,7 +87,7 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     else:
         used = np.unique(referred)
         table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
-    part = _copied(observations[used])
+    part = _read_rows(observations, low, high) if isinstance(used, slice) else _native_bytes(observations[used])
     try:
         check_observations(f"observations.npy of {path}", part)
     except RowError as error:
@@ -172,9 +173,21 @@ def _check_column(path: Path, name: str, kinds: str, shape: tuple[int, ...], dty
         raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {steps} steps")
 
 
-def _copied(values: Array) -> Array:
-    """Memory-mapped numbers in memory, in native byte order."""
-    return np.array(values, values.dtype.newbyteorder("="))
+def _read_rows(mapped: Array, start: int, stop: int) -> Array:
+    """Rows of a memory-mapped array; reading the file is faster than touching its mapped pages for the first time."""
+    if not (isinstance(mapped, np.memmap) and mapped.filename and mapped.flags.c_contiguous):
+        return _native_bytes(mapped[start:stop])
+    size = math.prod(mapped.shape[1:])
+    offset = mapped.offset + start * size * mapped.dtype.itemsize
+    values = np.fromfile(mapped.filename, mapped.dtype, (stop - start) * size, offset=offset)
+    if len(values) < (stop - start) * size:
+        raise ValueError(f"{mapped.filename} has become shorter while it was read. Save the log again.")
+    return _native_bytes(values.reshape(stop - start, *mapped.shape[1:]))
+
+
+def _native_bytes(values: Array) -> Array:
+    """Numbers in memory, in native byte order; a copy of those that are mapped."""
+    return np.array(values, values.dtype.newbyteorder("="), copy=isinstance(values, np.memmap) or None)
 
 
 def _header(path: Path, name: str) -> Header:
