@@ -74,9 +74,9 @@ def load(
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
     can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. A `Transitions` is
-    cut into such parts too, for feature rows that would not fit into memory. An object with the methods `reset()` and `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads,
-    and None after the last. The partitions of a Dask DataFrame are such parts, which the workers of the default client
-    of Dask compute.
+    cut into such parts too, for feature rows that would not fit into memory. An object with the methods `reset()` and
+    `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads, and None after the
+    last. The partitions of a Dask DataFrame are such parts, which the workers of the default client of Dask compute.
     """
     one_of("memory", memory, MEMORY)
     if isinstance(source, ShardedLog):
