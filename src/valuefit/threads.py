@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from threadpoolctl import ThreadpoolController, threadpool_limits
@@ -18,6 +18,7 @@ PART_BYTES = 2 << 20  # minimum bytes of rows per part; in smaller parts the cos
 ONE_BLAS_THREAD = 400  # features up to which BLAS uses one thread; not tuned
 PARTS = 16  # maximum number of parts; a fixed number, so that results do not depend on the number of cores
 
+user_code = RLock()  # held while features and policies of the user run: they need not allow several threads
 _limit: ContextVar[int] = ContextVar("valuefit_thread_limit", default=1 << 30)
 _blas_lock = Lock()
 _blas_users: list[list[int]] = []  # callers inside `one_blas_thread`, each with the previous thread counts

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,30 @@ def test_numbered_states_get_a_column_for_every_state_of_the_log(tmp_path: Path)
     expected = vf.evaluate(log, discount=0.9)
     assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-9)
     assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
+
+
+def test_features_and_policies_of_the_user_are_called_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("valuefit.problem.parts.thread_count", lambda: 4)
+    inside: list[int] = []
+    most: list[int] = []
+
+    def slowly(found: Any) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.002)
+        inside.pop()
+        return found
+
+    log = log_with_actions()
+    sharded = in_shards(log, tmp_path, "native", limit=1 << 30)
+    vf.evaluate(
+        sharded, discount=0.9, features=lambda x: slowly(np.column_stack([np.ones(len(x)), x])),
+        policy=lambda x: slowly(even_policy(x)), values="state-action",
+    )  # fmt: skip
+    assert len(most) > len(sharded.shards)
+    assert max(most) == 1
 
 
 def test_a_nan_in_a_late_shard_is_named_with_file_and_rows(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, numbers
 from valuefit.evaluation.policy import Policy, find_policy, normalised_rows, valid_probabilities
 from valuefit.messages import said
+from valuefit.threads import user_code
 from valuefit.typing import Array
 
 
@@ -32,7 +33,8 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
         )
     if found.takes_actions:
         assert found.function is not None
-        returned = found.function(log.observations[log.now], np.asarray(log.action))
+        with user_code:
+            returned = found.function(log.observations[log.now], np.asarray(log.action))
         values = array_of(f"The policy {found.name}", returned)
         if values.shape != (len(log),):
             raise ValueError(
@@ -81,7 +83,8 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
 def _called(policy: Policy, *arguments: Array) -> Any:
     assert policy.function is not None
     try:
-        return policy.function(*arguments)
+        with user_code:
+            return policy.function(*arguments)
     except TypeError as error:
         raise ValueError(
             f"The policy {policy.name} could not be called with observations"

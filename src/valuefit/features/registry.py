@@ -23,6 +23,7 @@ from valuefit.features.kernel import MAX_LANDMARKS, STEPS_PER_LANDMARK
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
 from valuefit.messages import said, shown
+from valuefit.threads import user_code
 from valuefit.typing import Array
 
 # name in specs and on the command line -> (module, class)
@@ -306,10 +307,11 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
     """Rows of a fitted transformer or a callable; raises unless they are a matrix with one row per observation."""
     if name_of(transformer) is not None:
         return transformer.transform(flat(observations))
-    if isinstance(transformer, Transformer):
-        rows = transformer.transform(columns_of(observations))
-    else:
-        rows = transformer(observations)
+    with user_code:
+        if isinstance(transformer, Transformer):
+            rows = transformer.transform(columns_of(observations))
+        else:
+            rows = transformer(observations)
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else array_of("features", rows, place="in row")
     if rows.ndim != 2 or rows.shape[0] != len(observations):
         raise ValueError(
