@@ -35,9 +35,9 @@ class PartSums:
     @classmethod
     def of(cls, problem: Problem) -> PartSums:
         """Those of a problem, which is a part of a longer log."""
-        n = problem.n
+        n, (A, b, C) = problem.n, problem.moments()
         return cls(
-            n, n * problem.A, n * problem.b, n * problem.second_moment, n * np.array(problem.reward_squares()),
+            n, n * A, n * b, n * C, n * np.array(problem.reward_squares()),
             int((problem.ratio != 1).sum()), int((problem.discount == 0).sum()), problem.phi.stored,
         )  # fmt: skip
 

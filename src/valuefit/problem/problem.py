@@ -15,7 +15,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.features.featurise import featurise
-from valuefit.linalg.moments import count_product, pieces, roundings, second_moment, trace_product
+from valuefit.linalg.moments import count_product, pieces, second_moment, trace_product
 from valuefit.linalg.sketch import count_sketch, sketch_rows, sketch_steps
 from valuefit.memory import require_memory
 from valuefit.problem.arguments import (
@@ -34,7 +34,8 @@ from valuefit.problem.arguments import (
 )
 from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
-from valuefit.problem.saddle_point import MomentBounds, SaddlePoint, SketchedRows
+from valuefit.problem.rounding import MomentBounds, rounding_bounds
+from valuefit.problem.saddle_point import MomentArrays, SaddlePoint, SketchedRows
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
@@ -270,15 +271,24 @@ class Problem(SaddlePoint):
     @cached_property
     def A(self) -> Array:
         """mean u v', (k, d)."""
+        return self._form_A(second=False)
+
+    def moments(self) -> MomentArrays:
+        """A, b and C; C is formed in the same pass as A if that is not known yet."""
+        if "A" not in vars(self):
+            self.__dict__["A"] = self._form_A(second=not self.identity)
+        return super().moments()
+
+    def _form_A(self, *, second: bool) -> Array:
+        """A, with b and, if `second`, C where these cost no further pass."""
         self._require_moment_memory()
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
         if self.trace:
             return trace_product(*rows, self.begins, self.trace) / self.n
-        A, b, C = count_product(*rows, self.reward, second=not self.identity)
-        if b is not None:
-            self.__dict__.setdefault("b", b / self.n)
-        if C is not None:
-            self.__dict__.setdefault("second_moment", C / self.n)
+        A, b, C = count_product(*rows, self.reward, second=second)
+        for name, found in (("b", b), ("second_moment", C)):
+            if found is not None:
+                self.__dict__.setdefault(name, found / self.n)
         return A / self.n
 
     def A_in_float32(self) -> Array:
@@ -311,16 +321,7 @@ class Problem(SaddlePoint):
         return float(np.mean(self.backward(p[self.now] - self.discount * p[self.next]) ** 2)), of_y
 
     def moment_bounds(self) -> MomentBounds | None:
-        """A sum has an error of at most eps times the roundings of a term times the sum of the sizes of its terms."""
-        if self.trace or self.float32:  # squares of float32 rows are summed in float32
-            return None
-        ratio, starts, ends = self.ratio.max(), self.visits.max(), np.bincount(self.next).max()
-        psi = float(np.sqrt(starts * self.psi.squared_norm / self.n))
-        v = np.sqrt(self.phi.squared_norm / self.n) * (np.sqrt(starts) + self.max_discount * np.sqrt(ends))
-        z, reward = float(ratio * v), float(ratio * np.sqrt(self.reward @ self.reward / self.n))
-        count = roundings(self.phi, self.visits) if self._own_moments else 2.0 * self.n
-        eps = float(np.finfo(float).eps)
-        return MomentBounds(psi, z, eps * (count + self.d) * psi * z, eps * self.n * psi * reward)
+        return rounding_bounds(self, formed_here=self._own_moments)
 
     def reward_squares(self) -> tuple[float, float]:
         along = float(np.mean(self.backward(self.reward) ** 2))
@@ -461,15 +462,12 @@ class Problem(SaddlePoint):
     @cached_property
     def u_squared(self) -> Array:
         """|u_t|^2 of every step."""
-        if self.trace:
-            return self.u.squared_norms()
-        return self.ratio**2 * self.psi.squared_norms()[self.now]
+        return self.u.squared_norms() if self.trace else self.ratio**2 * self.psi_squared
 
     @cached_property
     def u_squared_bound(self) -> Array:
         """An upper bound of |u_t|^2, computed without trace rows."""
-        norms = np.sqrt(self.psi.squared_norms()[self.now])
-        return self.forward(norms) ** 2
+        return self.forward(np.sqrt(self.psi_squared)) ** 2
 
     @cached_property
     def v_squared(self) -> Array:

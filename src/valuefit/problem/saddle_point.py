@@ -12,6 +12,7 @@ import scipy.linalg as linalg
 
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
+from valuefit.problem.rounding import MomentBounds
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array, Gradient
@@ -28,15 +29,6 @@ class MomentArrays(NamedTuple):
     A: Array
     b: Array
     C: Array
-
-
-class MomentBounds(NamedTuple):
-    """Upper bounds: root mean squares of |psi_t| and of |z_t|, z_t = ratio_t v_t, and rounding errors in A and b."""
-
-    psi: float
-    z: float
-    error_A: float  # of A as formed, and of its product with a vector of length 1
-    error_b: float
 
 
 class SketchedRows(NamedTuple):
