@@ -22,11 +22,12 @@ def close(found, expected, rtol=1e-9):
     np.testing.assert_allclose(np.asarray(found), expected, rtol=rtol, atol=rtol * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("additive", [0.0, 0.4])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_rows_and_products_equal_those_of_the_transformer(kernel, log, monkeypatch):
+def test_rows_and_products_equal_those_of_the_transformer(kernel, additive, log, monkeypatch):
     monkeypatch.setattr(device, "CPU_BLOCK_BYTES", 8 * 21 * 100)  # blocks of 100 rows
     observations = log.observations[:350]
-    fitted = Kernel(20, kernel).fit(observations)
+    fitted = Kernel(20, kernel, additive=additive).fit(observations)
     rows, expected = KernelRows(fitted, observations, "cpu"), fitted.transform(observations)
     # the root of a squared distance of 0 up to rounding, 1e-16, is 1e-8, and k(x, x) of this kernel deviates by that
     rtol = 1e-6 if kernel == "laplace" else 1e-9
