@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import valuefit as vf
-from helpers.streamed import KINDS, hdf5_file, in_shards, log_with_actions
+from helpers.streamed import FILE_KINDS, hdf5_file, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.data.shards import ShardedLog, compact, episode_blocks, join_logs, open_shards
 from valuefit.memory import TooLarge
@@ -34,7 +34,7 @@ def same(one: vf.Transitions, other: vf.Transitions) -> None:
     np.testing.assert_array_equal(np.unique(one.episode, return_inverse=True)[1], other.episode)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "files"])
+@pytest.mark.parametrize("kind", [*FILE_KINDS, "files"])
 @pytest.mark.parametrize("steps", [1, 50, 200, 10_000])
 def test_shards_are_the_log_cut_between_episodes(kind: str, steps: int, tmp_path: Path) -> None:
     log = log_with_actions(40)
@@ -194,7 +194,7 @@ def test_interleaved_episodes_and_text_are_refused(tmp_path: Path) -> None:
         vf.load(tmp_path / "b.parquet", memory="stream")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_truncated_file_and_one_that_disappears_are_named(kind: str, tmp_path: Path) -> None:
     sharded = in_shards(log_with_actions(40), tmp_path, kind)
     files = {"native": "log/reward.npy", "minari": "lab/walk-v0/data/main_data.hdf5"}
@@ -223,7 +223,7 @@ def test_a_file_that_shrank_is_not_read_as_if_it_were_whole(tmp_path: Path) -> N
         sharded.shards[-1].read()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "files"])
+@pytest.mark.parametrize("kind", [*FILE_KINDS, "files"])
 @pytest.mark.parametrize("field", ["obs", "reward"])
 def test_a_nan_in_shard_17_is_named_with_file_and_row(kind: str, field: str, tmp_path: Path) -> None:
     log = log_with_actions(60)

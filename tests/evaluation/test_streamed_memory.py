@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import valuefit as vf
-from helpers.streamed import KINDS, in_shards, log_with_actions
+from helpers.streamed import FILE_KINDS, in_shards, log_with_actions
 
 MEMORY_SCRIPT = Path(__file__).parents[1] / "helpers" / "memory.py"
 WIDTH, LENGTH = 32, 250  # numbers in an observation, steps in an episode
@@ -23,7 +23,7 @@ MORE_MIB, PEAK_MIB = 96, 72  # that a process may take more, and its peak; all o
 
 # quick: the format whose reader is likeliest to hold more than it is asked for
 @pytest.mark.parametrize(
-    "kind", [kind if kind == "parquet" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    "kind", [kind if kind == "parquet" else pytest.param(kind, marks=pytest.mark.slow) for kind in FILE_KINDS]
 )
 def test_memory_is_bounded_and_no_reader_holds_the_file(kind: str, tmp_path: Path) -> None:
     paths = [write_log(kind, tmp_path / name, episodes) for name, episodes in (("large", 1600), ("small", 40))]

@@ -53,7 +53,8 @@ def even_policy(observations: Any) -> Any:
     return np.full((len(observations), 2), 0.5)
 
 
-KINDS = ("memory", "native", "parquet", "hdf5", "minari")  # of `in_shards`
+FILE_KINDS = ("native", "parquet", "hdf5", "minari")
+KINDS = ("memory", *FILE_KINDS)  # of `in_shards`
 
 
 def in_shards(log: vf.Transitions, folder: Path, kind: str, *, limit: int = 64 << 20, steps: int = 200) -> ShardedLog:
