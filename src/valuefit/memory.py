@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from functools import cache
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt in glibc
+REUSED_BYTES = 32 << 20  # of an array, the most that glibc allows
+KEPT_BYTES = 256 << 20  # of freed memory
 
 
 def memory_limit() -> int:
     """Maximum bytes of one large array: half of the machine's physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+@cache
+def reuse_freed_memory() -> None:
+    """Let this process reuse the memory of freed arrays, where its C library is glibc.
+
+    Dask starts its workers with a setting that returns it to the system, which then clears every new array: passes over
+    a log took twice the processor time (`benchmarks/cluster.py`).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(M_MMAP_THRESHOLD, REUSED_BYTES)
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 class TooLarge(ValueError):

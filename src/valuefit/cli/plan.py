@@ -10,9 +10,9 @@ from valuefit.cli.commands import print_json
 from valuefit.evaluation.plan import Plan, plan
 
 MODEL = (
-    "Predicted by a model (evaluation/plan.py), whose coefficients were fitted on two busy cores "
-    "(benchmarks/cluster.md). The share of Dask's scheduler is not confirmed for many workers: passes of less than a "
-    "minute may take several times as long."
+    "Predicted by a model (evaluation/plan.py), whose coefficients were fitted on two cores (benchmarks/cluster.md). "
+    "Dask's scheduler may take longer with hundreds of workers: passes of less than a minute may take several times as "
+    "long."
 )
 SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"), (1e-3, "milliseconds"))

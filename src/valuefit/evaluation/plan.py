@@ -48,8 +48,8 @@ class Coefficients:
 
 
 MEASURED = Coefficients(
-    task_seconds=1.3e-3, byte_seconds=5.1e-9, step_seconds=1.9e-7, problem_seconds=1.0e-6,
-    feature_seconds=9.7e-9, flop_seconds=3.7e-11, process_bytes=8.0e7,
+    task_seconds=2.9e-3, byte_seconds=5.4e-10, step_seconds=1.0e-7, problem_seconds=4.6e-7,
+    feature_seconds=5.4e-9, flop_seconds=2.6e-11, process_bytes=8.1e7,
 )  # fmt: skip
 
 

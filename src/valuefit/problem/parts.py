@@ -16,6 +16,7 @@ from valuefit.data.frames import FrameShard, layer
 from valuefit.data.shards import Shard, episode_blocks
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need
+from valuefit.memory import reuse_freed_memory
 from valuefit.messages import said
 from valuefit.problem.problem import Problem
 from valuefit.threads import one_blas_thread, one_thread, thread_count
@@ -93,7 +94,7 @@ class Parts:
         graph: dict[Any, Any] = {of_function: partial(self._of_part, function=function)}
         keys = [(f"valuefit-part-{token}", number) for number in range(len(parts))]
         for key, (shard, place) in zip(keys, parts, strict=True):
-            graph[key] = (_call, of_function, _log_of(shard, graph), place)
+            graph[key] = (_on_worker, of_function, _log_of(shard, graph), place)
         return list(self.client.get(layer(graph), keys, sync=False, retries=TASK_RETRIES))
 
     def _of_part(self, log: Transitions, place: Place, function: Callable[[Part], Any]) -> Any:
@@ -142,7 +143,7 @@ def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple
     of_function, of_shards = f"valuefit-function-{token}", f"valuefit-shard-{token}"
     graph: dict[Any, Any] = {of_function: function}
     for number, shard in enumerate(shards):
-        graph[of_shards, number] = (_call, of_function, _log_of(shard, graph), number)
+        graph[of_shards, number] = (_on_worker, of_function, _log_of(shard, graph), number)
     keys, level = [(of_shards, number) for number in range(len(shards))], 0
     while len(keys) > 1:
         groups = [keys[first : first + FAN_IN] for first in range(0, len(keys), FAN_IN)]
@@ -158,6 +159,11 @@ def _log_of(shard: Shard, graph: dict[Any, Any]) -> Any:
         return (shard.read,)
     graph.update(shard.graph)
     return (shard.rows.log, list(shard.keys))
+
+
+def _on_worker(function: Callable[..., Any], log: Transitions, place: Any) -> Any:
+    reuse_freed_memory()
+    return _call(function, log, place)
 
 
 def _call(function: Callable[..., Any], log: Transitions, place: Any) -> Any:
