@@ -24,7 +24,7 @@ from valuefit.typing import Array
 KERNELS = ("matern", "gaussian", "laplace")
 STEPS_PER_LANDMARK = 20  # fewer leave directions that a single episode determines
 MAX_LANDMARKS = 1000  # unless more are requested
-# From 4 to 6 the policy values of seven tasks were equally accurate, at 2 and 3 up to three times less.
+# From 4 to 6 the policy values of seven tasks were equally accurate, at 2 up to 3.9 times less.
 LENGTH_SCALE_FACTOR = 5.0  # times the distance between neighbouring landmarks
 LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95  # their distance is the unit of a column: outliers do not change it
 MAX_UNITS = 2.0  # from the median, further observations are clipped
