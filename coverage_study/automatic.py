@@ -1,8 +1,8 @@
 """Compare `features="auto"` with what it chose before, poorer rungs, and other estimators, on tasks kept for this test.
 
-With --tuned, on the continuous tasks of the verdict's calibration instead, on which "auto" was tuned. Each log is
-evaluated by every method; records are stored as those of the other studies. With --peers, fitted Q evaluation by
-gradient boosting (scikit-learn) runs as well, which takes a minute a log.
+With --fresh, on a second set of such tasks; with --tuned, on the continuous tasks of the verdict's calibration, on
+which "auto" was tuned. Each log is evaluated by every method; records are stored as those of the other studies. With
+--peers, fitted Q evaluation by gradient boosting (scikit-learn) runs instead, which takes a minute a log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import valuefit as vf
+from coverage_study.fresh import FRESH
 from coverage_study.held_out import DISCOUNTS, EPISODES, HELD_OUT
 from coverage_study.records import FOLDER, Cell, Record, generator, run_cells
 from coverage_study.tasks import often, tasks
@@ -55,7 +56,7 @@ class Setting:
         if self.task in TUNED:
             found = tasks()[self.task]
             return found.world, found.behaviour, found.target, found.limit
-        world, action, behaviour, target, limit = HELD_OUT[self.task]
+        world, action, behaviour, target, limit = {**HELD_OUT, **FRESH}[self.task]
         return world, often(action, world.actions, behaviour), often(action, world.actions, target), limit
 
     @property
@@ -246,8 +247,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--peers", action="store_true", help="Fitted Q evaluation instead of valuefit.")
     parser.add_argument("--tuned", action="store_true", help=f"On {', '.join(TUNED)}.")
+    parser.add_argument("--fresh", action="store_true", help=f"On {', '.join(FRESH)}.")
     options = parser.parse_args(arguments)
-    names = TUNED if options.tuned else tuple(HELD_OUT)
+    names = TUNED if options.tuned else tuple(FRESH if options.fresh else HELD_OUT)
     simulate_truths(names)
     cells = [ComparisonCell(each, options.peers) for each in settings(names) if each.episodes in options.episodes]
     by_name, found = {cell.name: cell for cell in cells}, {}
