@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -39,19 +40,11 @@ def state_action_problem(
     state_features: any argument of `features.make`. policy: any argument of `find_policy` except probabilities by step.
     Actions are whole numbers from 0. part: as in `Problem`.
     """
-    pairs, expected, now, next = _state_action_rows(log, state_features, policy, part=part)
-    shape = (pairs.shape[0] + expected.shape[0], pairs.shape[1])
-    stored = sum(part.nnz if sparse.issparse(part) else part.size for part in (pairs, expected))
-    # if only one half is sparse, rows are stored dense from a third of nonzero entries
-    if (sparse.issparse(pairs) and sparse.issparse(expected)) or 3 * stored < shape[0] * shape[1]:
-        rows: Any = sparse.vstack([sparse.csr_array(pairs), sparse.csr_array(expected)], format="csr")
-    else:
-        require_memory(shape[0] * shape[1], f"{shape[1]} state-action features", "Use fewer, or sparse ones.")
-        rows = np.vstack([part.toarray() if sparse.issparse(part) else part for part in (pairs, expected)])
+    rows, pairs, now, next = _state_action_rows(log, state_features, policy, part=part)
     return Problem.from_rows(
         rows,
         now,
-        np.where(next < 0, -1, next + pairs.shape[0]),
+        np.where(next < 0, -1, next + pairs),
         log.reward,
         discount,
         episode=np.cumsum(log.begins),  # traces also restart after the gaps of a sliced log
@@ -75,17 +68,18 @@ def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float
 
     These features have no data and weight 0, so state-action values are unreliable if it exceeds a few per cent.
     """
-    pairs, expected, _, next = _state_action_rows(log, state_features, policy)
-    visits = np.bincount(next[next >= 0], minlength=expected.shape[0]).astype(float)
-    size = np.asarray(visits @ abs(expected)).ravel()
-    seen = np.asarray(abs(pairs).sum(axis=0)).ravel() > 0
+    rows, pairs, _, next = _state_action_rows(log, state_features, policy)
+    visits = np.bincount(next[next >= 0], minlength=rows.shape[0] - pairs).astype(float)
+    size = np.asarray(visits @ abs(rows[pairs:])).ravel()
+    seen = np.asarray(abs(rows[:pairs]).sum(axis=0)).ravel() > 0
     return float(size[~seen].sum() / size.sum()) if size.any() else 0.0
 
 
 def _state_action_rows(
     log: Transitions, state_features: Any, policy: Any, *, part: bool = False
-) -> tuple[Any, Any, Array, Array]:
-    """Rows of the logged pairs, expected next rows, and the indices of each step in both (-1: terminated)."""
+) -> tuple[Any, int, Array, Array]:
+    """Rows of the logged pairs and, below them, expected next rows; the number of pairs; the indices of each step
+    among the pairs and among the expected rows (-1: terminated)."""
     from valuefit.features.state_action import one_hot, spread
 
     if policy is None:
@@ -117,11 +111,14 @@ def _state_action_rows(
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])
     pair, now = np.unique(log.now * actions + action, return_inverse=True)
-    pairs = spread(rows[np.searchsorted(used, pair // actions)], one_hot(pair % actions, actions))
-    expected = spread(rows[np.searchsorted(used, following)], probabilities)
+    weights = sparse.vstack([one_hot(pair % actions, actions), sparse.csr_array(probabilities)], format="csr")
+    if not sparse.issparse(rows):
+        numbers = min(3 * weights.nnz, math.prod(weights.shape)) * rows.shape[1]  # dense, or at most half of this
+        require_memory(numbers, f"{actions * rows.shape[1]} state-action features", "Use fewer, or sparse ones.")
+    source = np.searchsorted(used, np.concatenate([pair // actions, following]))
     next_of_step = np.full(len(log), -1)
     next_of_step[continues] = next
-    return pairs, expected, now, next_of_step
+    return spread(rows, weights, source), len(pair), now, next_of_step
 
 
 def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str) -> None:

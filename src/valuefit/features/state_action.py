@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 
 from valuefit.data.validation import numbers
 from valuefit.features.registry import Fitted, make
-from valuefit.features.scaling import count_option, refuse_large
+from valuefit.features.scaling import count_option, refuse_large, row_blocks
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
@@ -102,18 +102,24 @@ def one_hot(action: Array, actions: int) -> sparse.csr_array:
     )  # fmt: skip
 
 
-def spread(rows: Any, weights: Any) -> Any:
-    """Rows (n, actions * d) with weights[i, a] * rows[i] in block a of row i: dense or CSR, whichever is smaller."""
+def spread(rows: Any, weights: Any, source: Array | None = None) -> Any:
+    """Rows (n, actions * d) with weights[i, a] * rows[source[i]] in block a of row i: dense or CSR.
+
+    source: which of the rows belongs to each row of the weights; None for all of them, in order.
+    """
     actions, width = weights.shape[1], rows.shape[1]
     weights = sparse.csr_array(weights)
+    source = np.arange(rows.shape[0]) if source is None else source
+    dtype = np.result_type(rows.dtype, np.float32)
     if not sparse.issparse(rows) and weights.nnz >= MIN_DENSE_FRACTION * weights.shape[0] * actions:
-        dtype = np.result_type(rows.dtype, np.float32)
-        dense = weights.toarray().astype(dtype)[:, :, None] * rows[:, None, :]
-        return dense.reshape(len(rows), actions * width)
-    rows = sparse.csr_array(rows)
+        dense = np.empty((len(source), actions, width), dtype)
+        for block in row_blocks(len(source), width):
+            each = weights[block].toarray().astype(dtype)
+            np.multiply(each[:, :, None], rows[source[block], None, :], out=dense[block])
+        return dense.reshape(len(source), actions * width)
     # a copy of the row for each nonzero weight, sorted by row and action like the entries of the result
-    copies = rows[np.repeat(np.arange(rows.shape[0]), np.diff(weights.indptr))]
+    copies = sparse.csr_array(rows)[np.repeat(source, np.diff(weights.indptr))]
     lengths = np.diff(copies.indptr)
     columns = copies.indices + np.repeat(weights.indices.astype(np.int64) * width, lengths)
-    values = copies.data * np.repeat(weights.data.astype(np.result_type(rows.dtype, np.float32)), lengths)
-    return sparse.csr_array((values, columns, copies.indptr[weights.indptr]), shape=(rows.shape[0], actions * width))
+    values = copies.data * np.repeat(weights.data.astype(dtype), lengths)
+    return sparse.csr_array((values, columns, copies.indptr[weights.indptr]), shape=(len(source), actions * width))
