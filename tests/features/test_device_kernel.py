@@ -1,5 +1,7 @@
 """Kernel features computed on a device: the rows, products and solutions of the transformer."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -23,11 +25,12 @@ def close(found, expected, rtol=1e-9):
 
 
 @pytest.mark.parametrize("additive", [0.0, 0.4])
+@pytest.mark.parametrize("scales", [1, 3])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_rows_and_products_equal_those_of_the_transformer(kernel, additive, log, monkeypatch):
+def test_rows_and_products_equal_those_of_the_transformer(kernel, scales, additive, log, monkeypatch):
     monkeypatch.setattr(device, "CPU_BLOCK_BYTES", 8 * 21 * 100)  # blocks of 100 rows
     observations = log.observations[:350]
-    fitted = Kernel(20, kernel, additive=additive).fit(observations)
+    fitted = Kernel(20, kernel, additive=additive, scales=scales).fit(observations)
     rows, expected = KernelRows(fitted, observations, "cpu"), fitted.transform(observations)
     # the root of a squared distance of 0 up to rounding, 1e-16, is 1e-8, and k(x, x) of this kernel deviates by that
     rtol = 1e-6 if kernel == "laplace" else 1e-9
@@ -61,10 +64,10 @@ def test_triton_gives_the_same_values(monkeypatch):
     from valuefit.rows import device_kernels
 
     squares = torch.tensor([[0.0, 0.3, 2.0], [-1e-18, 5.0, 900.0]], dtype=torch.float64)
-    for kind in range(len(KERNELS)):
+    for kind, scales in itertools.product(range(len(KERNELS)), (1, 3)):
         found, expected = (torch.nn.functional.pad(squares, (1, 0)) for _ in range(2))
-        device_kernels.kernel_values(found[:, 1:], kind)
-        kernel_values(expected[:, 1:], kind)
+        device_kernels.kernel_values(found[:, 1:], kind, scales, 3.0)
+        kernel_values(expected[:, 1:], kind, scales, 3.0)
         close(found, expected, rtol=1e-14)
 
 

@@ -29,6 +29,36 @@ def test_products_of_rows_are_the_kernel_of_scikit_learn_at_landmarks(name):
     assert np.allclose(rows @ landmarks.T, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernel_is_a_mean_over_length_scales(name):
+    X = normal(60, 3)
+    kernel = Kernel(X[:20], name, 0.2, low=np.full(3, -8.0), high=np.full(3, 8.0), scales=3).fit(X)
+    rows, landmarks = kernel.transform(X)[:, 1:], kernel.transform(X[:20])[:, 1:]
+    scales = [4 * 0.2, 4 * 0.6, 4 * 1.8]
+    expected = np.mean([KERNELS[name](X / scale, X[:20] / scale) for scale in scales], axis=0)
+    assert np.allclose(rows @ landmarks.T, expected, atol=1e-9)
+
+
+def test_there_are_three_length_scales_unless_one_is_given():
+    X = normal(60, 2)
+    assert Kernel(10).fit(X).scales_ == 3
+    assert Kernel(10, length_scale=0.5).fit(X).scales_ == 1
+    assert Kernel(10, length_scale=0.5, scales=2).fit(X).scales_ == 2
+    assert "and 2 longer ones" in Kernel(10).fit(X).describe()
+    assert "longer" not in Kernel(10, scales=1).fit(X).describe()
+
+
+def test_long_length_scales_follow_the_value_between_landmarks_that_are_far_apart():
+    x = np.concatenate([np.linspace(-1, 1, 50), np.linspace(1.5, 5.5, 9)])[:, None]  # few points at one end
+    errors = []
+    between = np.linspace(1.5, 5, 40)[:, None]
+    for scales in (1, 3):
+        kernel = Kernel(x[::2], scales=scales, low=-2.0, high=6.0).fit(x)
+        weights = np.linalg.lstsq(kernel.transform(x), x[:, 0] ** 2, rcond=1e-10)[0]
+        errors.append(np.abs(kernel.transform(between) @ weights - between[:, 0] ** 2).max())
+    assert errors[1] < errors[0] / 3
+
+
 def test_the_norm_of_the_weights_is_that_of_the_function_in_the_space_of_the_kernel():
     X = normal(50, 2)
     kernel = Kernel(X[:15], length_scale=0.5).fit(X)
@@ -162,6 +192,7 @@ def test_storage_keeps_periods_and_categories():
         ({"landmarks": [["a", "b"]]}, "landmarks is .*; give a number, or rows of numbers"),
         ({"landmarks": [[np.nan, 0.0]]}, "finite"),
         ({"length_scale": 0}, "length_scale is 0; it must be a number"),
+        ({"scales": 11}, "scales is 11; it must be a whole number, 1 or more and at most 10"),
         ({"length_scale": [1.0, 2.0, 3.0]}, "one for each of 2 dimensions"),
         ({"periodic": 3}, "periodic is 3; it must be a dictionary"),
         ({"periodic": {0: -1.0}}, "periodic is -1"),

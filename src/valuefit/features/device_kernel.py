@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from valuefit.features.kernel import KERNELS, Kernel
+from valuefit.features.kernel import KERNELS, SCALE_RATIO, Kernel
 from valuefit.linalg.device import kernels_on
 from valuefit.rows.device import DeviceRows, Tensor
 from valuefit.typing import Array
@@ -33,7 +33,8 @@ class KernelRows(DeviceRows):
         self._landmarks = torch.cat([z, torch.ones_like(z[:, :1]), z.square().sum(1, keepdim=True)], dim=1).T
         factor = torch.tensor(kernel.factor_, dtype=torch.float64, device=device)
         self._L = torch.block_diag(torch.ones_like(factor[:1, :1]), factor)
-        self._kind, self._additive, self._functions = KERNELS.index(kernel.kernel), kernel.additive_, functions
+        self._kind, self._scales = KERNELS.index(kernel.kernel), kernel.scales_
+        self._additive, self._functions = kernel.additive_, functions
         self.shape = len(x), 1 + len(z)
         self.device, self.dtype = x.device, np.dtype(np.float64)
 
@@ -45,9 +46,9 @@ class KernelRows(DeviceRows):
         values.copy_(points @ self._landmarks)
         compiled = kernels_on(self.device)
         if compiled is None:
-            kernel_values(values, self._kind)
+            kernel_values(values, self._kind, self._scales, SCALE_RATIO)
         else:
-            compiled.kernel_values(values, self._kind)
+            compiled.kernel_values(values, self._kind, self._scales, SCALE_RATIO)
         if self._additive:
             of_rows, of_landmarks = self._functions
             values.mul_(1 - self._additive).addmm_(of_rows[rows], of_landmarks.T)
@@ -73,16 +74,17 @@ class KernelRows(DeviceRows):
         return torch.linalg.solve_triangular(self._L, total, upper=False).reshape(self.shape[1], *A.shape[1:])
 
 
-def kernel_values(squares: Tensor, kind: int) -> None:
-    """Replace squared distances by the values of this kernel of `KERNELS`, with length scale 1."""
+def kernel_values(squares: Tensor, kind: int, scales: int, scale_ratio: float) -> None:
+    """Replace squared distances by the mean over length scales of this kernel of `KERNELS`, the shortest being 1."""
     squares.clamp_(min=0.0)
-    if KERNELS[kind] == "gaussian":
-        squares.mul_(-0.5).exp_()
-        return
-    distance = squares.sqrt_()
-    if KERNELS[kind] == "laplace":
-        distance.neg_().exp_()
-        return
-    distance.mul_(5.0**0.5)
-    decay = torch.exp(-distance)
-    distance.copy_(distance.square().div_(3).add_(distance).add_(1).mul_(decay))
+    distance = squares if KERNELS[kind] == "gaussian" else squares.sqrt()
+    total = torch.zeros_like(squares)
+    for scale in range(scales):
+        if KERNELS[kind] == "gaussian":
+            total += torch.exp(distance * (-0.5 / scale_ratio ** (2 * scale)))
+        elif KERNELS[kind] == "laplace":
+            total += torch.exp(distance * (-1 / scale_ratio**scale))
+        else:
+            scaled = distance * (5.0**0.5 / scale_ratio**scale)
+            total += torch.exp(-scaled) * (1 + scaled + scaled.square() / 3)
+    torch.div(total, scales, out=squares)

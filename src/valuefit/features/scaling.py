@@ -20,11 +20,11 @@ MIN_DROPPED_INDICES = 1000  # of multi-indices on a heap; fewer are not worth so
 MAX_TEMPORARY_BYTES = 4 << 20  # so that temporary arrays stay in the cache
 
 
-def count_option(name: str, value: Any, least: int) -> int:
-    """An option that counts something as an int: at least `least`, and at most 32 bits."""
-    requirement = f"it must be a whole number, {least} or more and at most {MAX_WHOLE_NUMBER:,}"
+def count_option(name: str, value: Any, least: int, most: int = MAX_WHOLE_NUMBER) -> int:
+    """An option that counts something as an int, from `least` to `most`."""
+    requirement = f"it must be a whole number, {least} or more and at most {most:,}"
     found = whole_number(name, value, requirement, low=least)
-    if found > MAX_WHOLE_NUMBER:
+    if found > most:
         raise ValueError(f"{name} is {shown(value)}; {requirement}.")
     return found
 

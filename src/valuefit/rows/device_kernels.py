@@ -147,28 +147,35 @@ def sketch(
 
 
 @triton.jit
-def _kernel_values(squares, stride, columns, kind: tl.constexpr, width: tl.constexpr):
-    """One block of `kernel_values`."""
+def _kernel_values(
+    squares, stride, columns, kind: tl.constexpr, scales: tl.constexpr, shrink: tl.constexpr, width: tl.constexpr
+):
+    """One block of `kernel_values`; shrink: a length scale relative to the next longer one."""
     column = tl.program_id(1) * width + tl.arange(0, width)
     place = squares + tl.program_id(0).to(tl.int64) * stride + column
     square = tl.maximum(tl.load(place, mask=column < columns, other=0.0), 0.0)
-    if kind == 1:
-        value = tl.exp(-0.5 * square)
-    else:
-        distance = tl.sqrt(square)
-        if kind == 2:
-            value = tl.exp(-distance)
+    distance = tl.sqrt(square)
+    if kind == 0:
+        distance *= 2.23606797749979
+    total = tl.zeros_like(square)
+    for _ in tl.static_range(scales):
+        if kind == 1:
+            total += tl.exp(-0.5 * distance * distance)
+        elif kind == 2:
+            total += tl.exp(-distance)
         else:
-            distance *= 2.23606797749979
-            value = (1.0 + distance + distance * distance / 3.0) * tl.exp(-distance)
-    tl.store(place, value, mask=column < columns)
+            total += (1.0 + distance + distance * distance / 3.0) * tl.exp(-distance)
+        distance *= shrink
+    tl.store(place, total / scales, mask=column < columns)
 
 
-def kernel_values(squares: Tensor, kind: int) -> None:
+def kernel_values(squares: Tensor, kind: int, scales: int, scale_ratio: float) -> None:
     """`features.device_kernel.kernel_values`: "matern" (0), "gaussian" (1) or "laplace" (2), in one read."""
     rows, columns = squares.shape
     grid = rows, triton.cdiv(columns, VALUES_PER_PROGRAM)
-    _kernel_values[grid](squares, squares.stride(0), columns, kind=kind, width=VALUES_PER_PROGRAM)
+    _kernel_values[grid](
+        squares, squares.stride(0), columns, kind=kind, scales=scales, shrink=1 / scale_ratio, width=VALUES_PER_PROGRAM
+    )  # fmt: skip
 
 
 def _warps(width: int) -> int:
