@@ -81,6 +81,18 @@ def test_estimates_are_those_of_loops_over_episodes(values):
     assert found[name].estimate == pytest.approx(evaluated(log, values=other).policy_value.estimate, rel=1e-6)
 
 
+def test_the_other_route_of_kernel_features_has_landmarks_of_its_own():
+    rng, n = np.random.default_rng(0), 1200
+    log = vf.Transitions.from_arrays(
+        rng.standard_normal((n, 2)), rng.standard_normal(n), terminated=np.arange(n) % 20 == 19,
+        episode=np.arange(n) // 20, action=rng.integers(0, 3, n), behaviour_prob=np.full(n, 1 / 3),
+    )  # fmt: skip
+    settings = {"policy": lambda x: np.tile([0.5, 0.3, 0.2], (len(x), 1)), "discount": 0.9}
+    found = by_name(vf.evaluate(log, values="state-action", features="kernel:landmarks=10", **settings))
+    expected = vf.evaluate(log, features="kernel:landmarks=30", **settings).policy_value.estimate
+    assert found["importance ratios"].estimate == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("values", ["state", "state-action"])
 def test_standard_errors_are_those_of_the_jackknife(values):
     log = MDP.log(80, propensities=True)

@@ -14,7 +14,7 @@ import valuefit as vf
 from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.features import RBF, Fitted, Fourier, OneHot, StateAction, Tiles, from_spec, make, names
-from valuefit.features.registry import for_actions, landmark_count
+from valuefit.features.registry import for_actions, for_states, landmark_count
 
 
 def log_of(observations, seed=0):
@@ -93,8 +93,12 @@ def test_auto_counts_the_weights_of_all_actions():
 
 
 def test_auto_takes_fewer_landmarks_where_more_would_take_too_long():
-    assert [landmark_count(steps, 1) for steps in (10, 1000, 20_000, 100_000, 1_000_000)] == [1, 50, 1000, 1000, 316]
-    assert landmark_count(1_000_000, 4) * 4 == 316
+    assert [landmark_count(steps, 1) for steps in (10, 1000, 20_000, 100_000, 1_000_000)] == [1, 50, 1000, 1000, 632]
+    assert landmark_count(1_000_000, 4) * 4 == 632
+
+
+def test_auto_has_as_many_landmarks_for_each_action_as_the_steps_and_the_time_allow():
+    assert [landmark_count(steps, 2) for steps in (20_000, 40_000, 100_000, 400_000)] == [500, 1000, 1000, 500]
 
 
 def test_auto_treats_a_column_of_few_integers_as_states():
@@ -318,3 +322,15 @@ def test_kernel_features_of_several_actions_have_fewer_landmarks_in_the_same_uni
     assert fewer.transformer.length_scale_[0] > fitted.transformer.length_scale_[0]
     other = make("fourier", X)[0]
     assert for_actions(other, 3) is other
+
+
+def test_kernel_features_of_states_have_as_many_weights_as_those_of_all_actions():
+    X = gaussian(2000, 3)
+    log = vf.Transitions.from_arrays(X, np.ones(2000), terminated=np.arange(2000) == 1999)
+    fitted = make("kernel:landmarks=20", log, actions=3)[0]
+    more = for_states(fitted, 3, log)
+    assert more.columns == 1 + 60
+    assert np.array_equal(more.transformer.low_, fitted.transformer.low_)
+    assert more.transformer.length_scale_[0] < fitted.transformer.length_scale_[0]
+    other = make("fourier", X)[0]
+    assert for_states(other, 3, log) is other

@@ -30,7 +30,7 @@ from valuefit.evaluation.policy_value import starts_of
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.uncertainty import Uncertainty
-from valuefit.features.registry import Fitted, for_actions
+from valuefit.features.registry import Fitted, for_actions, for_states
 from valuefit.problem.problem import Problem
 from valuefit.solvers.lstd import LSTD
 from valuefit.typing import Array
@@ -237,7 +237,10 @@ def _takes_longer_than_solve(problem: Problem) -> bool:
 
 
 def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> list[_Candidate]:
-    """The estimate of the other route with the same features, by lstd; none where the log or the cost forbids it."""
+    """The estimate of the other route by lstd; none where the log or the cost forbids it.
+
+    Its features are the same, but for kernel features, of which it has about as many weights.
+    """
     other = _ratio_problem(fit, ratio) if values == "state" else _state_action_problem(fit)
     if other is None:
         return []
@@ -268,7 +271,8 @@ def _ratio_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted]:
     """The problem of state values with these ratios, and its features."""
     assert ratio is not None
     log, own = replace(fit.log, ratio=ratio), fit.problem
-    return Problem(log, fit.features, discount=fit.discount, trace=own.trace, ridge=own.ridge), fit.features
+    features = for_states(fit.features, own.d // fit.features.columns, log)
+    return Problem(log, features, discount=fit.discount, trace=own.trace, ridge=own.ridge), features
 
 
 def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:

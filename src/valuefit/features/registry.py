@@ -39,7 +39,7 @@ BUILT_IN = {
 MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observations (images) need an encoder
 # "auto" takes one landmark for 20 steps: with 40 the policy values of seven tasks were less accurate, with 10 some
 # standard errors exploded. Where that costs more operations than this, some 10 s on a laptop, it takes fewer.
-MAX_AUTO_OPERATIONS = 1e11  # steps times landmarks squared
+MAX_AUTO_OPERATIONS = 4e11  # steps times weights squared
 
 MAX_FIT_STEPS = 200_000  # whose observations features are fitted to; with more, quantiles hardly change
 
@@ -240,7 +240,7 @@ def choose(visited: Array, actions: int, steps: int) -> tuple[str, dict[str, Any
 def landmark_count(steps: int, actions: int) -> int:
     """As many landmarks as the log can pay for: one for 20 steps, within limits of time and memory."""
     affordable = math.sqrt(MAX_AUTO_OPERATIONS / steps) / actions
-    count = int(min(steps / (STEPS_PER_LANDMARK * actions), MAX_LANDMARKS / actions, affordable))
+    count = int(min(steps / (STEPS_PER_LANDMARK * actions), MAX_LANDMARKS, affordable))
     while count > 1 and not fits(2 * steps * count * actions):
         count //= 2
     return max(count, 1)
@@ -248,12 +248,25 @@ def landmark_count(steps: int, actions: int) -> int:
 
 def for_actions(fitted: Fitted, actions: int) -> Fitted:
     """State features for state-action values: kernel features with as many landmarks less as there are actions."""
-    kernel = fitted.transformer
-    if name_of(kernel) != "kernel":
+    if name_of(fitted.transformer) != "kernel":
         return fitted
-    fewer = type(kernel)(**{**kernel.get_params(), "landmarks": kernel.landmarks_[::actions], "length_scale": None})
-    fewer.set_params(low=kernel.low_, high=kernel.high_)
-    return fit_built_in(fewer, kernel.landmarks_.reshape(-1, *fitted.shape), "Used")
+    landmarks = fitted.transformer.landmarks_
+    return with_landmarks(fitted, landmarks[::actions], landmarks.reshape(-1, *fitted.shape))
+
+
+def for_states(fitted: Fitted, actions: int, log: Transitions) -> Fitted:
+    """Features for state values: kernel features of state-action values with as many landmarks more as actions."""
+    if name_of(fitted.transformer) != "kernel":
+        return fitted
+    count = min(actions * len(fitted.transformer.landmarks_), MAX_LANDMARKS)
+    return with_landmarks(fitted, count, log.observations[log.now])
+
+
+def with_landmarks(fitted: Fitted, landmarks: Any, observations: Array) -> Fitted:
+    """Kernel features with other landmarks, or another number of them, in the same units."""
+    kernel = fitted.transformer
+    other = {"landmarks": landmarks, "length_scale": None, "low": kernel.low_, "high": kernel.high_}
+    return fit_built_in(type(kernel)(**{**kernel.get_params(), **other}), observations, "Used")
 
 
 def fit_built_in(transformer: Any, observations: Array, opening: str, *, fit: bool = True) -> Fitted:
