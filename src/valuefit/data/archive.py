@@ -17,8 +17,6 @@ from valuefit.memory import memory_limit
 from valuefit.messages import shown, translated
 from valuefit.typing import Array
 
-KINDS = "biufUV"  # of dtypes: numbers, text (the facts), columns (a history)
-
 
 def write_archive(path: Path, facts: dict[str, Any], arrays: dict[str, Array], *, version: int, force: bool) -> Path:
     """Write facts that JSON can represent, with the format version, and arrays; not compressed."""
@@ -62,7 +60,8 @@ def _arrays(path: Path) -> dict[str, Array]:
             raise ValueError(f"it contains {shown(foreign[0])}, which is no array")
     if total > path.stat().st_size:
         raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
-    return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds=KINDS).items()}
+    # numbers, text (the facts) and columns (a history)
+    return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds="biufUV").items()}
 
 
 def _native(array: Array) -> Array:

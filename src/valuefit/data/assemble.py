@@ -7,17 +7,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
+from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap
 from valuefit.data.exact import common_dtype, exact
-from valuefit.data.labels import as_text, is_number, is_text, number_names
+from valuefit.data.labels import as_text, is_text, number_names, reads_as_number
 from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
+from valuefit.data.validation import (
+    ROWS_PER_CHECK,
+    check_observations,
+    episode_starts,
+    flags,
+    last_steps,
+    numbers,
+    step_numbers,
+)
 from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
-MIN_ENDS = 10  # marked by done, before equal lengths of episodes look like a time limit
+MIN_DONE_ENDS = 10  # with fewer ends marked by done, equal lengths of episodes do not look like a time limit
 ROWS_PER_COPY = 4096  # rows of scalar columns concatenated at a time, so that the written block stays in cache
 
 
@@ -45,8 +53,7 @@ def build_log(source: Table) -> Transitions:
     if episode is None:
         episode = np.concatenate(([0], np.cumsum(ended[:-1]))) if n else np.zeros(0, int)
         _check_steps_increase(table, ended)
-    begins = np.ones(n, bool)
-    begins[1:] = episode[1:] != episode[:-1]
+    begins = episode_starts(episode)
     only_done = "done" in table and not {"terminated", "truncated"} & table.keys()
     warnings = _time_limit_warnings(str(matched["done"]), terminated, begins) if only_done else ()
     next_obs, incomplete = _next_observations(table, terminated, begins, where)
@@ -120,7 +127,7 @@ def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
 
 def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
     """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names."""
-    numeric = [is_number(text) for text in column]
+    numeric = [reads_as_number(text) for text in column]
     if any(numeric):
         row = numeric.index(False) if not all(numeric) else 0
         raise ValueError(
@@ -265,7 +272,7 @@ def _check_steps_increase(table: dict[str, Array], ended: Array) -> None:
 
 def check_ends(matched: ColumnMap, where: str) -> None:
     """Raise ValueError if no column marks the ends of episodes."""
-    if not {"terminated", "truncated", "done"} & matched.keys():
+    if not matched.keys() & END_FIELDS:
         raise ValueError(
             f"No column of {where} marks how episodes end. Add a column terminated (1 where no reward can follow the "
             "step), and truncated where an episode was cut off; for one continuing stream, set terminated to 0 "
@@ -277,7 +284,7 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
     """Flags terminated and truncated, from the columns terminated, truncated and done that are present."""
     check_ends(matched, where)
     n = len(table["obs"])
-    given = {name: flags(name, table[name], n) for name in ("terminated", "truncated", "done") if name in table}
+    given = {name: flags(name, table[name], n) for name in END_FIELDS if name in table}
     terminated = given.get("terminated", np.zeros(n, bool))
     truncated = given.get("truncated", np.zeros(n, bool))
     if "done" in given:
@@ -308,11 +315,10 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
 
 def _time_limit_warnings(name: str, done: Array, begins: Array) -> tuple[str, ...]:
     """A warning if most ends come after the same number of steps, and none later: done alone hides a time limit."""
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-    lengths = (np.arange(len(begins)) - first + 1)[done]
+    lengths = step_numbers(begins)[done] + 1
     longest = int(lengths.max(initial=1))
     count = int((lengths == longest).sum())
-    if longest == 1 or len(lengths) < MIN_ENDS or 2 * count <= len(lengths):
+    if longest == 1 or len(lengths) < MIN_DONE_ENDS or 2 * count <= len(lengths):
         return ()
     return (
         f"{count} of the {len(lengths)} episodes that {name!r} ends have {longest} steps, and none has more, which "
@@ -361,9 +367,7 @@ def _next_observations(
     table: dict[str, Array], terminated: Array, begins: Array, where: str
 ) -> tuple[Array | None, Array]:
     """Next observations (None: those of the next row), and the last steps that need one but have none."""
-    last = np.ones(len(begins), bool)
-    last[:-1] = begins[1:]
-    needed = ~terminated
+    last, needed = last_steps(begins), ~terminated
     next_obs = table.get("next_obs")
     if next_obs is None:
         return None, last & needed

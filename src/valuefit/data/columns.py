@@ -31,6 +31,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "cluster": ("cluster",),
 }
 VECTOR_FIELDS = ("obs", "next_obs", "action")
+END_FIELDS = ("terminated", "truncated", "done")  # each marks ends of episodes
 FIELD_OF_ALIAS = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
 
 # field -> its column, or a tuple of columns that are concatenated to a vector

@@ -13,11 +13,9 @@ from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
 from valuefit.data.readers.parquet import write_parquet
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import last_steps
 from valuefit.extras import need
 from valuefit.typing import Array
-
-# else taken for folders
-NOT_WRITTEN = (".csv", ".tsv", ".h5", ".hdf5", ".npy", ".json", ".jsonl", ".ndjson", ".gz", ".pkl", ".pq", ".feather")
 
 
 def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -42,7 +40,8 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
 def check_save(path: Path, *, force: bool) -> None:
     """Raise ValueError or OSError if a log cannot be saved under this name."""
     suffix = path.suffix.lower()
-    if suffix in NOT_WRITTEN:
+    not_written = ".csv .tsv .h5 .hdf5 .npy .json .jsonl .ndjson .gz .pkl .pq .feather"  # names of folders otherwise
+    if suffix in not_written.split():
         raise ValueError(f"valuefit saves logs as folders, .parquet or .npz, not as {suffix}. Choose another name.")
     if suffix == ".parquet":
         need("pyarrow", "files", "Writing Parquet")
@@ -103,8 +102,7 @@ def _names(log: Transitions) -> dict[str, Array]:
 
 def _check_contiguous(log: Transitions) -> None:
     """Refuse selections with gaps or repeated steps: a table delimits episodes by their numbers alone."""
-    last = np.append(log.begins[1:], True)
-    contiguous = not ((log.terminated | log.truncated) & ~last).any()
+    contiguous = not ((log.terminated | log.truncated) & ~last_steps(log.begins)).any()
     if not contiguous or len(np.unique(log.episode)) != log.begins.sum():
         raise ValueError(
             "This log is a selection in which the steps of an episode are not consecutive, which a table cannot "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from valuefit.data.assemble import build_log, check_ends
-from valuefit.data.columns import ALIASES, VECTOR_FIELDS, ColumnMap, columns_to_read
+from valuefit.data.columns import ALIASES, END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_to_read
 from valuefit.data.files import file_format, find_files
 from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
-from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari, scan_minari
+from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
 from valuefit.data.readers.parquet import read_parquet, scan_parquet
 from valuefit.data.table import Scan, Table, join
@@ -212,11 +213,10 @@ def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -
 
     Only what marks episodes is read. Episodes must be contiguous, as the shards are not sorted.
     """
-    if isinstance(source, str) and source.startswith("minari:"):
-        return _minari_shards(dataset_folder(source.removeprefix("minari:")), columns, limit, source)
-    if isinstance(source, str | Path) and is_minari(Path(source)):
-        return _minari_shards(Path(source), columns, limit, str(source))
-    if isinstance(source, str | Path) and is_native(Path(source)):
+    single = isinstance(source, str | os.PathLike)
+    if single and (folder := minari_folder(source)):
+        return _minari_shards(folder, columns, limit, str(source))
+    if single and is_native(Path(source)):
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
         return _native_shards(Path(source), limit)
@@ -302,8 +302,9 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
                 first, cuts = scan, _Cuts(shard_steps(limit, scan.step_bytes))
             _refuse_others(first, scan, files[0], file)
             ids = "episode" in scan.matched
-            fields = ["episode"] if ids else [f for f in ("terminated", "truncated", "done") if f in scan.matched]
-            for batch in scan.marks([str(scan.matched[field]) for field in fields], SCAN_STEPS):
+            fields = ("episode",) if ids else END_FIELDS
+            names = [str(scan.matched[field]) for field in fields if field in scan.matched]
+            for batch in scan.marks(names, SCAN_STEPS):
                 cuts.add(episodes.starts([_scalars(column) for column in batch], ids=ids))
             episodes.end_of_file(ids=ids)
             ends.append(ends[-1] + scan.rows)

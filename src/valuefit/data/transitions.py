@@ -15,6 +15,7 @@ from valuefit.data.validation import (
     array_of,
     check_observations,
     flags,
+    last_steps,
     number,
     numbers,
     run_starts,
@@ -99,8 +100,7 @@ class Transitions:
             episode = np.concatenate(([0], np.cumsum(ended[:-1])))
         episode = numbers("episode", episode, length=n, dtype=np.int64)
         begins = run_starts(episode)
-        last = np.ones(n, bool)
-        last[:-1] = begins[1:]
+        last = last_steps(begins)
         early = (terminated | truncated) & ~last
         if early.any():
             step = int(np.flatnonzero(early)[0])

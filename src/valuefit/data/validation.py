@@ -143,6 +143,17 @@ def episode_starts(episode: Array) -> Array:
     return begins
 
 
+def last_steps(begins: Array) -> Array:
+    """True at the last step of each run of steps, given where runs begin."""
+    return np.roll(begins, -1)  # the last step of all comes before the first, which begins a run
+
+
+def step_numbers(begins: Array) -> Array:
+    """The number of each step within its run, from 0, given where runs begin."""
+    steps = np.arange(len(begins))
+    return steps - np.maximum.accumulate(np.where(begins, steps, 0))
+
+
 def run_starts(episode: Array) -> Array:
     """True at the first step of each episode; raises ValueError if the steps of an episode are not contiguous."""
     begins = episode_starts(episode)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import episode_starts, step_numbers
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.policy_value import value_rows
 from valuefit.evaluation.sandwich import Sandwich
@@ -292,9 +293,7 @@ def _mean_td_error(name: str, title: str, label: str, means: Means, *, weighted:
 
 def positions(log: Transitions) -> Array:
     """The number of each step within its episode, from 0."""
-    first = np.append(True, log.episode[1:] != log.episode[:-1])
-    steps = np.arange(len(log))
-    return steps - np.maximum.accumulate(np.where(first, steps, 0))
+    return step_numbers(episode_starts(log.episode))
 
 
 # ---- the solver --------------------------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
-FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names of Arrow and of NumPy
-
 
 def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Table:
     """The columns of a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
@@ -128,11 +126,12 @@ def _numbers(chunk: Any) -> Array:
     """Plain numbers, read from their buffers: `to_numpy` and `to_pandas_dtype` import pandas where it is installed."""
     valid, data = chunk.buffers()
     here = slice(chunk.offset, chunk.offset + len(chunk))
-    if str(chunk.type) == "bool":
+    name = str(chunk.type)
+    if name == "bool":
         values = _bits(data, here)
     else:
-        name = str(chunk.type)
-        values = np.frombuffer(data or b"", FLOATS.get(name, name))[here]
+        dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name)
+        values = np.frombuffer(data or b"", dtype)[here]
     if not chunk.null_count:
         return values
     known = _bits(valid, here)

@@ -103,8 +103,8 @@ def write_native(path: Path, log: Transitions) -> None:
         values = getattr(log, name)
         if values is not None:
             _write_array(path / f"{name}.npy", values)
-    metadata = {"format": LOG_FORMAT, "steps": len(log), "notes": list(log.notes), "names": list(log.names)}
-    metadata["warnings"] = list(log.warnings)
+    texts = {key: list(getattr(log, key)) for key in ("notes", "names", "warnings")}
+    metadata = {"format": LOG_FORMAT, "steps": len(log), **texts}
     (path / METADATA_FILE).write_text(json.dumps(metadata, allow_nan=False))
 
 
@@ -224,13 +224,8 @@ def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:
         raise _damaged(path, "a ratio is negative, or the probability of a logged action is not positive")
     if "cluster" in table:
         table["cluster"] = cluster_numbers(table["cluster"], episode)
-    for name, dtype in (
-        ("now", np.int64),
-        ("next", np.int64),
-        ("episode", np.int64),
-        ("reward", np.float64),
-        ("ratio", np.float64),
-    ):
+    for name in ("now", "next", "episode", "reward", "ratio"):
+        dtype = np.float64 if name in ("reward", "ratio") else np.int64
         table[name] = table[name].astype(dtype, copy=False)
 
 
