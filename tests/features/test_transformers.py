@@ -6,8 +6,6 @@ import json
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.polynomial import legendre as series
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
@@ -16,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from valuefit.features import RBF, Fourier, Identity, OneHot, Polynomial, StateAction, Tiles
-from valuefit.features.scaling import lowest_indices
 
 DENSE = [Fourier(3), RBF(16), Polynomial(3)]
 # unknown="zero": scikit-learn's checks transform rows that were not in the data
@@ -34,19 +31,6 @@ def test_the_estimator_checks_of_scikit_learn_pass(transformer):
     skipped = {check["check_name"] for check in report if check["status"] != "passed"}
     assert skipped <= {"check_array_api_input"}  # runs only with SCIPY_ARRAY_API set
     assert len(report) > 40
-
-
-@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 40))
-def test_lowest_indices_equal_a_sorted_enumeration(dimensions, order, count):
-    everything = sorted(
-        itertools.product(range(order + 1), repeat=dimensions),
-        key=lambda c: (sum(k * k for k in c), sum(k > 0 for k in c)),
-    )
-    found = lowest_indices(dimensions, count, each=order, total=order * dimensions, power=2)
-    assert len(found) == min(count, len(everything)) == len({tuple(c) for c in found})
-    sizes = (found**2).sum(axis=1).tolist()
-    assert sizes == [sum(k * k for k in c) for c in everything[:count]]
-    assert not found[0].any()
 
 
 @pytest.mark.parametrize(("dimensions", "order"), [(1, 9), (2, 4), (3, 2), (12, 1)])

@@ -18,9 +18,10 @@ from valuefit.features.scaling import (
 )
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
+from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
-MAX_SAMPLED_OBSERVATIONS = 20_000  # for placing centres; bounds the cost of k-means
+MAX_PLACING_OBSERVATIONS = 20_000  # a sample that bounds the cost of k-means
 MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
 MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
 BANDWIDTH_RANGE = 1e-15, 1e15  # relative to the ranges of the observations
@@ -70,9 +71,9 @@ class RBF(FeatureTransformer):
                 )
             refuse_large(len(X), columns, columns, "Use fewer centres.")
             sample = X
-            if len(X) > MAX_SAMPLED_OBSERVATIONS:
+            if len(X) > MAX_PLACING_OBSERVATIONS:
                 rng = np.random.default_rng(self.seed)
-                sample = X[np.sort(rng.choice(len(X), MAX_SAMPLED_OBSERVATIONS, replace=False))]
+                sample = X[np.sort(rng.choice(len(X), MAX_PLACING_OBSERVATIONS, replace=False))]
             scaled, spacing = self._place_centres(to_unit(sample, self.low_, self.high_))
             self.centres_ = self.low_ + scaled * (self.high_ - self.low_)
         else:
@@ -155,8 +156,6 @@ def kmeans_centres(Z: Array, count: int, seed: int) -> tuple[Array, float]:
     if len(distinct) <= count:
         return distinct, neighbour_distance(distinct)
     from sklearn.cluster import KMeans
-
-    from valuefit.threads import limit_threads  # imports numba
 
     with limit_threads(1):
         centres = KMeans(count, n_init=1, max_iter=100, random_state=seed).fit(distinct).cluster_centers_

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from valuefit.data.validation import number, whole_number
+from valuefit.data.validation import MAX_INT32, number, whole_number
 from valuefit.messages import shown
 from valuefit.problem.preconditioner import Preconditioner
 from valuefit.problem.problem import Problem
@@ -18,7 +18,6 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
-MAX_COUNT = 2**31 - 1  # of updates or rows in one setting
 ROUNDING_GAP = 1e-14  # a finished method with a gap below this is exact but for rounding
 
 
@@ -240,8 +239,8 @@ def check_count(solver: Solver, name: str, meaning: str = "") -> None:
     if not _is_default_none(solver, name):
         requirement = f"it must be at least 1{meaning}, and a whole number"
         count = whole_number(name, getattr(solver, name), requirement, low=1)
-        if count > MAX_COUNT:
-            raise ValueError(f"{name} is {shown(count)}; it must be at most {MAX_COUNT:,}.")
+        if count > MAX_INT32:
+            raise ValueError(f"{name} is {shown(count)}; it must be at most {MAX_INT32:,}.")
         object.__setattr__(solver, name, count)
 
 
