@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.paper.definition import Experiment
+from valuefit.paper.definition import METHOD_LABELS, Experiment
 from valuefit.paper.experiment import Curves
 from valuefit.typing import Array
 
-METHOD_LABELS = {
-    "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
-}  # fmt: skip
 # A palette safe for colour blindness; dashes distinguish the curves in black-and-white print.
 LINE_STYLES = {
     "pdbg": ("#0072B2", "-."),
