@@ -28,7 +28,7 @@ MAX_LEVEL_CHANGE = 2  # levels that one epoch may raise or lower the step by
 BATCH_STEP = 0.3  # of a full step: how far the single-row steps of a batch may add up
 MIN_DECADES_PER_PASS = 1 / 6  # of the squared gradient: below, a larger sample is taken once it would pay
 RATE_TOLERANCE = 1e-6  # relative difference below which rates count as equal: rounding must not decide
-ROUNDING = 1e-26  # part of the first squared gradient that may be rounding error
+ROUNDING_MERIT = 1e-26  # part of the first merit that may be rounding error
 TINY = 1e-300
 
 
@@ -92,7 +92,7 @@ class StepController:
         """
         merit = self.preconditioner.merit(after)
         bound = self.max_growth * min(self.merit, self.first_merit)
-        accepted = merit <= max(bound, ROUNDING * self.first_merit)
+        accepted = merit <= max(bound, ROUNDING_MERIT * self.first_merit)
         new = replace(self, passes=self.passes + passes)
         if accepted:
             rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes

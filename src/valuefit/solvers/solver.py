@@ -186,12 +186,12 @@ def inverse(value: float) -> float:
     return 1 / value if value > 0 else 1.0
 
 
-# reasons in `refusals`
-NEEDS_SQUARE_A = "it needs as many dual features as features, because it adds rows of u to theta."
-NEEDS_ZERO_RIDGE = "its fixed point A theta = b is not the minimiser when ridge > 0."
-NEEDS_ROWS = "it steps through single rows, which must be in the memory of the processor."
-SINGLE_ROWS = {"shards": NEEDS_ROWS, "device": NEEDS_ROWS}
-SINGLE_ROWS_OF_TD = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE, **SINGLE_ROWS}
+# `refusals` of several methods
+SINGLE_ROWS = dict.fromkeys(
+    ("shards", "device"), "it steps through single rows, which must be in the memory of the processor."
+)
+SQUARE_A = {"more dual features": "it needs as many dual features as features, because it adds rows of u to theta."}
+FIXED_POINT = {**SQUARE_A, "ridge": "its fixed point A theta = b is not the minimiser when ridge > 0.", **SINGLE_ROWS}
 
 
 @dataclass(frozen=True)
