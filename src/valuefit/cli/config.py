@@ -69,8 +69,8 @@ def as_list(value: str | list[str] | None) -> list[str]:
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
-PATHS = ("log", "policy", "starts", "report", "save")
-NUMBERS = ("discount", "trace", "ridge", "penalty", "level", "max_passes")
+PATH_OPTIONS = ("log", "policy", "starts", "report", "save")
+NUMBER_OPTIONS = ("discount", "trace", "ridge", "penalty", "level", "max_passes")
 SWITCHES = ("strict", "json", "quiet", "force")
 CHOICES = {
     "values": ("state", "state-action"),
@@ -143,7 +143,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if name in options:
             raise ValueError(f"{path} sets {key!r} twice, once with a dash and once with an underscore.")
         options[name] = _validate(path, name, value)
-    for name in PATHS:
+    for name in PATH_OPTIONS:
         if name in options:
             options[name] = _each(options[name], partial(_from_folder, name, path.parent))
     return options
@@ -158,7 +158,7 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = isinstance(value, bool), "true or false"
     elif name == "seed":
         valid, expected = type(value) is int and value <= MAX_SEED, "a whole number below 2^63"
-    elif name in NUMBERS:
+    elif name in NUMBER_OPTIONS:
         valid, expected = is_number, "a number"
     elif name == "tol":
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
@@ -171,7 +171,7 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = _is_path(value), "text in quotes"
     if not valid:
         raise ValueError(f"{path} sets {name.replace('_', '-')} = {shown(value)}; it must be {expected}.")
-    return float(value) if name in NUMBERS or (name == "tol" and is_number) else value
+    return float(value) if name in NUMBER_OPTIONS or (name == "tol" and is_number) else value
 
 
 def _is_path(value: Any) -> bool:
@@ -236,7 +236,7 @@ def config_text(settings: Settings, folder: Path) -> str:
             continue
         if one.name == "columns":  # TOML has no null
             value = {ours: theirs or "" for ours, theirs in value.items()}
-        elif one.name in PATHS:
+        elif one.name in PATH_OPTIONS:
             value = _each(value, partial(_to_folder, one.name, folder))
         options[one.name.replace("_", "-")] = value
     text = "\n".join(lines) + "\n" + tomli_w.dumps(options)

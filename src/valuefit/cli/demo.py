@@ -14,7 +14,6 @@ from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.solvers import names
 
-FULL_SIZE = {"states": 400, "features": 200, "steps": 20_000}
 QUICK_SIZE = {"states": 50, "features": 20, "steps": 2_000}
 
 
@@ -26,7 +25,7 @@ def make_problem(size: dict[str, int], seed: int) -> Problem:
 
 def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) -> list[tuple[Result, float]]:
     """Run every solver with its defaults; print passes, seconds, exact gap and status; returns (result, gap) pairs."""
-    size = QUICK_SIZE if quick else FULL_SIZE
+    size = QUICK_SIZE if quick else {"states": 400, "features": 200, "steps": 20_000}
     console = Console()
     problem, small = make_problem(size, seed), make_problem(QUICK_SIZE, seed)
     console.print(
