@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from valuefit.typing import Array
 
 MAX_SAMPLE_NUMBERS = 20_000_000  # of observations (160 MB); figures of larger logs use a random sample of steps
 MAX_STATE_BARS = 50
-FEATURE_BLOCK = 1000  # observations whose features are computed at a time, to bound memory
 MAX_CURVE_POINTS = 300
 VALUE_BINS = 25  # of a curve of values, at most
 LOG_FLOOR = 1e-300  # in place of 0 on a logarithmic axis
@@ -90,8 +88,7 @@ def values_at(evaluation: Evaluation, steps: Array) -> Array:
     log, problem = evaluation.log, evaluation.problem
     if evaluation.values == "state":
         return np.asarray(problem.phi.dot(evaluation.result.theta)[problem.now[steps]])
-    parts = [steps[first : first + FEATURE_BLOCK] for first in range(0, len(steps), FEATURE_BLOCK)]
-    return np.concatenate([evaluation.value(log.observations[log.now[part]]) for part in parts])
+    return np.concatenate([evaluation.value(log.observations[log.now[steps[part]]]) for part in _blocks(len(steps))])
 
 
 def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: int) -> Band | None:
@@ -105,8 +102,7 @@ def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: i
     if evaluation.values == "state":
         rows += problem.phi.group_sums(problem.now[steps], share, group, groups)
     else:
-        for first in range(0, len(steps), FEATURE_BLOCK):
-            part = slice(first, first + FEATURE_BLOCK)
+        for part in _blocks(len(steps)):
             seen = log.observations[log.now[steps[part]]]
             found = Rows(value_rows(evaluation.features, evaluation.values, evaluation.policy, problem.d, seen))
             rows += found.group_sums(np.arange(len(seen)), share[part], group[part], groups)
@@ -129,9 +125,8 @@ def _state_figures(evaluation: Evaluation) -> list[Figure]:
     visits = np.bincount(log.now, minlength=len(log.observations))
     seen = np.flatnonzero(visits)
     values = np.zeros(len(visits))
-    for first in range(0, len(seen), FEATURE_BLOCK):
-        part = seen[first : first + FEATURE_BLOCK]
-        values[part] = evaluation.value(log.observations[part])
+    for part in _blocks(len(seen)):
+        values[seen[part]] = evaluation.value(log.observations[seen[part]])
     shown, which = seen, f"all {count(len(seen), 'state')} of the log"
     if len(seen) > MAX_STATE_BARS:
         shown = np.sort(seen[np.argsort(-visits[seen], kind="stable")[:MAX_STATE_BARS]])
@@ -272,16 +267,7 @@ def _mean_td_error(name: str, title: str, label: str, means: Means, *, weighted:
     desc = f"{away} of {len(means.mean)} bins lie more than two standard errors from 0; the largest mean is "
     desc += f"{number(means.mean[np.argmax(np.abs(means.mean))])}."
     svg = charts.line(
-        name,
-        title,
-        desc,
-        means.x,
-        means.mean,
-        low=low,
-        high=high,
-        x_label=label,
-        y_label="mean TD error",
-        zero=True,
+        name, title, desc, means.x, means.mean, low=low, high=high, x_label=label, y_label="mean TD error", zero=True
     )
     caption = "Where the band (two standard errors) does not contain 0, the features cannot express the value"
     caption += "." if converged else ", or the solver error is large: the solver did not converge."
@@ -402,11 +388,15 @@ def _rows(*columns: Sequence[float] | Array) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(number(value) for value in row) for row in zip(*columns, strict=True))
 
 
+def _blocks(count: int) -> list[slice]:
+    """Slices of 1,000 observations, whose features are computed at a time, to bound memory."""
+    return [slice(first, first + 1000) for first in range(0, count, 1000)]
+
+
 def _sample(n: int, size: int) -> Array:
     """All steps, or a random sample of at least 2000, with a fixed seed."""
     size = max(size, 2000)
-    steps: Any = np.arange(n) if n <= size else np.sort(np.random.default_rng(0).choice(n, size, replace=False))
-    return np.asarray(steps)
+    return np.arange(n) if n <= size else np.sort(np.random.default_rng(0).choice(n, size, replace=False))
 
 
 def _weights_or_none(weights: Array) -> Array | None:

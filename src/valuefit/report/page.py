@@ -20,7 +20,6 @@ from valuefit.solvers import registry
 from valuefit.solvers.solver import settings
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MAX_TITLE_CHARACTERS = 60  # of the name of the log in the page title
 MAX_LISTED_COLUMNS = 100  # of the observations
 MAX_OPTION_CHARACTERS = 400  # longer feature options, such as fitted centres, are left out of the printed call
 
@@ -72,7 +71,7 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
     off_policy = value.effective_sample_size is not None
     return {
         "source": source,
-        "title": source if len(source) <= MAX_TITLE_CHARACTERS else "…" + source[1 - MAX_TITLE_CHARACTERS :],
+        "title": source if len(source) <= 60 else f"…{source[-59:]}",
         "value": value,
         "number": number,
         "level": f"{100 * value.level:g}%",
