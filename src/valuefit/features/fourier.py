@@ -66,13 +66,6 @@ class Fourier(FeatureTransformer):
         self._check_fitted()
         return np.array(["cos_" + "_".join(map(str, c)) for c in self.coefficients_], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "order": int(self.order), "max_features": int(self.max_features),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         limited = "" if self.complete_ else ", the lowest frequencies only"

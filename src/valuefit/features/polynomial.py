@@ -63,13 +63,6 @@ class Polynomial(FeatureTransformer):
         self._check_fitted()
         return np.array(["legendre_" + "_".join(map(str, c)) for c in self.degrees_], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "degree": int(self.degree), "max_features": int(self.max_features),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         limited = "" if self.complete_ else ", the lowest degrees only"

@@ -108,13 +108,6 @@ class RBF(FeatureTransformer):
         self._check_fitted()
         return np.array(["constant", *(f"rbf{c}" for c in range(len(self.centres_)))], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "centres": self.centres_.tolist(), "bandwidth": self.bandwidth_, "seed": int(self.seed),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         return (

@@ -98,14 +98,6 @@ class Tiles(FeatureTransformer):
         self._check_fitted()
         return np.array([f"tile{column}" for column in range(self._columns())], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "tilings": int(self.tilings), "bins": self.bins_.tolist(), "displacement": self.displacement,
-            "hashed": self.hashed, "wrap": [int(dimension) for dimension in self.wrap],
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         bins = " x ".join(map(str, self.bins_[:4])) + (" x ..." if len(self.bins_) > 4 else "")
