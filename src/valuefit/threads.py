@@ -117,13 +117,13 @@ def share_out(work: Callable[[int], None], parts: int) -> None:
         _pools.setdefault(count, ThreadPoolExecutor(count - 1, thread_name_prefix="valuefit"))
     remaining = iter(range(parts))
 
-    def work_off() -> None:
+    def work_on_remaining() -> None:
         for part in remaining:
             work(part)
 
-    others = [_pools[count].submit(work_off) for _ in range(count - 1)]
+    others = [_pools[count].submit(work_on_remaining) for _ in range(count - 1)]
     try:
-        work_off()  # the calling thread works too, and does not wait for threads that have not started yet
+        work_on_remaining()  # the calling thread works too, and does not wait for threads that have not started yet
     finally:
         for _ in remaining:  # after an error, or Ctrl-C, the rest is not begun
             pass

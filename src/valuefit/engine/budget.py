@@ -23,7 +23,7 @@ class Budget:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock while the history computes what only a reference makes known."""
+        """Stop the clock while the history computes what needs a reference."""
         start = time.perf_counter()
         try:
             yield

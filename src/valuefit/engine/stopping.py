@@ -34,7 +34,7 @@ class StoppingRule(Protocol):
         """Whether to stop at theta, whose gap is certified to be at most this."""
 
     def early(self, predicted_gap: float, budget: Budget) -> bool:
-        """Whether an early certificate may pay, at a gap that the residual predicts."""
+        """Whether an early certificate may be worth its cost, at a gap that the residual predicts."""
 
     def __str__(self) -> str:
         """What was asked for, for messages."""

@@ -1,4 +1,4 @@
-"""`block=` of SVRG and SAGA: single-row steps on a shuffled copy of the rows, which memory delivers at full speed."""
+"""`block=` of SVRG and SAGA: single-row steps on a shuffled copy of the rows, read in the order of memory."""
 
 from __future__ import annotations
 
