@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap
 from valuefit.data.exact import common_dtype, exact
-from valuefit.data.labels import as_text, is_text, number_names, reads_as_number
+from valuefit.data.labels import NAMED_FIELDS, as_text, is_text, number_names, reads_as_number
 from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
@@ -79,15 +80,8 @@ def build_log(source: Table) -> Transitions:
     entries = tuple(entry for name in entries for entry in source.entries.get(name, (name,)))
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
-    return replace(
-        log,
-        notes=tuple(notes),
-        warnings=warnings,
-        source=where,
-        names=entries,
-        state_names=names.get("obs"),
-        episode_names=names.get("episode"),
-    )._frozen()
+    ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
+    return replace(log, notes=tuple(notes), warnings=warnings, source=where, names=entries, **ids)._frozen()
 
 
 def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:

@@ -10,6 +10,8 @@ import numpy as np
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
 
+# field whose ids may be text -> attribute of a log, and array in files, that lists all names
+NAMED_FIELDS = {"obs": "state_names", "episode": "episode_names"}
 MAX_ID_CHARACTERS = 200  # longer text is not an id; bounds the memory of an array of names
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import check_target, read_folder, replacing
+from valuefit.data.labels import NAMED_FIELDS
 from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
 from valuefit.data.readers.parquet import write_parquet
@@ -96,7 +97,7 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
 
 def _names(log: Transitions) -> dict[str, Array]:
     """All names of states and episodes, by the field of a table that holds those with a row."""
-    names = {"obs": log.state_names, "episode": log.episode_names}
+    names = {field: getattr(log, name) for field, name in NAMED_FIELDS.items()}
     return {field: listed for field, listed in names.items() if listed is not None}
 
 

@@ -379,7 +379,7 @@ def refuse_interleaved(ids: list[Array], where: str) -> None:
 
 
 def refuse_text_columns(types: Mapping[str, str], matched: ColumnMap, where: str) -> None:
-    """Text gets numbers by all values that occur, which one shard does not know; ids of episodes are counted."""
+    """Raise ValueError for text, which is numbered by all values of a log; ids of episodes and clusters may be text."""
     for name in columns_to_read(
         {field: names for field, names in matched.items() if field not in ("episode", "cluster")}
     ):

@@ -77,17 +77,7 @@ class RBF(FeatureTransformer):
             scaled, spacing = self._place_centres(to_unit(sample, self.low_, self.high_))
             self.centres_ = self.low_ + scaled * (self.high_ - self.low_)
         else:
-            try:
-                self.centres_ = np.array(self.centres, np.float64)
-            except (TypeError, ValueError, OverflowError):
-                raise ValueError(f"centres is {shown(self.centres)}; give a number, or rows of numbers.") from None
-            if not np.isfinite(self.centres_).all():
-                raise ValueError("centres has a number that is NaN or infinite.")
-            if self.centres_.ndim != 2 or self.centres_.shape[1] != X.shape[1] or len(self.centres_) == 0:
-                raise ValueError(
-                    f"centres has shape {self.centres_.shape}; give a number, or one row for each centre with "
-                    f"{X.shape[1]} columns."
-                )
+            self.centres_ = given_centres(self.centres, X.shape[1])
             refuse_large(len(X), len(self.centres_), len(self.centres_), "Give fewer centres.")
             spacing = neighbour_distance(to_unit(self.centres_, self.low_, self.high_))
         self.bandwidth_ = float(self.bandwidth or spacing)
@@ -132,6 +122,21 @@ class RBF(FeatureTransformer):
             np.maximum(activation, gaussians(Z[block], grid, self.bandwidth or spacing).max(axis=0), out=activation)
         kept = activation >= min(MIN_ACTIVATION, activation.max())
         return grid[kept], spacing
+
+
+def given_centres(centres: Any, dimensions: int) -> Array:
+    """The option `centres` as rows of numbers."""
+    try:
+        rows = np.array(centres, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"centres is {shown(centres)}; give a number, or rows of numbers.") from None
+    if not np.isfinite(rows).all():
+        raise ValueError("centres has a number that is NaN or infinite.")
+    if rows.ndim != 2 or rows.shape[1] != dimensions or len(rows) == 0:
+        raise ValueError(
+            f"centres has shape {rows.shape}; give a number, or one row for each centre with {dimensions} columns."
+        )
+    return rows
 
 
 def gaussians(Z: Array, centres: Array, bandwidth: float) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from valuefit.data.archive import check_version
-from valuefit.data.labels import check_names
+from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import check_observations, numbers
@@ -29,7 +29,6 @@ REQUIRED_ARRAYS = {
     "begins": "b",
 }  # fmt: skip
 OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f", "cluster": "i"}
-NAME_ARRAYS = ("state_names", "episode_names")  # text, in sorted order, where ids are text
 
 
 def is_native(path: Path) -> bool:
@@ -38,10 +37,11 @@ def is_native(path: Path) -> bool:
 
 def file_names() -> set[str]:
     """Names of the files that a native folder may contain."""
-    return {
-        METADATA_FILE,
-        *(f"{name}.npy" for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS)),
-    }
+    return {METADATA_FILE, *(f"{name}.npy" for name in _array_names())}
+
+
+def _array_names() -> list[str]:
+    return ["observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAMED_FIELDS.values()]
 
 
 def read_native(path: Path, *, limit: int) -> Transitions:
@@ -99,7 +99,7 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
 
 def write_native(path: Path, log: Transitions) -> None:
     """Write a log into an empty folder."""
-    for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS):
+    for name in _array_names():
         values = getattr(log, name)
         if values is not None:
             _write_array(path / f"{name}.npy", values)
