@@ -53,10 +53,7 @@ def test_every_experiment_of_the_package_is_well_formed():
             assert all(size in experiment.title for size in sizes)
             assert ("quick" in experiment.title) == is_quick
     figure1 = load_experiment("random-mdp")
-    assert figure1.grids["printed"] == {
-        "step_theta": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6],
-        "step_w": [1.0, 1e-1, 1e-2],
-    }
+    assert figure1.grids["printed"] == {"step_theta": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6], "step_w": [1.0, 1e-1, 1e-2]}
     assert figure1.panels[0].source["states"] == 400
 
 

@@ -40,13 +40,7 @@ class RBF(FeatureTransformer):
     """
 
     def __init__(
-        self,
-        centres: Any = 100,
-        bandwidth: float | None = None,
-        *,
-        seed: int = 0,
-        low: Any = None,
-        high: Any = None,
+        self, centres: Any = 100, bandwidth: float | None = None, *, seed: int = 0, low: Any = None, high: Any = None
     ) -> None:
         self.centres = centres
         self.bandwidth = bandwidth
