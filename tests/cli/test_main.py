@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import valuefit as vf
-from helpers.command_line import facts, on_terminal, piped, run, strict
+from helpers.command_line import facts, on_terminal, piped, refused, run, strict
 from helpers.log_files import flat, steps
 from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_message, printable
@@ -331,9 +331,7 @@ def test_completion_prints_the_script(shell):
 
 
 def test_an_unknown_command_is_rejected():
-    done = run("evalute")
-    assert done.exit_code == 2
-    assert "No such command 'evalute'" in done.stderr
+    assert "No such command 'evalute'" in refused("evalute", code=2)
 
 
 def test_evaluate_can_be_stopped_by_its_callback():
