@@ -96,13 +96,13 @@ def load(
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
-        return _shards(source, columns, part)
+        return open_shards(source, columns=columns, limit=part)
     try:
         return _in_memory(source, columns, limit)
     except TooLarge:
         if given or not _has_shards(source):
             raise
-        return _shards(source, columns, part)
+        return open_shards(source, columns=columns, limit=part)
 
 
 def _has_shards(source: Any) -> bool:
@@ -115,25 +115,14 @@ def _has_shards(source: Any) -> bool:
     return all(file_format(file) in FORMATS for file in find_files(source, READERS))
 
 
-def _shards(source: Any, columns: Mapping[str, Any] | None, part: int) -> ShardedLog:
-    if not isinstance(source, str | os.PathLike | list | tuple) or "://" in str(source):
-        raise ValueError(
-            'memory="stream" reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
-            "source. Save it as one of these first."
-        )
-    return open_shards(source, columns=columns, limit=part)
-
-
 def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     if isinstance(source, Transitions):
         return source
-    if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)):
-        _refuse_impossible_name(source)
-        if not is_pattern(source):
-            return read_folder(Path(source), lambda: _load(source, columns, limit))
-    for one in source if isinstance(source, list | tuple) else ():
-        if isinstance(one, str | os.PathLike):
+    for one in source if isinstance(source, list | tuple) else [source]:
+        if _is_path(one):
             _refuse_impossible_name(one)
+    if _is_path(source) and not is_pattern(source):
+        return read_folder(Path(source), lambda: _load(source, columns, limit))
     return _load(source, columns, limit)
 
 
@@ -161,9 +150,12 @@ def _is_minari(source: str | os.PathLike[str]) -> bool:
     return os.fspath(source).startswith("minari:") or is_minari(Path(source))
 
 
-def _is_elsewhere(name: str) -> bool:
-    """Whether this is not a path: the id of a Minari dataset, or a URL."""
-    return name.startswith("minari:") or "://" in name
+def _is_path(source: Any) -> bool:
+    """Whether this is a path, not the id of a Minari dataset, a URL or another object."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    name = os.fspath(source)
+    return not (name.startswith("minari:") or "://" in name)
 
 
 def _read(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:

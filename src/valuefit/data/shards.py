@@ -54,7 +54,7 @@ FORMATS = {
 }
 
 
-class Rows(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of a file, or of another part of a source."""
 
     name: str
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
 
 @contextmanager
-def _reading(parts: Sequence[Rows], what: str = "rows") -> Iterator[None]:
+def _reading(parts: Sequence[RowRange], what: str = "rows") -> Iterator[None]:
     """Raise ValueError naming the rows that cannot be read, and the one that is wrong, if one is."""
     first, last = parts[0], parts[-1]
     where = f"{what} {first.start:,} to {last.stop - 1:,} of {first.name}"
@@ -87,7 +87,7 @@ class FileShard:
     """Rows of one or more files of a format. several: whether the log has several files, each of which ends an episode
     if no column numbers them."""
 
-    parts: tuple[Rows, ...]
+    parts: tuple[RowRange, ...]
     columns: Mapping[str, Any] | None
     several: bool
 
@@ -97,7 +97,7 @@ class FileShard:
             table = join((self._table(part) for part in self.parts), where, memory_limit())
             return build_log(table if self.several else replace(table, files=()))
 
-    def _table(self, part: Rows) -> Table:
+    def _table(self, part: RowRange) -> Table:
         read = FORMATS[file_format(Path(part.name))].read
         return read(Path(part.name), columns=self.columns, limit=memory_limit(), rows=(part.start, part.stop))
 
@@ -111,7 +111,7 @@ class MinariShard:
     columns: Mapping[str, Any]
 
     def read(self) -> Transitions:
-        parts = [Rows(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
+        parts = [RowRange(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
         with _reading(parts, "steps"):
             names = [name for name, _ in self.episodes]
             table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
@@ -127,7 +127,7 @@ class NativeShard:
     stop: int
 
     def read(self) -> Transitions:
-        with _reading([Rows(self.path, self.start, self.stop)], "steps"):
+        with _reading([RowRange(self.path, self.start, self.stop)], "steps"):
             return read_native_part(Path(self.path), self.start, self.stop)
 
 
@@ -214,6 +214,11 @@ def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -
     Only what marks episodes is read. Episodes must be contiguous, as the shards are not sorted.
     """
     single = isinstance(source, str | os.PathLike)
+    if not (single or isinstance(source, list | tuple)) or "://" in str(source):
+        raise ValueError(
+            'memory="stream" reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
+            "source. Save it as one of these first."
+        )
     if single and (folder := minari_folder(source)):
         return _minari_shards(folder, columns, limit, str(source))
     if single and is_native(Path(source)):
@@ -327,10 +332,10 @@ def _scalars(column: Array) -> Array:
     return np.asarray(column).reshape(len(column), -1)[:, 0] if len(column) else np.zeros(0)
 
 
-def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[Rows, ...]:
+def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[RowRange, ...]:
     """The rows of each file that make up the rows `start` to `stop` of all of them."""
     return tuple(
-        Rows(str(file), max(start - first, 0), min(stop, last) - first)
+        RowRange(str(file), max(start - first, 0), min(stop, last) - first)
         for file, (first, last) in zip(files, pairwise(ends), strict=True)
         if first < stop and last > start
     )
