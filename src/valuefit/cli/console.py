@@ -30,7 +30,7 @@ IN_OPTIONS = (
 )
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape control characters: names in a log are not trusted and must not reach the terminal as commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -39,7 +39,7 @@ def cli_message(text: str) -> str:
     """A message of the library with options instead of Python arguments, safe to print on a terminal."""
     for pattern, replacement in IN_OPTIONS:
         text = pattern.sub(replacement, text)
-    return printable(text)
+    return escaped(text)
 
 
 def cli_facts(facts: Any) -> Any:

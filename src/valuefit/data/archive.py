@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.data.npy import read_arrays
+from valuefit.data.npy import read_npz_arrays
 from valuefit.memory import memory_limit
 from valuefit.messages import shown, translated
 from valuefit.typing import Array
@@ -61,7 +61,7 @@ def _arrays(path: Path) -> dict[str, Array]:
     if total > path.stat().st_size:
         raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
     # numbers, text (the facts) and columns (a history)
-    return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds="biufUV").items()}
+    return {name: _native(array) for name, array in read_npz_arrays(path, limit=memory_limit(), kinds="biufUV").items()}
 
 
 def _native(array: Array) -> Array:

@@ -89,7 +89,7 @@ def array_names(path: Path) -> list[str]:
         return list(dict.fromkeys(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")))
 
 
-def read_arrays(
+def read_npz_arrays(
     path: Path, names: Iterable[str] | None = None, *, limit: int, kinds: str = "biuf"
 ) -> dict[str, Array]:  # fmt: skip
     """The arrays of an .npz file, all or those named, if together they take at most `limit` bytes of memory."""

@@ -87,7 +87,7 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
     figure.suptitle(f"{experiment.title}\n{legend}", fontsize=11)
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    written = write_figure(figure, folder, experiment.name)
+    written = write_png_and_svg(figure, folder, experiment.name)
     plt.close(figure)
     return written
 
@@ -109,7 +109,7 @@ def _draw_curve(axis: Any, curve: Curves) -> None:
         axis.text(*position, text, color=colour, transform=axis.transAxes, ha="right", va="top", fontsize=9)
 
 
-def write_figure(figure: Any, folder: Path, name: str) -> list[Path]:
+def write_png_and_svg(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and SVG, without a date, so that the same numbers give the same file."""
     written = []
     for suffix in ("png", "svg"):

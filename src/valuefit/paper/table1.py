@@ -16,7 +16,7 @@ from valuefit.data.archive import is_number
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
-from valuefit.paper.plots import write_figure
+from valuefit.paper.plots import write_png_and_svg
 from valuefit.paper.run_files import read_run, write_run
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -272,7 +272,7 @@ def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     figure.suptitle("Table 1 measured: cost of a gap of 1e-6, one thread")
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    write_figure(figure, folder, "table-1")
+    write_png_and_svg(figure, folder, "table-1")
     plt.close(figure)
 
 

@@ -49,7 +49,7 @@ class Figure:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def count(value: float, noun: str) -> str:
+def counted(value: float, noun: str) -> str:
     """The number with its noun: 1 step, 2,000 steps."""
     return f"{value:,.0f} {noun}{'s' * (value != 1)}"
 
@@ -127,10 +127,10 @@ def _state_figures(evaluation: Evaluation) -> list[Figure]:
     values = np.zeros(len(visits))
     for part in _blocks(len(seen)):
         values[seen[part]] = evaluation.value(log.observations[seen[part]])
-    shown, which = seen, f"all {count(len(seen), 'state')} of the log"
+    shown, which = seen, f"all {counted(len(seen), 'state')} of the log"
     if len(seen) > MAX_STATE_BARS:
         shown = np.sort(seen[np.argsort(-visits[seen], kind="stable")[:MAX_STATE_BARS]])
-        which = f"the {MAX_STATE_BARS} most visited of {count(len(seen), 'state')}"
+        which = f"the {MAX_STATE_BARS} most visited of {counted(len(seen), 'state')}"
     states = _state_bars(evaluation, log.observations[shown], values[shown], visits[shown], which)
     if len(seen) <= 8:
         return [states]
@@ -352,7 +352,7 @@ def ratio_figures(ratio: Array) -> list[Figure]:
         "logarithmic scale: 0 is a ratio of 1."
     )
     if zero:
-        caption += f" Not shown: {count(zero, 'step')} with ratio 0."
+        caption += f" Not shown: {counted(zero, 'step')} with ratio 0."
     if not len(positive):
         return []
     return _histogram("ratios", "Importance ratios", np.log10(positive), "log10 of the ratio", "steps", caption)
@@ -375,7 +375,7 @@ def _histogram(
         f"{found.edges[top + 1]:.4g}."
     )
     if found.outside:
-        caption += f" The outermost bars include {count(found.outside, unit.removesuffix('s'))} outside the axis."
+        caption += f" The outermost bars include {counted(found.outside, unit.removesuffix('s'))} outside the axis."
     svg = charts.histogram(name, title, desc, found.edges, found.counts, x_label=label, y_label=unit, mark=mark)
     rows = tuple(
         (f"{low:.4g} to {high:.4g}", f"{counted:,}")

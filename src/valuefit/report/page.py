@@ -15,7 +15,7 @@ from valuefit.extras import need
 from valuefit.features.registry import BUILT_IN
 from valuefit.report import figures
 from valuefit.report import svg as charts
-from valuefit.report.figures import EpisodeStatistics, count
+from valuefit.report.figures import EpisodeStatistics, counted
 from valuefit.solvers import registry
 from valuefit.solvers.solver import settings
 
@@ -210,7 +210,7 @@ def _column_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
 def _ratio_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ratio, size = evaluation.log.ratio, evaluation.policy_value.effective_sample_size or 0.0
     return [
-        ("Effective sample size", f"{number(size)} of {count(len(ratio), 'step')} ({size / len(ratio):.1%})"),
+        ("Effective sample size", f"{number(size)} of {counted(len(ratio), 'step')} ({size / len(ratio):.1%})"),
         ("Mean ratio (close to 1 if the probabilities are correct)", number(float(ratio.mean()))),
         ("Largest ratio", number(float(ratio.max()))),
         ("Steps with ratio 0", f"{int((ratio == 0).sum()):,}"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.labels import NAMED_FIELDS
-from valuefit.data.npy import array_names, read_arrays
+from valuefit.data.npy import array_names, read_npz_arrays
 from valuefit.data.table import Table
 from valuefit.typing import Array
 
@@ -21,7 +21,7 @@ def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
     found = array_names(path)
     matched = match_columns(found, columns, where)
     named = {field: name for field, name in NAMED_FIELDS.items() if name in found}
-    arrays = read_arrays(path, {*columns_to_read(matched), *named.values()}, limit=limit, kinds="biufSU")
+    arrays = read_npz_arrays(path, {*columns_to_read(matched), *named.values()}, limit=limit, kinds="biufSU")
     known = {field: arrays[name].ravel().astype(str).tolist() for field, name in named.items()}
     return Table(matched, arrays.__getitem__, where, known=known)
 
