@@ -24,7 +24,6 @@ from valuefit.typing import Array
 MAX_PLACING_OBSERVATIONS = 20_000  # a sample that bounds the cost of k-means
 MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
 MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
-BANDWIDTH_RANGE = 1e-15, 1e15  # relative to the ranges of the observations
 
 
 class RBF(FeatureTransformer):
@@ -52,9 +51,8 @@ class RBF(FeatureTransformer):
         """Learn the ranges, place the centres and choose the bandwidth."""
         X = self._check_input(X, fitting=True)
         if self.bandwidth is not None:
-            low, high = BANDWIDTH_RANGE
-            requirement = f"it must be a number from {low:g} to {high:g}, or None"
-            number("bandwidth", self.bandwidth, requirement, lambda x: low <= x <= high)
+            requirement = "it must be a number from 1e-15 to 1e+15, or None"
+            number("bandwidth", self.bandwidth, requirement, lambda x: 1e-15 <= x <= 1e15)
         count_option("seed", self.seed, 0)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         if np.isscalar(self.centres):

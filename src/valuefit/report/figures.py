@@ -32,9 +32,7 @@ from valuefit.typing import Array
 
 MAX_SAMPLE_NUMBERS = 20_000_000  # of observations (160 MB); figures of larger logs use a random sample of steps
 MAX_STATE_BARS = 50
-MAX_CURVE_POINTS = 300
 VALUE_BINS = 25  # of a curve of values, at most
-LOG_FLOOR = 1e-300  # in place of 0 on a logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -295,8 +293,8 @@ def convergence_figures(evaluation: Evaluation) -> list[Figure]:
     ):
         if column not in (history.dtype.names or ()) or len(history) < 3:
             continue
-        chosen = np.unique(np.linspace(0, len(history) - 1, MAX_CURVE_POINTS).astype(int))
-        passes, values = history["passes"][chosen], np.maximum(history[column][chosen], LOG_FLOOR)
+        chosen = np.unique(np.linspace(0, len(history) - 1, 300).astype(int))
+        passes, values = history["passes"][chosen], np.maximum(history[column][chosen], 1e-300)  # the axis has no 0
         desc = f"On a logarithmic scale, from {values[0]:.1e} after {passes[0]:.1f} passes to {values[-1]:.1e} after "
         desc += f"{passes[-1]:.1f}."
         svg = charts.line(column, title, desc, passes, values, x_label="passes", y_label=column, log=True)

@@ -19,6 +19,12 @@ from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
 ROUNDING_GAP = 1e-14  # a finished method with a gap below this is exact but for rounding
+# `refusals` of several methods
+SINGLE_ROWS = dict.fromkeys(
+    ("shards", "device"), "it steps through single rows, which must be in the memory of the processor."
+)
+SQUARE_A = {"more dual features": "it needs as many dual features as features, because it adds rows of u to theta."}
+FIXED_POINT = {**SQUARE_A, "ridge": "its fixed point A theta = b is not the minimiser when ridge > 0.", **SINGLE_ROWS}
 
 
 @dataclass(frozen=True)
@@ -184,14 +190,6 @@ def row_steps(problem: SaddlePoint) -> tuple[float, float]:
 def inverse(value: float) -> float:
     """1 / value, or 1 for value 0 (all features are zero)."""
     return 1 / value if value > 0 else 1.0
-
-
-# `refusals` of several methods
-SINGLE_ROWS = dict.fromkeys(
-    ("shards", "device"), "it steps through single rows, which must be in the memory of the processor."
-)
-SQUARE_A = {"more dual features": "it needs as many dual features as features, because it adds rows of u to theta."}
-FIXED_POINT = {**SQUARE_A, "ridge": "its fixed point A theta = b is not the minimiser when ridge > 0.", **SINGLE_ROWS}
 
 
 @dataclass(frozen=True)
