@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
+from valuefit.data.exact import in_native_order
 from valuefit.data.npy import read_npz_arrays
 from valuefit.memory import memory_limit
 from valuefit.messages import shown, translated
@@ -61,12 +62,8 @@ def _arrays(path: Path) -> dict[str, Array]:
     if total > path.stat().st_size:
         raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
     # numbers, text (the facts) and columns (a history)
-    return {name: _native(array) for name, array in read_npz_arrays(path, limit=memory_limit(), kinds="biufUV").items()}
-
-
-def _native(array: Array) -> Array:
-    """The array in the byte order of this machine, which compiled code needs."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    arrays = read_npz_arrays(path, limit=memory_limit(), kinds="biufUV")
+    return {name: in_native_order(array) for name, array in arrays.items()}
 
 
 def _refuse_constant(word: str) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap
-from valuefit.data.exact import common_dtype, exact
+from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_of
+from valuefit.data.exact import common_dtype, exact, in_native_order
 from valuefit.data.labels import NAMED_FIELDS, as_text, is_text, number_names, reads_as_number
 from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
@@ -76,8 +76,7 @@ def build_log(source: Table) -> Transitions:
         notes.append(f"The text in {matched['obs']!r} names {len(names['obs'])} states, numbered in sorted order.")
     elif log.has_numbered_states:
         notes.append(f"The integers in {matched['obs']!r} are treated as labels of {len(log.observations)} states.")
-    entries = (matched["obs"],) if isinstance(matched["obs"], str) else matched["obs"]
-    entries = tuple(entry for name in entries for entry in source.entries.get(name, (name,)))
+    entries = tuple(entry for name in columns_of(matched, "obs") for entry in source.entries.get(name, (name,)))
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
     ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
@@ -153,7 +152,7 @@ def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: 
         values = values.astype(np.int64) if values.dtype.kind == "b" else values
     elif field not in VECTOR_FIELDS and values.dtype.kind in "iu":
         values = exact(values, np.float64, f"{field} in {source.where}")
-    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+    return in_native_order(values)
 
 
 def _refuse_missing(field: str, values: Array, where: str) -> Array:

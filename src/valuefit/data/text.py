@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import quote_names
+from valuefit.data.columns import columns_of, quote_names
 from valuefit.data.labels import as_text, first_text, is_text, reads_as_number
 from valuefit.data.table import Table
 from valuefit.memory import check_size
@@ -39,7 +39,7 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
     number. The next observation has the categories of the observation. A single column of text is left as it is: it
     labels states. Raises ValueError for other text, and if the matrices exceed `limit` bytes.
     """
-    obs, after = (_names(table, field) for field in ("obs", "next_obs"))
+    obs, after = columns_of(table.matched, "obs"), columns_of(table.matched, "next_obs")
     unknown = [name for name in declared if name not in (*obs, *after)]
     if unknown:
         raise ValueError(
@@ -93,11 +93,6 @@ def refuse_packed(text: str, name: str, where: str) -> None:
             "unpickle objects, because that can run code. Write the data again without packing: "
             "output_compress_columns=[] in the configuration of RLlib, or compress_columns=[] of its JsonWriter."
         )
-
-
-def _names(table: Table, field: str) -> tuple[str, ...]:
-    names = table.matched.get(field, ())
-    return (names,) if isinstance(names, str) else names
 
 
 def _check_categories(table: Table, columns: dict[str, list[Any]]) -> None:

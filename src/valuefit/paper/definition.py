@@ -146,8 +146,9 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
+def _list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is a list of one or more such values."""
+    return lambda value: isinstance(value, list) and len(value) > 0 and all(map(is_valid, value))
 
 
 def _are_methods(value: Any) -> bool:
@@ -158,25 +159,18 @@ def _are_methods(value: Any) -> bool:
     )
 
 
-def _are_steps(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(map(_is_positive, value))
-
-
-def _are_panels(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(map(_is_table, value))
-
-
 def _are_tables(value: Any) -> bool:
     return _is_table(value) and len(value) > 0 and all(map(_is_table, value.values()))
 
 
 def _known_keys() -> dict[str, dict[str, Key]]:
     """The keys of each table, by the name of the table; the tables of sources by their kind."""
-    text, table = Key(_is_text, "text"), Key(_is_table, "a table")
+    text = Key(lambda value: isinstance(value, str) and value.isprintable(), "text")
+    table = Key(_is_table, "a table")
     count = Key(_is_count, "a whole number from 1 to 1e9")
     passes = Key(lambda value: _is_positive(value) and value <= 1e6, "a number above 0 and at most 1e6")
     probability = Key(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", required=False)
-    steps = Key(_are_steps, "a list of numbers above 0")
+    steps = Key(_list_of(_is_positive), "a list of numbers above 0")
     kinds = "random-mdp", "baird", "mountain-car"
     kind = Key(lambda value: value in kinds, f"one of {', '.join(kinds)}")
     seed = Key(lambda value: type(value) is int and 0 <= value < 2**63, "a whole number, 0 or more", required=False)
@@ -185,7 +179,7 @@ def _known_keys() -> dict[str, dict[str, Key]]:
         "title": text,
         "source": table.optional(),
         "problem": table.optional(),
-        "panel": Key(_are_panels, "one table [[panel]] or more"),
+        "panel": Key(_list_of(_is_table), "one table [[panel]] or more"),
         "run": table,
         "grid": Key(_are_tables, "one table [grid.NAME] or more"),
         "quick": table.optional(),

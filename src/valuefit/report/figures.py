@@ -239,13 +239,14 @@ def _value_along(
 
 def td_figures(evaluation: Evaluation) -> list[Figure]:
     """The distribution of the TD errors, and their mean by time step and by value."""
-    errors, log = evaluation.td_errors(), evaluation.log
+    errors, log, ratio = evaluation.td_errors(), evaluation.log, evaluation.problem.ratio
+    mean = float(np.average(errors, weights=ratio if ratio.sum() > 0 else None))
     figures = _histogram(
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
-        mark=(float(np.average(errors, weights=_weights_or_none(evaluation.problem.ratio))), "mean"),
+        mark=(mean, "mean"),
     )  # fmt: skip
     cluster = Sandwich(evaluation.problem, evaluation.result.theta, log.episode, log.cluster).cluster
-    weighted, converged = bool((evaluation.problem.ratio != 1).any()), evaluation.result.status == "converged"
+    weighted, converged = bool((ratio != 1).any()), evaluation.result.status == "converged"
     value = evaluation.problem.phi.dot(evaluation.result.theta)[evaluation.problem.now]
     for name, title, x, label in (
         ("td-position", "Mean TD error by step of the episode", positions(log), "step of the episode"),
@@ -253,7 +254,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
     ):
         if is_constant(x):
             continue
-        means = binned_means(x, errors, max_bins=20, weights=evaluation.problem.ratio, cluster=cluster)
+        means = binned_means(x, errors, max_bins=20, weights=ratio, cluster=cluster)
         if len(means.mean) > 1:
             figures.append(_mean_td_error(name, title, label, means, weighted=weighted, converged=converged))
     return figures
@@ -395,8 +396,3 @@ def _sample(n: int, size: int) -> Array:
     """All steps, or a random sample of at least 2000, with a fixed seed."""
     size = max(size, 2000)
     return np.arange(n) if n <= size else np.sort(np.random.default_rng(0).choice(n, size, replace=False))
-
-
-def _weights_or_none(weights: Array) -> Array | None:
-    """The weights, or None (equal weights) if all are 0."""
-    return weights if weights.sum() > 0 else None

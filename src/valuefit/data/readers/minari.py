@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
+from valuefit.data.columns import ColumnMap, columns_of, columns_to_read, match_columns
 from valuefit.data.exact import concatenate
 from valuefit.data.readers.hdf5 import (
     damaged,
@@ -159,7 +159,7 @@ def _match(episode: Any, columns: Mapping[str, Any] | None, where: str) -> Colum
 
 def _episode_columns(number: int, arrays: dict[str, Array], matched: ColumnMap, where: str) -> dict[str, Array]:
     """Columns of one episode: T + 1 observations become T observations and T next observations."""
-    observations = columns_to_read({"obs": matched["obs"]})
+    observations = columns_of(matched, "obs")
     steps = len(np.atleast_1d(arrays[str(matched["reward"])]))
     table = {"<episode>": np.full(steps, number)}
     for name, column in arrays.items():

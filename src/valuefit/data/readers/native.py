@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from valuefit.data.archive import check_version
+from valuefit.data.exact import in_native_order
 from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers
@@ -197,7 +198,7 @@ def _header(path: Path, name: str) -> Header:
 
 def _memory_map(path: Path, name: str) -> Array:
     view = np.asarray(map_array(_file(path, name)))  # still memory-mapped, but an ndarray, which compiled code accepts
-    return view if view.dtype.isnative else view.astype(view.dtype.newbyteorder("="))
+    return in_native_order(view)
 
 
 def _file(path: Path, name: str) -> Path:
