@@ -270,3 +270,17 @@ def test_identity_keeps_float32() -> None:
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, x)
     assert Identity().fit(x).transform(x.astype(np.int64)).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "transformer",
+    [Tiles(np.int64(4), (2, 3), wrap=(np.int64(1),), hashed=np.int64(50)), Fourier(np.int64(2)),
+     Polynomial(1, low=(0, 0)), RBF(np.eye(2), np.float32(0.5)), RBF(9), OneHot(unknown="zero"), Identity()],
+    ids=repr,
+)  # fmt: skip
+def test_the_options_are_plain_data_that_give_the_same_rows(transformer):
+    X = uniform((40, 2)).round()
+    rows = transformer.fit(X).transform(X)
+    options = json.loads(json.dumps(transformer.options()))
+    again = type(transformer)(**options).fit(np.zeros((1, 2))).transform(X)
+    assert abs(rows - again).max() == 0
