@@ -1,4 +1,4 @@
-"""The budget of a solve: passes and seconds, spent and allowed."""
+"""The budget of a solve: passes and seconds, spent and allowed; `engine.loop` ends the solve when it is exhausted."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:
 
 
 def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tuple[str, str]:
-    """Status and message of a method that has nothing left to do, at a gap above the one asked for."""
+    """Status and message of a method that has nothing left to do, at a gap above the required one."""
     if test.gap is not None and test.gap <= ROUNDING_GAP:
         text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.0e}."
         return "budget", text

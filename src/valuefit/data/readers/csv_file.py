@@ -1,4 +1,4 @@
-"""CSV files with a header line; the delimiter is a comma, a semicolon or a tab."""
+"""CSV files with a header line, delimited by commas, semicolons or tabs; `data.columns` matches the column names."""
 
 from __future__ import annotations
 
