@@ -103,13 +103,10 @@ def read_folder(path: Path, read: Callable[[], T]) -> T:
 
     The result is then of one version of the folder, and not of the files of two.
     """
-    for _ in range(0 if path.is_file() else MAX_READS):
-        with _locked(path.parent):  # no replacement is between its renames
-            _finish_replacement(path)
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            except OSError:
-                break  # there is no folder, which `read` reports
+    for _ in range(MAX_READS):
+        descriptor = None if path.is_file() else _open_folder(path)
+        if descriptor is None:
+            return read()  # which reports that there is no folder
         try:
             result = read()
             if _is_open_as(descriptor, path):
@@ -119,10 +116,17 @@ def read_folder(path: Path, read: Callable[[], T]) -> T:
                 raise
         finally:
             os.close(descriptor)
-    else:
-        if not path.is_file():
-            raise OSError(f"{path} was replaced {MAX_READS} times while it was read. Try again later.")
-    return read()
+    raise OSError(f"{path} was replaced {MAX_READS} times while it was read. Try again later.")
+
+
+def _open_folder(path: Path) -> int | None:
+    """The descriptor of a folder, opened while no replacement is between its renames; None if there is no folder."""
+    with _locked(path.parent):
+        _finish_replacement(path)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return None
 
 
 def _is_open_as(descriptor: int, path: Path) -> bool:

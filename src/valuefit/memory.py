@@ -6,10 +6,6 @@ import ctypes
 import os
 from functools import cache
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt in glibc
-REUSED_BYTES = 32 << 20  # of an array, the most that glibc allows
-KEPT_BYTES = 256 << 20  # of freed memory
-
 
 def memory_limit() -> int:
     """Maximum bytes of one large array: half of the machine's physical memory."""
@@ -27,8 +23,8 @@ def reuse_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return
-    mallopt(M_MMAP_THRESHOLD, REUSED_BYTES)
-    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: of an array whose memory is reused, the most that glibc allows
+    mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD: of freed memory that is kept
 
 
 class TooLarge(ValueError):

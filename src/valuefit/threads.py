@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from threading import Lock, RLock
@@ -41,23 +41,21 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def limit_threads(count: int) -> Iterator[None]:
+def limit_threads(count: int) -> AbstractContextManager[None]:
     """Use at most `count` threads in valuefit's own loops and in BLAS."""
+    return _limited(count, lambda: threadpool_limits(count))
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Use one thread in valuefit's own loops and in BLAS, where the caller runs on several threads at once."""
+    return _limited(1, one_blas_thread)
+
+
+@contextmanager
+def _limited(count: int, limit_blas: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     before = _limit.set(count)
     try:
-        with threadpool_limits(count):
-            yield
-    finally:
-        _limit.reset(before)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread in valuefit's own loops and in BLAS, where the caller runs on several threads at once."""
-    before = _limit.set(1)
-    try:
-        with one_blas_thread():
+        with limit_blas():
             yield
     finally:
         _limit.reset(before)
@@ -93,14 +91,12 @@ def one_blas_thread() -> Iterator[None]:
                     library.set_num_threads(count)
 
 
-@contextmanager
-def blas_threads(features: int) -> Iterator[None]:
+def blas_threads(features: int) -> AbstractContextManager[None]:
     """Run BLAS on one thread for matrices of few features: passes over rows, on our threads, need the cores.
 
     A product of another BLAS thread lets that thread spin for about 25 ms, on two cores half of them.
     """
-    with one_blas_thread() if features <= ONE_BLAS_THREAD else nullcontext():
-        yield
+    return one_blas_thread() if features <= ONE_BLAS_THREAD else nullcontext()
 
 
 def share_out(work: Callable[[int], None], parts: int) -> None:
@@ -117,13 +113,13 @@ def share_out(work: Callable[[int], None], parts: int) -> None:
         _pools.setdefault(count, ThreadPoolExecutor(count - 1, thread_name_prefix="valuefit"))
     remaining = iter(range(parts))
 
-    def work_off() -> None:
+    def work_on_remaining() -> None:
         for part in remaining:
             work(part)
 
-    others = [_pools[count].submit(work_off) for _ in range(count - 1)]
+    others = [_pools[count].submit(work_on_remaining) for _ in range(count - 1)]
     try:
-        work_off()  # the calling thread works too, and does not wait for threads that have not started yet
+        work_on_remaining()  # the calling thread works too, and does not wait for threads that have not started yet
     finally:
         for _ in remaining:  # after an error, or Ctrl-C, the rest is not begun
             pass

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.command_line import facts, piped, run
+from helpers.command_line import facts, piped, refused, run
 from helpers.log_files import flat, steps
 from valuefit.cli.config import Settings, config_text, merge
 
@@ -120,9 +120,8 @@ def test_code_in_a_file_runs_only_if_the_command_line_repeats_it(workdir):
     first = run("evaluate", "log.csv", "--columns", "reward=r", *words, "--write-config", "run.toml", "--json")
     assert first.exit_code == 0, first.stderr
     assert "must be repeated on the command line" in Path("run.toml").read_text()
-    refused = run("evaluate", "--config", "run.toml", "--json")
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "repeat it on the command line: --policy lab_uniform:policy" in refused.stderr
+    message = "repeat it on the command line: --policy lab_uniform:policy"
+    assert message in refused("evaluate", "--config", "run.toml", "--json")
     assert run("evaluate", "--config", "run.toml", *words, "--json").stdout == first.stdout
 
 
@@ -130,9 +129,8 @@ def test_a_repeated_run_overwrites_nothing_without_force(workdir):
     words = ("evaluate", "log.csv", "--columns", "reward=r", "--save", "runs/kept.npz")
     assert run(*words, "--write-config", "runs/run.toml").exit_code == 0
     assert tomllib.loads(Path("runs/run.toml").read_text())["save"] == "kept.npz"
-    again = run("evaluate", "--config", "runs/run.toml")
-    assert again.exit_code == 1
-    assert "runs/kept.npz already exists. Choose another name, or overwrite it with --force." in again.stderr
+    message = "runs/kept.npz already exists. Choose another name, or overwrite it with --force."
+    assert message in refused("evaluate", "--config", "runs/run.toml")
     assert run("evaluate", "--config", "runs/run.toml", "--force").exit_code == 0
 
 

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 import valuefit as vf
-from helpers.command_line import facts, on_terminal, piped, run, strict
+from helpers.command_line import facts, on_terminal, piped, refused, run, strict
 from helpers.log_files import flat, steps
 from valuefit.cli.config import Settings
-from valuefit.cli.console import cli_message, printable
+from valuefit.cli.console import cli_message, escaped
 from valuefit.cli.main import main
 from valuefit.cli.options import FEATURE_NAMES, SECTIONS, solver_names
 from valuefit.features.registry import names as feature_names
@@ -233,8 +233,8 @@ def test_names_with_markup_or_escape_sequences_are_printed_escaped(tmp_path):
 
 
 def test_printable_escapes_control_characters_only():
-    assert printable("Größe 3 × 4, 速度") == "Größe 3 × 4, 速度"
-    assert printable("a\x1b[2J\x07\x9b\u202e\n\udc80") == r"a\x1b[2J\x07\x9b\u202e\n\udc80"
+    assert escaped("Größe 3 × 4, 速度") == "Größe 3 × 4, 速度"
+    assert escaped("a\x1b[2J\x07\x9b\u202e\n\udc80") == r"a\x1b[2J\x07\x9b\u202e\n\udc80"
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,7 @@ def test_completion_prints_the_script(shell):
 
 
 def test_an_unknown_command_is_rejected():
-    done = run("evalute")
-    assert done.exit_code == 2
-    assert "No such command 'evalute'" in done.stderr
+    assert "No such command 'evalute'" in refused("evalute", code=2)
 
 
 def test_evaluate_can_be_stopped_by_its_callback():

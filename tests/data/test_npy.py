@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from valuefit.data.npy import array_names, map_array, read_arrays, read_header
+from valuefit.data.npy import array_names, map_array, read_header, read_npz_arrays
 
 HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }"
 DAMAGED_HEADERS = {
@@ -59,7 +59,7 @@ def npz(path, **entries):
 def test_arrays_are_read_as_numpy_reads_them(array, tmp_path):
     np.savez_compressed(tmp_path / "a.npz", one=array, two=1)
     np.save(tmp_path / "a.npy", array)
-    found = read_arrays(tmp_path / "a.npz", limit=1000, kinds="biufUV")
+    found = read_npz_arrays(tmp_path / "a.npz", limit=1000, kinds="biufUV")
     assert list(found) == array_names(tmp_path / "a.npz") == ["one", "two"]
     for values in (found["one"], map_array(tmp_path / "a.npy", kinds="biufUV")):
         np.testing.assert_array_equal(values, array)
@@ -75,7 +75,7 @@ def test_a_damaged_header_is_refused_in_one_sentence(damage, tmp_path):
     for read in (
         lambda: read_header(io.BytesIO(content), "a.npy"),
         lambda: map_array(tmp_path / "a.npy"),
-        lambda: read_arrays(path, ["values"], limit=2**40),
+        lambda: read_npz_arrays(path, ["values"], limit=2**40),
     ):
         with pytest.raises(ValueError, match=r"not an array of numbers|not numbers|declares more numbers") as caught:
             read()
@@ -89,7 +89,7 @@ def test_content_that_differs_from_the_header_is_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             map_array(tmp_path / "a.npy")
         with pytest.raises(ValueError, match=message):
-            read_arrays(npz(tmp_path / "a.npz", values=npy(content=content)), limit=1000)
+            read_npz_arrays(npz(tmp_path / "a.npz", values=npy(content=content)), limit=1000)
     for content in (b"", b"\x93NUMPY", npy(version=b"\x09\x09"), npy()[:20]):
         (tmp_path / "a.npy").write_bytes(content)
         with pytest.raises(ValueError, match=r"a.npy is not an array of numbers in .npy format \(.*\). Write it again"):
@@ -99,16 +99,16 @@ def test_content_that_differs_from_the_header_is_refused(tmp_path):
 def test_a_damaged_archive_is_refused(tmp_path):
     path = npz(tmp_path / "a.npz", values=npy())
     with pytest.raises(ValueError, match="more than the limit of 10 bytes"):
-        read_arrays(path, limit=10)
+        read_npz_arrays(path, limit=10)
     with pytest.raises(ValueError, match=r"no item named 'weights.npy' in the archive"):
-        read_arrays(path, ["weights"], limit=1000)
+        read_npz_arrays(path, ["weights"], limit=1000)
     content = path.read_bytes()
     middle = content.index(bytes(24))
     path.write_bytes(content[:middle] + b"\x01" + content[middle + 1 :])
     with pytest.raises(
         ValueError, match=r"'values' in .*a.npz is .* \(Bad CRC-32 for file 'values.npy'\). Write it again"
     ):
-        read_arrays(path, limit=1000)
+        read_npz_arrays(path, limit=1000)
     path.write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"a.npz is not an .npz file, or it is damaged \(File is not a zip file"):
         array_names(path)
@@ -122,5 +122,5 @@ def test_headers_of_python_2_are_read_without_a_warning(tmp_path):
     (tmp_path / "x.npy").write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert read_arrays(tmp_path / "log.npz", limit=1 << 20)["x"].tolist() == [0.0, 1.0, 2.0]
+        assert read_npz_arrays(tmp_path / "log.npz", limit=1 << 20)["x"].tolist() == [0.0, 1.0, 2.0]
         assert map_array(tmp_path / "x.npy").tolist() == [0.0, 1.0, 2.0]

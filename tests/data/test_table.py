@@ -11,7 +11,7 @@ import pytest
 
 import valuefit as vf
 from helpers.log_files import assert_same_log, expected, flat, steps
-from valuefit.data.table import Table, concatenate, join
+from valuefit.data.table import Table, join, join_parts
 
 COLUMNS = steps()
 TABLE = pd.DataFrame(flat(COLUMNS))
@@ -103,10 +103,10 @@ def test_empty_parts_are_skipped(tmp_path):
 
 def test_integers_and_floats_are_joined_only_if_no_integer_is_rounded():
     whole, half = np.array([1, 2**60 + 1]), np.array([0.5])
-    np.testing.assert_array_equal(concatenate("r", [whole[:1], half], ["a", "b"]), [1, 0.5])
+    np.testing.assert_array_equal(join_parts("r", [whole[:1], half], ["a", "b"]), [1, 0.5])
     with pytest.raises(ValueError, match=r"'r' of a is 1152921504606846977 at row 1, which float64 does not represent"):
-        concatenate("r", [whole, half], ["a", "b"])
-    joined = concatenate("r", [whole, np.array([7], np.int32)], ["a", "b"])
+        join_parts("r", [whole, half], ["a", "b"])
+    joined = join_parts("r", [whole, np.array([7], np.int32)], ["a", "b"])
     assert joined.tolist() == [1, 2**60 + 1, 7]
 
 

@@ -6,10 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import valuefit as vf
 from helpers.problems import PROBLEM
-from valuefit.data.validation import array_of, number, numbers, whole_number
+from valuefit.data.validation import array_of, last_steps, number, numbers, step_numbers, whole_number
 from valuefit.messages import shown
 
 LOG = vf.Transitions.from_arrays(np.arange(8.0).reshape(4, 2), np.ones(4), terminated=[0, 1, 0, 1])
@@ -108,9 +110,9 @@ def test_a_missing_value_of_rows_is_refused_with_its_step(name):
 
 def test_masked_features_are_refused_with_their_row():
     rows = np.ma.array(np.ones((4, 2)), mask=[[0, 0], [0, 0], [0, 1], [0, 0]])
-    for given in (rows, list(rows), pd.DataFrame({"a": pd.array([1, 2, None, 4], "Int64"), "b": np.ones(4)})):
+    for features in (rows, list(rows), pd.DataFrame({"a": pd.array([1, 2, None, 4], "Int64"), "b": np.ones(4)})):
         with pytest.raises(ValueError, match=r"^features (is missing|are NaN or infinite) in row 2"):
-            vf.Problem.from_rows(given, [0, 1, 2, 3], [-1] * 4, np.ones(4), 0.9)
+            vf.Problem.from_rows(features, [0, 1, 2, 3], [-1] * 4, np.ones(4), 0.9)
     log = vf.Transitions.from_arrays(**columns())
     with pytest.raises(ValueError, match=r"^features is missing in row 2"):
         vf.Problem(log, lambda observations: rows)
@@ -157,3 +159,19 @@ def test_whole_numbers_of_every_type_are_read(dtype):
 def test_rows_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match=r"^observation cannot be read as an array .*rows of equal length"):
         vf.Transitions.from_arrays([[1.0], [1.0, 2.0]], np.ones(2), terminated=[0, 1])
+
+
+@given(st.lists(st.booleans(), max_size=20))
+def test_runs_of_steps_equal_those_of_a_loop(flags):
+    begins = np.array([True, *flags])
+    numbers, number = [], 0
+    for step, starts in enumerate(begins):
+        number = 0 if starts else number + 1
+        numbers.append(number)
+        assert last_steps(begins)[step] == (step + 1 == len(begins) or begins[step + 1])
+    assert step_numbers(begins).tolist() == numbers
+
+
+def test_a_log_without_steps_has_no_runs():
+    none = np.zeros(0, bool)
+    assert len(last_steps(none)) == len(step_numbers(none)) == 0

@@ -18,10 +18,7 @@ data = vf.datasets
         (lambda: data.boyan_log(seed=0.5), "seed is 0.5; it must be a whole number, 0 or more"),
         (lambda: data.boyan_log(None), "episodes is None; it must be a whole number, 1 or more"),
         (lambda: data.random_walk_log(behaviour=1.5), "behaviour is 1.5; it must lie between 0 and 1"),
-        (
-            lambda: data.random_walk_value(discount=10**400),
-            "discount is a whole number of about 398 digits",
-        ),
+        (lambda: data.random_walk_value(discount=10**400), "discount is a whole number of about 398 digits"),
         (lambda: data.random_mdp(0), "states is 0; it must be a whole number, 1 or more"),
         (lambda: data.random_mdp(3, 2, 2).log(True), "steps is True; it must be a whole number"),
         (lambda: data.mountain_car.sarsa(episodes="x"), "episodes is 'x'; it must be a whole number"),

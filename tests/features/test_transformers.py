@@ -6,8 +6,6 @@ import json
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.polynomial import legendre as series
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
@@ -16,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from valuefit.features import RBF, Fourier, Identity, OneHot, Polynomial, StateAction, Tiles
-from valuefit.features.scaling import lowest_indices
 
 DENSE = [Fourier(3), RBF(16), Polynomial(3)]
 # unknown="zero": scikit-learn's checks transform rows that were not in the data
@@ -34,19 +31,6 @@ def test_the_estimator_checks_of_scikit_learn_pass(transformer):
     skipped = {check["check_name"] for check in report if check["status"] != "passed"}
     assert skipped <= {"check_array_api_input"}  # runs only with SCIPY_ARRAY_API set
     assert len(report) > 40
-
-
-@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 40))
-def test_lowest_indices_equal_a_sorted_enumeration(dimensions, order, count):
-    everything = sorted(
-        itertools.product(range(order + 1), repeat=dimensions),
-        key=lambda c: (sum(k * k for k in c), sum(k > 0 for k in c)),
-    )
-    found = lowest_indices(dimensions, count, each=order, total=order * dimensions, power=2)
-    assert len(found) == min(count, len(everything)) == len({tuple(c) for c in found})
-    sizes = (found**2).sum(axis=1).tolist()
-    assert sizes == [sum(k * k for k in c) for c in everything[:count]]
-    assert not found[0].any()
 
 
 @pytest.mark.parametrize(("dimensions", "order"), [(1, 9), (2, 4), (3, 2), (12, 1)])
@@ -286,3 +270,17 @@ def test_identity_keeps_float32() -> None:
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, x)
     assert Identity().fit(x).transform(x.astype(np.int64)).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "transformer",
+    [Tiles(np.int64(4), (2, 3), wrap=(np.int64(1),), hashed=np.int64(50)), Fourier(np.int64(2)),
+     Polynomial(1, low=(0, 0)), RBF(np.eye(2), np.float32(0.5)), RBF(9), OneHot(unknown="zero"), Identity()],
+    ids=repr,
+)  # fmt: skip
+def test_the_options_are_plain_data_that_give_the_same_rows(transformer):
+    X = uniform((40, 2)).round()
+    rows = transformer.fit(X).transform(X)
+    options = json.loads(json.dumps(transformer.options()))
+    again = type(transformer)(**options).fit(np.zeros((1, 2))).transform(X)
+    assert abs(rows - again).max() == 0

@@ -25,6 +25,13 @@ def run(*words):
     return done
 
 
+def refused(*words, code=1):
+    """The message of a command that must print nothing else, and end with this exit code."""
+    done = run(*words)
+    assert (done.exit_code, done.stdout) == (code, ""), done.stdout
+    return done.stderr
+
+
 def facts(*words, code=0):
     """The JSON object that a run with --json prints; `code` is the expected exit code."""
     done = run(*words, "--json")

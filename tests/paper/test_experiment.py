@@ -53,10 +53,7 @@ def test_every_experiment_of_the_package_is_well_formed():
             assert all(size in experiment.title for size in sizes)
             assert ("quick" in experiment.title) == is_quick
     figure1 = load_experiment("random-mdp")
-    assert figure1.grids["printed"] == {
-        "step_theta": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6],
-        "step_w": [1.0, 1e-1, 1e-2],
-    }
+    assert figure1.grids["printed"] == {"step_theta": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6], "step_w": [1.0, 1e-1, 1e-2]}
     assert figure1.panels[0].source["states"] == 400
 
 
@@ -279,11 +276,6 @@ def test_a_log_without_A_is_refused():
     settings = {"discount": 0.99}
     with pytest.raises(ValueError, match="A is zero on this log, so the paper's step sizes do not exist"):
         experiments.prepare(json.dumps([{"kind": "baird", "steps": 1}, settings, {}]))
-
-
-def test_an_unknown_source_is_rejected():
-    with pytest.raises(ValueError, match="no source 'chess'"):
-        experiments.prepare(json.dumps([{"kind": "chess", "steps": 3}, {}, {}]))
 
 
 def test_off_policy_td_diverges_where_svrg_and_saga_converge_linearly(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 import valuefit as vf
 from helpers.small_mdp import SmallMDP
-from valuefit.report.selection import FORMATS
+from valuefit.report.selection import FIGURE_FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def found():
     return vf.select(SmallMDP().log(40), {"features": ["one-hot"], "ridge": [0.0, 0.1]}, discount=0.9)
 
 
-@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("ending", FIGURE_FORMATS)
 def test_a_figure_is_written_in_every_format(found, tmp_path, ending):
     path = found.plot(tmp_path / f"figure{ending}")
     magic = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[ending]

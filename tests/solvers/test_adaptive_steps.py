@@ -31,7 +31,7 @@ from valuefit.solvers.adaptive_steps import (
     StepController,
     start_controller,
 )
-from valuefit.solvers.saga import Adaptive, Table
+from valuefit.solvers.saga import Adaptive, GradientTable
 from valuefit.solvers.solver import State
 
 
@@ -48,7 +48,7 @@ def with_longer_steps(state: State, factor: float) -> State:
     )
 
 
-def flat(table: Table) -> tuple[np.ndarray, ...]:
+def flat(table: GradientTable) -> tuple[np.ndarray, ...]:
     return table.entries, *table.mean
 
 

@@ -235,7 +235,7 @@ SHARED_FAULTS = {
     "discount of the previous step": ("gamma_after * next_after[c]", "gamma * next_after[c]"),
     "ratio of w left out": ("u_factor[i] * ", ""),
     "product of the same step repeated": ("places[min(j + 1,", "places[min(j,"),
-    "last chunk dropped": ("start < places.shape[0]", "start + STRETCH <= places.shape[0]"),
+    "last chunk dropped": ("start < places.shape[0]", "start + STEPS_PER_SUM <= places.shape[0]"),
 }
 FAULTS = {
     "svrg": SHARED_FAULTS | {"C instead of I": ("(0.0 if identity else psi_w)", "psi_w")},
@@ -255,7 +255,7 @@ def kernel_with(name: str, right: str = "", wrong: str = "") -> object:
     compiled = {"svrg": svrg_fused, "saga": saga_fused}[name]
     source = inspect.getsource(compiled.py_func).replace("@compiled\n", "")
     assert right in source
-    namespace = {"np": np, "STRETCH": 7, "prefetch_row": lambda rows, i: None, "first_dots": first_dots.py_func}
+    namespace = {"np": np, "STEPS_PER_SUM": 7, "prefetch_row": lambda rows, i: None, "first_dots": first_dots.py_func}
     exec(source.replace(right, wrong) if right else source, namespace)
     return namespace[compiled.py_func.__name__]
 

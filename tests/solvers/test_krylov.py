@@ -305,12 +305,16 @@ def test_a_singular_A_is_solved_directly_and_the_message_says_so():
     assert exact.gap(result.theta) <= 1e-12
 
 
-def test_a_doubtful_rank_with_a_ridge_is_solved_directly_and_the_message_says_so():
+def doubtful_rank():
     """Eigenvalues of C on both sides of what counts as zero: the cut decides F itself."""
     rng = np.random.default_rng(0)
     x = slow_process(rng, 1500, 2)
     rows = np.exp(-((x[:, None] - x[rng.integers(0, 1500, 60)]) ** 2).sum(axis=2) / 8)
-    problem = chain(rows, x[:-1, 0], ridge=1e-6)
+    return chain(rows, x[:-1, 0], ridge=1e-6)
+
+
+def test_a_doubtful_rank_with_a_ridge_is_solved_directly_and_the_message_says_so():
+    problem = doubtful_rank()
     result = vf.solve(problem, "krylov", tol=1e-6)
     assert result.status == "converged"
     assert "The rank of C is in doubt; this was solved directly" in result.message
@@ -319,10 +323,7 @@ def test_a_doubtful_rank_with_a_ridge_is_solved_directly_and_the_message_says_so
 
 def test_the_direct_solve_goes_on_from_the_same_budget_and_history():
     """The passes of both count, and a failed attempt is not hidden."""
-    rng = np.random.default_rng(0)
-    x = slow_process(rng, 1500, 2)
-    rows = np.exp(-((x[:, None] - x[rng.integers(0, 1500, 60)]) ** 2).sum(axis=2) / 8)
-    problem = chain(rows, x[:-1, 0], ridge=1e-6)
+    problem = doubtful_rank()
     result, direct = (vf.solve(problem, name, tol=1e-6) for name in ("krylov", "lstd"))
     assert (result.solver, direct.solver) == ("lstd", "lstd")
     assert result.theta.tobytes() == direct.theta.tobytes()
@@ -334,9 +335,7 @@ def test_the_direct_solve_goes_on_from_the_same_budget_and_history():
 
 def test_a_direct_solve_beyond_the_budget_is_not_begun():
     """What krylov has is returned, with the price of going on."""
-    x = slow_process(np.random.default_rng(0), 1500, 2)
-    rows = np.exp(-((x[:, None] - x[np.random.default_rng(0).integers(0, 1500, 60)]) ** 2).sum(axis=2) / 8)
-    result = vf.solve(chain(rows, x[:-1, 0], ridge=1e-6), "krylov", tol=1e-6, max_passes=1.0)
+    result = vf.solve(doubtful_rank(), "krylov", tol=1e-6, max_passes=1.0)
     assert (result.solver, result.status) == ("krylov", "budget")
     assert re.search(r"in doubt. 'lstd' would solve it in about \d+ passes, .* s: raise max_passes", result.message)
 

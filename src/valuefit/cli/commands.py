@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from valuefit.atomic import check_target, write_bytes
 from valuefit.cli.config import Settings, config_text
-from valuefit.cli.console import cli_facts, cli_message, one_line, print_tables, printable
+from valuefit.cli.console import cli_facts, cli_message, escaped, one_line, print_tables
 from valuefit.cli.options import EXIT_DO_NOT_USE, EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
 from valuefit.data.load import load
 from valuefit.data.save import check_save, save
@@ -47,7 +47,7 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
     with progress_bar(console, settings) as callback, connected(settings) as client:
-        log = example_log() if settings.log is None else load_log(settings)
+        log = example_log() if settings.log is None else log_of(settings)
         evaluation = evaluate_with(log, settings, callback, client)
     print_evaluation(evaluation, settings, console)
     write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
@@ -79,7 +79,7 @@ def connected(settings: Settings) -> Iterator[Any]:
         yield client
 
 
-def load_log(settings: Settings) -> Any:
+def log_of(settings: Settings) -> Any:
     """The log of the settings, with the column of its clusters."""
     columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
     memory = "auto" if settings.scheduler is None else "stream"
@@ -127,7 +127,7 @@ def print_evaluation(evaluation: Evaluation, settings: Settings, console: Consol
     if settings.quiet:
         click.echo(one_line(facts))
     elif sys.stdout.isatty():
-        print_tables(facts, printable(evaluation.log.source), console)
+        print_tables(facts, escaped(evaluation.log.source), console)
         click.echo()
     else:
         click.echo(summary(facts) + "\n")
@@ -148,7 +148,7 @@ def write_outputs(
 
     def written(kind: str, path: Path) -> None:
         if not settings.json and not settings.quiet:
-            click.echo(printable(f"{kind}: {path}"))
+            click.echo(escaped(f"{kind}: {path}"))
 
     if settings.report is not None:
         written("Report", report(settings.report, force=settings.force))
@@ -234,4 +234,4 @@ def run_convert(source: str | list[str], target: str, *, columns: dict[str, Any]
     for kind, sentences in (("Note", log.notes), ("Warning", log.warnings)):
         for sentence in sentences:
             click.echo(f"{kind}: {cli_message(sentence)}")
-    click.echo(printable(f"Written: {target} ({len(log):,} steps in {len(log.episodes):,} episodes)"))
+    click.echo(escaped(f"Written: {target} ({len(log):,} steps in {len(log.episodes):,} episodes)"))

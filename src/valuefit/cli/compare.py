@@ -13,7 +13,7 @@ from valuefit.cli.commands import (
     check_outputs,
     evaluate_with,
     exit_code,
-    load_log,
+    log_of,
     print_json,
     progress_bar,
     write_outputs,
@@ -41,7 +41,7 @@ def run_compare(settings: Settings, write_config: str | None) -> int:
         raise ValueError("The logged policy is compared with others. Give another --policy.")
     saved = saved_paths(settings, len(policies))
     check_outputs(settings, saved, write_config)
-    log = load_log(settings)
+    log = log_of(settings)
     if isinstance(log, ShardedLog):
         raise ValueError(
             "Policies are compared on a log in memory, but this one is read in parts. Evaluate each policy, or compare "

@@ -69,9 +69,7 @@ def as_list(value: str | list[str] | None) -> list[str]:
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
-PATHS = ("log", "policy", "starts", "report", "save")
-NUMBERS = ("discount", "trace", "ridge", "penalty", "level", "max_passes")
-SWITCHES = ("strict", "json", "quiet", "force")
+PATH_OPTIONS = ("log", "policy", "starts", "report", "save")
 CHOICES = {
     "values": ("state", "state-action"),
     "interval": ("cr3", "cr1", "bootstrap"),
@@ -143,7 +141,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if name in options:
             raise ValueError(f"{path} sets {key!r} twice, once with a dash and once with an underscore.")
         options[name] = _validate(path, name, value)
-    for name in PATHS:
+    for name in PATH_OPTIONS:
         if name in options:
             options[name] = _each(options[name], partial(_from_folder, name, path.parent))
     return options
@@ -151,14 +149,15 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _validate(path: Path, name: str, value: Any) -> Any:
     """The value with the type of its option, or a ValueError that names the file, the key and the expected type."""
+    kind = next(one.type for one in fields(Settings) if one.name == name)  # as it is written
     is_number = type(value) in (int, float) and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
     if name == "columns":
         return _validate_columns(path, value)
-    if name in SWITCHES:
+    if kind == "bool":
         valid, expected = isinstance(value, bool), "true or false"
-    elif name == "seed":
+    elif kind == "int":
         valid, expected = type(value) is int and value <= MAX_SEED, "a whole number below 2^63"
-    elif name in NUMBERS:
+    elif kind == "float":
         valid, expected = is_number, "a number"
     elif name == "tol":
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
@@ -171,7 +170,7 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = _is_path(value), "text in quotes"
     if not valid:
         raise ValueError(f"{path} sets {name.replace('_', '-')} = {shown(value)}; it must be {expected}.")
-    return float(value) if name in NUMBERS or (name == "tol" and is_number) else value
+    return float(value) if kind == "float" or (name == "tol" and is_number) else value
 
 
 def _is_path(value: Any) -> bool:
@@ -232,11 +231,11 @@ def config_text(settings: Settings, folder: Path) -> str:
     options: dict[str, Any] = {}
     for one in fields(settings):
         value = getattr(settings, one.name)
-        if one.name in SWITCHES or value is None or value == {}:  # switches affect only how a run is shown and written
+        if one.type == "bool" or value is None or value == {}:  # switches affect only how a run is shown and written
             continue
         if one.name == "columns":  # TOML has no null
             value = {ours: theirs or "" for ours, theirs in value.items()}
-        elif one.name in PATHS:
+        elif one.name in PATH_OPTIONS:
             value = _each(value, partial(_to_folder, one.name, folder))
         options[one.name.replace("_", "-")] = value
     text = "\n".join(lines) + "\n" + tomli_w.dumps(options)

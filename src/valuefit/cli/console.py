@@ -28,14 +28,9 @@ IN_OPTIONS = (
     (re.compile(r"""(?<![\w'"-])max_passes=(?=\d)"""), "--max-passes "),
     (re.compile(r"""(?<![\w'"-])max_passes=?(?=[\s.,;:)])"""), "--max-passes"),
 )
-VERDICT_STYLES = {"sound": "green", "caution": "yellow", "do not use": "red"}
-EXPLANATION = (
-    "The policy value is the expected sum of future rewards from a start, with discount {:g} per step. The interval "
-    "covers sampling error, not the error that these features make with infinite data."
-)
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape control characters: names in a log are not trusted and must not reach the terminal as commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -44,7 +39,7 @@ def cli_message(text: str) -> str:
     """A message of the library with options instead of Python arguments, safe to print on a terminal."""
     for pattern, replacement in IN_OPTIONS:
         text = pattern.sub(replacement, text)
-    return printable(text)
+    return escaped(text)
 
 
 def cli_facts(facts: Any) -> Any:
@@ -91,10 +86,14 @@ def print_tables(facts: dict[str, Any], source: str, console: Console) -> None:
 
     facts: `Evaluation.to_dict()` after `cli_facts`. source: the name of the log, printable.
     """
-    explanation = Text(EXPLANATION.format(facts["discount"]), style="dim")
-    style = f"bold {VERDICT_STYLES[facts['verdict']['level']]}"
+    explanation = (
+        f"The policy value is the expected sum of future rewards from a start, with discount {facts['discount']:g} per "
+        "step. The interval covers sampling error, not the error that these features make with infinite data."
+    )
+    colours = {"sound": "green", "caution": "yellow", "do not use": "red"}
+    style = f"bold {colours[facts['verdict']['level']]}"
     console.print(_numbered(verdict_sentence(facts), facts["verdict"]["reasons"], style))
-    console.print(Group("", _estimates(facts, style), explanation, "", _details(facts, source)))
+    console.print(Group("", _estimates(facts, style), Text(explanation, style="dim"), "", _details(facts, source)))
     console.print(_checks(facts))
     console.print(_numbered("Notes", facts["notes"], "bold"))
 

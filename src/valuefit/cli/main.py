@@ -7,11 +7,9 @@ from typing import Any
 import click
 
 from valuefit import __version__
-from valuefit.cli.config import CHOICES, merge
+from valuefit.cli.config import CHOICES, MAX_SEED, merge
 from valuefit.cli.options import (
     FEATURE_NAMES,
-    SEED,
-    SHELLS,
     Commands,
     SectionedCommand,
     Tolerance,
@@ -19,8 +17,10 @@ from valuefit.cli.options import (
     complete_features,
     complete_solvers,
     force_option,
+    number_option,
     one_or_several,
     options,
+    seed_option,
     setting_option,
 )
 
@@ -50,7 +50,7 @@ solving_options = options(
                    "statistical: stop when the solver error is far below the standard error.",
                    kind=Tolerance()),
     setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
-    setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=SEED.max)),
+    setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=MAX_SEED)),
     setting_option("memory", "HOW", "stream: read the log in parts (Parquet, HDF5, Minari, a saved folder), "
                    "which auto does if it would not fit into memory. Not for compare.",
                    kind=click.Choice(CHOICES["memory"])),
@@ -235,42 +235,17 @@ def convert(source: str | list[str], target: str, columns: dict[str, Any], force
 
 
 @main.command(short_help="Predict time and memory for a log in parts.")
-@click.option("--steps", type=float, required=True, metavar="NUMBER", help="Steps of the log, as in 1e10.")
-@click.option("--features", type=float, required=True, metavar="NUMBER", help="Number of features.")
-@click.option(
-    "--workers",
-    type=float,
-    default=1,
-    metavar="NUMBER",
-    show_default="1, without Dask",
-    help="Workers of a Dask cluster.",
-)
-@click.option("--threads", type=float, default=1, show_default="1", metavar="NUMBER", help="Threads of a worker.")
+@number_option("steps", "Steps of the log, as in 1e10.", required=True)
+@number_option("features", "Number of features.", required=True)
+@number_option("workers", "Workers of a Dask cluster.", default=1, shown="1, without Dask")
+@number_option("threads", "Threads of a worker.", default=1, shown="1")
 @click.option("--solver", default="auto", show_default=True, metavar="NAME", help="auto, lstd, krylov or pdbg.")
-@click.option(
-    "--iterations",
-    type=float,
-    metavar="NUMBER",
-    help="Passes that krylov or pdbg need; they depend on the problem. [default: 30, 200]",
-)
-@click.option(
-    "--numbers",
-    type=float,
-    default=8,
-    show_default="8",
-    metavar="NUMBER",
-    help="Numbers in an observation, in float32.",
-)
-@click.option(
-    "--limit",
-    type=float,
-    default=2 << 30,
-    show_default="2 GiB",
-    metavar="BYTES",
-    help="Memory that a thread may hold, as limit of vf.load.",
-)
-@click.option("--price", type=float, metavar="NUMBER", help="Price of a worker for an hour; prints the cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")  # fmt: skip
+@number_option("iterations", "Passes that krylov or pdbg need; they depend on the problem. [default: 30, 200]")
+@number_option("numbers", "Numbers in an observation, in float32.", default=8, shown="8")
+@click.option("--limit", type=float, default=2 << 30, show_default="2 GiB", metavar="BYTES",
+              help="Memory that a thread may hold, as limit of vf.load.")  # fmt: skip
+@number_option("price", "Price of a worker for an hour; prints the cost.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def plan(as_json: bool, **sizes: Any) -> None:
     """Predict time and memory of an evaluation that reads its log in parts.
 
@@ -310,9 +285,7 @@ def solvers(markdown: bool) -> None:
 @click.option("--quick", is_flag=True, help="Use a small MDP: 50 states, 20 features, 2,000 steps.")
 @click.option("--tol", default=1e-6, show_default=True, help="Relative gap at which a solver stops.")
 @click.option("--max-passes", default=100.0, show_default=True, help="Maximum number of passes per solver.")
-@click.option(
-    "--seed", default=0, type=SEED, show_default=True, help="Random seed of the MDP, the log and the solvers."
-)
+@seed_option("Random seed of the MDP, the log and the solvers.")
 def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
     """Compare all solvers on the Random MDP of Du et al. (2017): passes, seconds, gap.
 
@@ -335,8 +308,7 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
 @click.option("--quick", is_flag=True, help="Run a small version, within a minute.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 1000), show_default=True,
               help="Number of parallel processes.")  # fmt: skip
-@click.option("--seed", default=0, type=SEED, show_default=True,
-              help="Seed for tuning; the reported runs use the seeds after it.")  # fmt: skip
+@seed_option("Seed for tuning; the reported runs use the seeds after it.")
 def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
     """Reproduce an experiment of Du et al. (2017): tune the steps, run, write figure and tables.
 
@@ -367,7 +339,7 @@ def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> 
 
 
 @main.command(short_help="Print the script for tab completion.")
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
     """Print the script for tab completion in your shell.
 

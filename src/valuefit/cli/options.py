@@ -17,10 +17,6 @@ from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", "kernel", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
-MAX_USAGE_CHARACTERS = 400  # of a message that quotes arguments
-SEED = click.IntRange(0, MAX_SEED)
-SHELLS = ("bash", "zsh", "fish")
-VECTOR_COLUMNS = ("obs", "next_obs", "action", "categorical")  # of which --columns takes several
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts", "memory", "scheduler", "checkpoint"),
     "The value function": ("features", "discount", "values", "trace", "ridge", "penalty"),
@@ -53,7 +49,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:
             text = error.format_message()
-            if text.isprintable() and len(text) <= MAX_USAGE_CHARACTERS:
+            if text.isprintable() and len(text) <= 400:
                 raise
             # it quotes an argument, or lists choices on lines of their own
             text = re.sub(r"\S{60,}", lambda word: f"{word[0][:57]}...", text)
@@ -118,7 +114,8 @@ def read_columns(ctx: click.Context, param: click.Parameter, pairs: tuple[str, .
             raise click.BadParameter(f"{pair!r} does not have the form OURS=THEIRS, as in reward=r.", ctx, param)
         if ours in columns:
             raise click.BadParameter(f"{ours!r} is given twice.", ctx, param)
-        columns[ours] = theirs.split(",") if ours in VECTOR_COLUMNS and "," in theirs else theirs or None
+        several = ours in ("obs", "next_obs", "action", "categorical") and "," in theirs
+        columns[ours] = theirs.split(",") if several else theirs or None
     return columns
 
 
@@ -148,6 +145,21 @@ def setting_option(name: str, metavar: str, text: str, *, kind: Any = str, compl
         text += f" [default: {value if isinstance(value, str) else format(value, 'g')}]"
     flag = f"--{name.replace('_', '-')}"
     return click.option(flag, name, type=kind, default=None, metavar=metavar, help=text, shell_complete=complete)
+
+
+def number_option(
+    name: str, text: str, *, default: float | None = None, shown: str = "", required: bool = False
+) -> Any:
+    """An option that is a number. shown: its default in the help text."""
+    return click.option(
+        f"--{name}", type=float, default=default, show_default=shown or None, required=required, metavar="NUMBER",
+        help=text,
+    )  # fmt: skip
+
+
+def seed_option(text: str) -> Any:
+    """The option --seed of a command without a file of settings."""
+    return click.option("--seed", default=0, type=click.IntRange(0, MAX_SEED), show_default=True, help=text)
 
 
 def options(*decorators: Any) -> Any:

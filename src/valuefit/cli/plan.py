@@ -14,7 +14,6 @@ MODEL = (
     "Dask's scheduler may take longer with hundreds of workers: passes of less than a minute may take several times as "
     "long."
 )
-SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"), (1e-3, "milliseconds"))
 
 
@@ -53,5 +52,6 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Bytes with the largest decimal unit of which there is at least one."""
-    length, unit = next(((one, unit) for one, unit in SIZES if count >= one), SIZES[-1])
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    length, unit = next(((one, unit) for one, unit in units if count >= one), units[-1])
     return f"{count / length:,.3g} {unit}" if count / length < 1000 else f"{count / length:,.0f} {unit}"

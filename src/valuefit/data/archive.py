@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.data.npy import read_arrays
+from valuefit.data.exact import in_native_order
+from valuefit.data.npy import read_npz_arrays
 from valuefit.memory import memory_limit
 from valuefit.messages import shown, translated
 from valuefit.typing import Array
-
-KINDS = "biufUV"  # of dtypes: numbers, text (the facts), columns (a history)
 
 
 def write_archive(path: Path, facts: dict[str, Any], arrays: dict[str, Array], *, version: int, force: bool) -> Path:
@@ -62,12 +61,9 @@ def _arrays(path: Path) -> dict[str, Array]:
             raise ValueError(f"it contains {shown(foreign[0])}, which is no array")
     if total > path.stat().st_size:
         raise ValueError("its arrays are compressed or overlap, and would take more memory than the file has bytes")
-    return {name: _native(array) for name, array in read_arrays(path, limit=memory_limit(), kinds=KINDS).items()}
-
-
-def _native(array: Array) -> Array:
-    """The array in the byte order of this machine, which compiled code needs."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    # numbers, text (the facts) and columns (a history)
+    arrays = read_npz_arrays(path, limit=memory_limit(), kinds="biufUV")
+    return {name: in_native_order(array) for name, array in arrays.items()}
 
 
 def _refuse_constant(word: str) -> float:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import VECTOR_FIELDS, ColumnMap
-from valuefit.data.exact import common_dtype, exact
-from valuefit.data.labels import as_text, is_number, is_text, number_names
+from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_of
+from valuefit.data.exact import common_dtype, exact, in_native_order
+from valuefit.data.labels import NAMED_FIELDS, as_text, is_text, number_names, reads_as_number
 from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import ROWS_PER_CHECK, check_observations, flags, numbers
+from valuefit.data.validation import (
+    ROWS_PER_CHECK,
+    check_observations,
+    episode_starts,
+    flags,
+    last_steps,
+    numbers,
+    step_numbers,
+)
 from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
-MIN_ENDS = 10  # marked by done, before equal lengths of episodes look like a time limit
+MIN_DONE_ENDS = 10  # with fewer ends marked by done, equal lengths of episodes do not look like a time limit
 ROWS_PER_COPY = 4096  # rows of scalar columns concatenated at a time, so that the written block stays in cache
 
 
@@ -45,8 +54,7 @@ def build_log(source: Table) -> Transitions:
     if episode is None:
         episode = np.concatenate(([0], np.cumsum(ended[:-1]))) if n else np.zeros(0, int)
         _check_steps_increase(table, ended)
-    begins = np.ones(n, bool)
-    begins[1:] = episode[1:] != episode[:-1]
+    begins = episode_starts(episode)
     only_done = "done" in table and not {"terminated", "truncated"} & table.keys()
     warnings = _time_limit_warnings(str(matched["done"]), terminated, begins) if only_done else ()
     next_obs, incomplete = _next_observations(table, terminated, begins, where)
@@ -68,19 +76,11 @@ def build_log(source: Table) -> Transitions:
         notes.append(f"The text in {matched['obs']!r} names {len(names['obs'])} states, numbered in sorted order.")
     elif log.has_numbered_states:
         notes.append(f"The integers in {matched['obs']!r} are treated as labels of {len(log.observations)} states.")
-    entries = (matched["obs"],) if isinstance(matched["obs"], str) else matched["obs"]
-    entries = tuple(entry for name in entries for entry in source.entries.get(name, (name,)))
+    entries = tuple(entry for name in columns_of(matched, "obs") for entry in source.entries.get(name, (name,)))
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
-    return replace(
-        log,
-        notes=tuple(notes),
-        warnings=warnings,
-        source=where,
-        names=entries,
-        state_names=names.get("obs"),
-        episode_names=names.get("episode"),
-    )._frozen()
+    ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
+    return replace(log, notes=tuple(notes), warnings=warnings, source=where, names=entries, **ids)._frozen()
 
 
 def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
@@ -120,7 +120,7 @@ def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
 
 def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
     """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names."""
-    numeric = [is_number(text) for text in column]
+    numeric = [reads_as_number(text) for text in column]
     if any(numeric):
         row = numeric.index(False) if not all(numeric) else 0
         raise ValueError(
@@ -152,7 +152,7 @@ def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: 
         values = values.astype(np.int64) if values.dtype.kind == "b" else values
     elif field not in VECTOR_FIELDS and values.dtype.kind in "iu":
         values = exact(values, np.float64, f"{field} in {source.where}")
-    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+    return in_native_order(values)
 
 
 def _refuse_missing(field: str, values: Array, where: str) -> Array:
@@ -265,7 +265,7 @@ def _check_steps_increase(table: dict[str, Array], ended: Array) -> None:
 
 def check_ends(matched: ColumnMap, where: str) -> None:
     """Raise ValueError if no column marks the ends of episodes."""
-    if not {"terminated", "truncated", "done"} & matched.keys():
+    if not matched.keys() & END_FIELDS:
         raise ValueError(
             f"No column of {where} marks how episodes end. Add a column terminated (1 where no reward can follow the "
             "step), and truncated where an episode was cut off; for one continuing stream, set terminated to 0 "
@@ -277,7 +277,7 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
     """Flags terminated and truncated, from the columns terminated, truncated and done that are present."""
     check_ends(matched, where)
     n = len(table["obs"])
-    given = {name: flags(name, table[name], n) for name in ("terminated", "truncated", "done") if name in table}
+    given = {name: flags(name, table[name], n) for name in END_FIELDS if name in table}
     terminated = given.get("terminated", np.zeros(n, bool))
     truncated = given.get("truncated", np.zeros(n, bool))
     if "done" in given:
@@ -308,11 +308,10 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
 
 def _time_limit_warnings(name: str, done: Array, begins: Array) -> tuple[str, ...]:
     """A warning if most ends come after the same number of steps, and none later: done alone hides a time limit."""
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-    lengths = (np.arange(len(begins)) - first + 1)[done]
+    lengths = step_numbers(begins)[done] + 1
     longest = int(lengths.max(initial=1))
     count = int((lengths == longest).sum())
-    if longest == 1 or len(lengths) < MIN_ENDS or 2 * count <= len(lengths):
+    if longest == 1 or len(lengths) < MIN_DONE_ENDS or 2 * count <= len(lengths):
         return ()
     return (
         f"{count} of the {len(lengths)} episodes that {name!r} ends have {longest} steps, and none has more, which "
@@ -361,9 +360,7 @@ def _next_observations(
     table: dict[str, Array], terminated: Array, begins: Array, where: str
 ) -> tuple[Array | None, Array]:
     """Next observations (None: those of the next row), and the last steps that need one but have none."""
-    last = np.ones(len(begins), bool)
-    last[:-1] = begins[1:]
-    needed = ~terminated
+    last, needed = last_steps(begins), ~terminated
     next_obs = table.get("next_obs")
     if next_obs is None:
         return None, last & needed

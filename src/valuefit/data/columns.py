@@ -31,6 +31,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "cluster": ("cluster",),
 }
 VECTOR_FIELDS = ("obs", "next_obs", "action")
+END_FIELDS = ("terminated", "truncated", "done")  # each marks ends of episodes
 FIELD_OF_ALIAS = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
 
 # field -> its column, or a tuple of columns that are concatenated to a vector
@@ -71,11 +72,15 @@ def match_columns(names: Sequence[str], columns: Mapping[str, Any] | None, where
     return matched
 
 
+def columns_of(matched: ColumnMap, field: str) -> tuple[str, ...]:
+    """The columns of a field; none if it has no match."""
+    names = matched.get(field, ())
+    return (names,) if isinstance(names, str) else names
+
+
 def columns_to_read(matched: ColumnMap) -> list[str]:
     """The columns of all matched fields, each once."""
-    return list(
-        dict.fromkeys(name for value in matched.values() for name in ((value,) if type(value) is str else value))
-    )
+    return list(dict.fromkeys(name for field in matched for name in columns_of(matched, field)))
 
 
 def quote_names(names: Sequence[str]) -> str:

@@ -42,6 +42,11 @@ def _whole_range(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
+def in_native_order(values: Array) -> Array:
+    """The same numbers in the byte order of this machine, which compiled code needs; copied only if it is another."""
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
 def exact(values: Array, dtype: Any, name: str) -> Array:
     """The values in another numeric dtype; raises ValueError, with `name`, at the first that would change.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.data.assemble import build_log
-from valuefit.data.columns import columns_to_read
+from valuefit.data.columns import END_FIELDS, columns_to_read
 from valuefit.data.readers.arrow import is_string, read_frame, to_array
 from valuefit.data.shards import ShardedLog, refuse_interleaved, refuse_text_columns
 from valuefit.data.transitions import Transitions
@@ -21,7 +21,6 @@ from valuefit.messages import said
 from valuefit.typing import Array
 
 WHERE = "the Dask DataFrame"
-ENDS = ("terminated", "truncated", "done")  # fields that mark the end of an episode, where it has no id
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def open_frame(frame: Any, *, columns: Mapping[str, Any] | None, limit: int) -> 
     schema = need("pyarrow", "files", WHERE).table(frame._meta).schema
     refuse_text_columns({one.name: "text" if is_string(one.type) else "numbers" for one in schema}, matched, WHERE)
     ids = "episode" in matched
-    names = [str(matched[field]) for field in (("episode",) if ids else ENDS) if field in matched]
+    names = [str(matched[field]) for field in (("episode",) if ids else END_FIELDS) if field in matched]
     graph, keys = _partitions(frame, columns_to_read(matched))
     thin, thin_keys = _partitions(frame, names)
     if len(thin_keys) != len(keys):  # Dask joins partitions of few columns

@@ -10,16 +10,17 @@ import numpy as np
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
 
-TEXT_KINDS = "OSUT"  # kinds of dtype of text columns; missing text is None
+# field whose ids may be text -> attribute of a log, and array in files, that lists all names
+NAMED_FIELDS = {"obs": "state_names", "episode": "episode_names"}
 MAX_ID_CHARACTERS = 200  # longer text is not an id; bounds the memory of an array of names
 
 
 def is_text(values: Any) -> bool:
     """Whether an array holds text, or objects that may be text."""
-    return np.asarray(values).dtype.kind in TEXT_KINDS
+    return np.asarray(values).dtype.kind in "OSUT"
 
 
-def is_number(text: Any) -> bool:
+def reads_as_number(text: Any) -> bool:
     """Whether text reads as a number."""
     try:
         float(text)
@@ -31,7 +32,7 @@ def is_number(text: Any) -> bool:
 def first_text(values: Array) -> tuple[int, str]:
     """Row and text of the first entry of a text column that is not a number; of the first entry if all are numbers."""
     known = [(row, str(text)) for row, text in enumerate(values.tolist()) if text is not None]
-    return next(((row, text) for row, text in known if not is_number(text)), known[0] if known else (0, ""))
+    return next(((row, text) for row, text in known if not reads_as_number(text)), known[0] if known else (0, ""))
 
 
 def as_text(values: Any, name: str) -> list[str | None]:
@@ -88,7 +89,7 @@ def find_names(values: Any, names: Array | None, kind: str) -> Any:
         array = np.asarray(values)
     except ValueError:  # rows of unequal length, which the caller refuses
         return values
-    if array.dtype.kind not in TEXT_KINDS:
+    if not is_text(array):
         return values
     if names is None:
         raise ValueError(f"The log numbers its {kind}s and has no names for them. Give {kind} numbers.")

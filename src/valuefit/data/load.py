@@ -21,7 +21,7 @@ from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
 from valuefit.data.readers.hdf5 import read_hdf5
 from valuefit.data.readers.json_lines import read_json_lines
-from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari
+from valuefit.data.readers.minari import is_minari, minari_folder, read_minari
 from valuefit.data.readers.native import is_native, read_native
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.readers.parquet import read_parquet
@@ -33,7 +33,6 @@ from valuefit.data.validation import one_of
 from valuefit.memory import TooLarge, memory_limit
 from valuefit.messages import said, shown
 
-MEMORY = ("auto", "stream")
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
@@ -78,7 +77,7 @@ def load(
     `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads, and None after the
     last. The partitions of a Dask DataFrame are such parts, which the workers of the default client of Dask compute.
     """
-    one_of("memory", memory, MEMORY)
+    one_of("memory", memory, ("auto", "stream"))
     if isinstance(source, ShardedLog):
         return source
     given, part = limit is not None, memory_limit() // 4 if limit is None else limit
@@ -97,13 +96,13 @@ def load(
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
-        return _shards(source, columns, part)
+        return open_shards(source, columns=columns, limit=part)
     try:
         return _in_memory(source, columns, limit)
     except TooLarge:
         if given or not _has_shards(source):
             raise
-        return _shards(source, columns, part)
+        return open_shards(source, columns=columns, limit=part)
 
 
 def _has_shards(source: Any) -> bool:
@@ -116,25 +115,14 @@ def _has_shards(source: Any) -> bool:
     return all(file_format(file) in FORMATS for file in find_files(source, READERS))
 
 
-def _shards(source: Any, columns: Mapping[str, Any] | None, part: int) -> ShardedLog:
-    if not isinstance(source, str | os.PathLike | list | tuple) or "://" in str(source):
-        raise ValueError(
-            'memory="stream" reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
-            "source. Save it as one of these first."
-        )
-    return open_shards(source, columns=columns, limit=part)
-
-
 def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     if isinstance(source, Transitions):
         return source
-    if isinstance(source, str | os.PathLike) and not _is_elsewhere(os.fspath(source)):
-        _refuse_impossible_name(source)
-        if not is_pattern(source):
-            return read_folder(Path(source), lambda: _load(source, columns, limit))
-    for one in source if isinstance(source, list | tuple) else ():
-        if isinstance(one, str | os.PathLike):
+    for one in source if isinstance(source, list | tuple) else [source]:
+        if _is_path(one):
             _refuse_impossible_name(one)
+    if _is_path(source) and not is_pattern(source):
+        return read_folder(Path(source), lambda: _load(source, columns, limit))
     return _load(source, columns, limit)
 
 
@@ -162,9 +150,12 @@ def _is_minari(source: str | os.PathLike[str]) -> bool:
     return os.fspath(source).startswith("minari:") or is_minari(Path(source))
 
 
-def _is_elsewhere(name: str) -> bool:
-    """Whether this is not a path: the id of a Minari dataset, or a URL."""
-    return name.startswith("minari:") or "://" in name
+def _is_path(source: Any) -> bool:
+    """Whether this is a path, not the id of a Minari dataset, a URL or another object."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    name = os.fspath(source)
+    return not (name.startswith("minari:") or "://" in name)
 
 
 def _read(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:
@@ -175,10 +166,8 @@ def _read(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Table:
         return _read_files(source, columns, limit)
     if not isinstance(source, str | os.PathLike):
         return read_frame(source, columns=columns)
-    if _is_minari(source):
-        text = os.fspath(source)
-        folder = dataset_folder(text.removeprefix("minari:")) if text.startswith("minari:") else Path(source)
-        return replace(read_minari(folder, columns=columns, limit=limit), where=text)
+    if folder := minari_folder(source):
+        return replace(read_minari(folder, columns=columns, limit=limit), where=os.fspath(source))
     return _read_files(source, columns, limit)
 
 
@@ -198,7 +187,7 @@ def _check_joinable(name: str) -> None:
     """Raise ValueError for what is not among files and folders of files."""
     if "://" in name:
         raise ValueError(f"{name} is not on this machine. Download it first, then give its path.")
-    if name.startswith("minari:") or is_native(Path(name)) or is_minari(Path(name)):
+    if _is_minari(name) or is_native(Path(name)):
         raise ValueError(
             f"{name} is a log that valuefit saved or a Minari dataset, which is not read together with other files. "
             "Convert it to Parquet first."

@@ -19,10 +19,6 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
-# np.load would allocate an array before its declared size can be checked
-HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-MAX_DIMENSIONS = 64  # of a NumPy array
-MAX_ENTRIES = 1 << 56  # 128 bytes each are the address space
 BYTES_PER_READ = 1 << 20  # decompressed at a time
 
 _warnings_lock = Lock()
@@ -42,10 +38,14 @@ class Header(NamedTuple):
 
 
 def _header_of(stream: Any) -> tuple[Any, ...]:
-    """Shape, order and dtype, as NumPy reads them; without its warning about headers that Python 2 wrote."""
+    """Shape, order and dtype, as NumPy reads them; without its warning about headers that Python 2 wrote.
+
+    `numpy.load` would allocate an array before its declared size can be checked.
+    """
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     with _warnings_lock, warnings.catch_warnings():  # filters belong to the process, and shards are read by threads
         warnings.simplefilter("ignore", UserWarning)
-        return tuple(HEADER_READERS[npy.read_magic(stream)](stream))
+        return tuple(readers[npy.read_magic(stream)](stream))
 
 
 def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> Header:
@@ -64,9 +64,9 @@ def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> Header:
 
 
 def _is_shape(shape: tuple[Any, ...]) -> bool:
-    """Whether NumPy can address an array of this shape."""
-    valid = len(shape) <= MAX_DIMENSIONS and all(type(length) is int and length >= 0 for length in shape)
-    return valid and math.prod(max(length, 1) for length in shape) < MAX_ENTRIES
+    """Whether NumPy can address an array of this shape: at most 64 dimensions, and entries far below 2^64 bytes."""
+    valid = len(shape) <= 64 and all(type(length) is int and length >= 0 for length in shape)
+    return valid and math.prod(max(length, 1) for length in shape) < 1 << 56
 
 
 def map_array(path: Path, *, kinds: str = "biuf") -> Array:
@@ -89,7 +89,7 @@ def array_names(path: Path) -> list[str]:
         return list(dict.fromkeys(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")))
 
 
-def read_arrays(
+def read_npz_arrays(
     path: Path, names: Iterable[str] | None = None, *, limit: int, kinds: str = "biuf"
 ) -> dict[str, Array]:  # fmt: skip
     """The arrays of an .npz file, all or those named, if together they take at most `limit` bytes of memory."""

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import check_target, read_folder, replacing
+from valuefit.data.labels import NAMED_FIELDS
 from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
 from valuefit.data.readers.parquet import write_parquet
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import last_steps
 from valuefit.extras import need
 from valuefit.typing import Array
-
-# else taken for folders
-NOT_WRITTEN = (".csv", ".tsv", ".h5", ".hdf5", ".npy", ".json", ".jsonl", ".ndjson", ".gz", ".pkl", ".pq", ".feather")
 
 
 def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -42,7 +41,8 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
 def check_save(path: Path, *, force: bool) -> None:
     """Raise ValueError or OSError if a log cannot be saved under this name."""
     suffix = path.suffix.lower()
-    if suffix in NOT_WRITTEN:
+    not_written = ".csv .tsv .h5 .hdf5 .npy .json .jsonl .ndjson .gz .pkl .pq .feather"  # names of folders otherwise
+    if suffix in not_written.split():
         raise ValueError(f"valuefit saves logs as folders, .parquet or .npz, not as {suffix}. Choose another name.")
     if suffix == ".parquet":
         need("pyarrow", "files", "Writing Parquet")
@@ -97,14 +97,13 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
 
 def _names(log: Transitions) -> dict[str, Array]:
     """All names of states and episodes, by the field of a table that holds those with a row."""
-    names = {"obs": log.state_names, "episode": log.episode_names}
+    names = {field: getattr(log, name) for field, name in NAMED_FIELDS.items()}
     return {field: listed for field, listed in names.items() if listed is not None}
 
 
 def _check_contiguous(log: Transitions) -> None:
     """Refuse selections with gaps or repeated steps: a table delimits episodes by their numbers alone."""
-    last = np.append(log.begins[1:], True)
-    contiguous = not ((log.terminated | log.truncated) & ~last).any()
+    contiguous = not ((log.terminated | log.truncated) & ~last_steps(log.begins)).any()
     if not contiguous or len(np.unique(log.episode)) != log.begins.sum():
         raise ValueError(
             "This log is a selection in which the steps of an episode are not consecutive, which a table cannot "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from valuefit.data.assemble import build_log, check_ends
-from valuefit.data.columns import ALIASES, VECTOR_FIELDS, ColumnMap, columns_to_read
+from valuefit.data.columns import ALIASES, END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_to_read
 from valuefit.data.files import file_format, find_files
 from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
-from valuefit.data.readers.minari import dataset_folder, is_minari, read_minari, scan_minari
+from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
 from valuefit.data.readers.parquet import read_parquet, scan_parquet
 from valuefit.data.table import Scan, Table, join
@@ -53,7 +54,7 @@ FORMATS = {
 }
 
 
-class Rows(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of a file, or of another part of a source."""
 
     name: str
@@ -62,7 +63,7 @@ class Rows(NamedTuple):
 
 
 @contextmanager
-def _reading(parts: Sequence[Rows], what: str = "rows") -> Iterator[None]:
+def _reading(parts: Sequence[RowRange], what: str = "rows") -> Iterator[None]:
     """Raise ValueError naming the rows that cannot be read, and the one that is wrong, if one is."""
     first, last = parts[0], parts[-1]
     where = f"{what} {first.start:,} to {last.stop - 1:,} of {first.name}"
@@ -86,7 +87,7 @@ class FileShard:
     """Rows of one or more files of a format. several: whether the log has several files, each of which ends an episode
     if no column numbers them."""
 
-    parts: tuple[Rows, ...]
+    parts: tuple[RowRange, ...]
     columns: Mapping[str, Any] | None
     several: bool
 
@@ -96,7 +97,7 @@ class FileShard:
             table = join((self._table(part) for part in self.parts), where, memory_limit())
             return build_log(table if self.several else replace(table, files=()))
 
-    def _table(self, part: Rows) -> Table:
+    def _table(self, part: RowRange) -> Table:
         read = FORMATS[file_format(Path(part.name))].read
         return read(Path(part.name), columns=self.columns, limit=memory_limit(), rows=(part.start, part.stop))
 
@@ -110,7 +111,7 @@ class MinariShard:
     columns: Mapping[str, Any]
 
     def read(self) -> Transitions:
-        parts = [Rows(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
+        parts = [RowRange(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
         with _reading(parts, "steps"):
             names = [name for name, _ in self.episodes]
             table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
@@ -126,7 +127,7 @@ class NativeShard:
     stop: int
 
     def read(self) -> Transitions:
-        with _reading([Rows(self.path, self.start, self.stop)], "steps"):
+        with _reading([RowRange(self.path, self.start, self.stop)], "steps"):
             return read_native_part(Path(self.path), self.start, self.stop)
 
 
@@ -212,11 +213,15 @@ def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -
 
     Only what marks episodes is read. Episodes must be contiguous, as the shards are not sorted.
     """
-    if isinstance(source, str) and source.startswith("minari:"):
-        return _minari_shards(dataset_folder(source.removeprefix("minari:")), columns, limit, source)
-    if isinstance(source, str | Path) and is_minari(Path(source)):
-        return _minari_shards(Path(source), columns, limit, str(source))
-    if isinstance(source, str | Path) and is_native(Path(source)):
+    single = isinstance(source, str | os.PathLike)
+    if not (single or isinstance(source, list | tuple)) or "://" in str(source):
+        raise ValueError(
+            'memory="stream" reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
+            "source. Save it as one of these first."
+        )
+    if single and (folder := minari_folder(source)):
+        return _minari_shards(folder, columns, limit, str(source))
+    if single and is_native(Path(source)):
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
         return _native_shards(Path(source), limit)
@@ -302,8 +307,9 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
                 first, cuts = scan, _Cuts(shard_steps(limit, scan.step_bytes))
             _refuse_others(first, scan, files[0], file)
             ids = "episode" in scan.matched
-            fields = ["episode"] if ids else [f for f in ("terminated", "truncated", "done") if f in scan.matched]
-            for batch in scan.marks([str(scan.matched[field]) for field in fields], SCAN_STEPS):
+            fields = ("episode",) if ids else END_FIELDS
+            names = [str(scan.matched[field]) for field in fields if field in scan.matched]
+            for batch in scan.marks(names, SCAN_STEPS):
                 cuts.add(episodes.starts([_scalars(column) for column in batch], ids=ids))
             episodes.end_of_file(ids=ids)
             ends.append(ends[-1] + scan.rows)
@@ -326,10 +332,10 @@ def _scalars(column: Array) -> Array:
     return np.asarray(column).reshape(len(column), -1)[:, 0] if len(column) else np.zeros(0)
 
 
-def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[Rows, ...]:
+def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[RowRange, ...]:
     """The rows of each file that make up the rows `start` to `stop` of all of them."""
     return tuple(
-        Rows(str(file), max(start - first, 0), min(stop, last) - first)
+        RowRange(str(file), max(start - first, 0), min(stop, last) - first)
         for file, (first, last) in zip(files, pairwise(ends), strict=True)
         if first < stop and last > start
     )
@@ -378,7 +384,7 @@ def refuse_interleaved(ids: list[Array], where: str) -> None:
 
 
 def refuse_text_columns(types: Mapping[str, str], matched: ColumnMap, where: str) -> None:
-    """Text gets numbers by all values that occur, which one shard does not know; ids of episodes are counted."""
+    """Raise ValueError for text, which is numbered by all values of a log; ids of episodes and clusters may be text."""
     for name in columns_to_read(
         {field: names for field, names in matched.items() if field not in ("episode", "cluster")}
     ):

@@ -75,7 +75,7 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
         first = table if first is None else first
         _check_same_columns(first, table)
         arrays = {name: table.read(name) for name in columns_to_read(table.matched)}
-        rows = len(arrays[columns_to_read({"reward": table.matched["reward"]})[0]])
+        rows = len(arrays[str(table.matched["reward"])])
         if rows == 0 and all(len(array) == 0 for array in arrays.values()):
             continue  # columns of an empty file have neither type nor shape
         files.append((table.where, rows))
@@ -89,7 +89,7 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     if not files:
         return first
     paths = [path for path, _ in files]
-    columns = {name: concatenate(name, parts.pop(name), paths) for name in list(parts)}
+    columns = {name: join_parts(name, parts.pop(name), paths) for name in list(parts)}
     note = f"Read {len(files)} files in the order of their names, from {paths[0]} to {paths[-1]}."
     notes = (note,) if len(files) > 1 else ()
     return Table(first.matched, columns.__getitem__, where, tuple(files), known=known, notes=notes)
@@ -113,10 +113,10 @@ def _quote(names: str | tuple[str, ...] | None) -> str:
     return f"the columns {names[0]!r} to {names[-1]!r} ({len(names)})"
 
 
-def concatenate(name: str, parts: list[Array], files: list[str]) -> Array:
+def join_parts(name: str, parts: list[Array], files: list[str]) -> Array:
     """One array of the parts of a column; raises ValueError if their shapes or types differ or numbers would change."""
     if any(map(is_text, parts)):
-        parts = [_as_missing_text(part) for part in parts]
+        parts = [np.full(len(part), None, object) if is_missing(part) else part for part in parts]
         _check_all_text(name, parts, files)
     for part, file in zip(parts, files, strict=True):
         if part.shape[1:] != parts[0].shape[1:]:
@@ -150,7 +150,6 @@ def _check_all_text(name: str, parts: list[Array], files: list[str]) -> None:
         )
 
 
-def _as_missing_text(part: Array) -> Array:
-    """A column without any value, which a reader takes for numbers, as missing text; others unchanged."""
-    missing = part.dtype.kind == "f" and part.ndim == 1 and np.isnan(part).all()
-    return np.full(len(part), None, object) if missing else part
+def is_missing(part: Array) -> bool:
+    """Whether a column has no value at all: readers take it for numbers, all of them NaN."""
+    return part.ndim == 1 and part.dtype.kind == "f" and bool(np.isnan(part).all())

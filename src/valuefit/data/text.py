@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import quote_names
-from valuefit.data.labels import as_text, first_text, is_number, is_text
+from valuefit.data.columns import columns_of, quote_names
+from valuefit.data.labels import as_text, first_text, is_text, reads_as_number
 from valuefit.data.table import Table
 from valuefit.memory import check_size
 from valuefit.typing import Array
 
 MAX_CATEGORIES = 100  # distinct texts of a column that is treated as categories without being declared
-MAX_CATEGORY_CHARACTERS = 60  # of a category, in the name of its entry
-PACKED = ("BCJNG", "b'BCJNG")  # base64 of the first bytes of an LZ4 frame, by which RLlib compresses columns
 
 
 def split_categorical(columns: Mapping[str, Any] | None) -> tuple[Any, tuple[str, ...]]:
@@ -41,7 +39,7 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
     number. The next observation has the categories of the observation. A single column of text is left as it is: it
     labels states. Raises ValueError for other text, and if the matrices exceed `limit` bytes.
     """
-    obs, after = (_names(table, field) for field in ("obs", "next_obs"))
+    obs, after = columns_of(table.matched, "obs"), columns_of(table.matched, "next_obs")
     unknown = [name for name in declared if name not in (*obs, *after)]
     if unknown:
         raise ValueError(
@@ -66,7 +64,7 @@ def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Tabl
         size = 4 * len(categories) * sum(map(len, labels.values()))
         check_size(size, limit, f"Column {name!r} as {len(categories)} categories")
         columns |= {one: _one_hot(column, categories) for one, column in labels.items()}
-        entries[name] = tuple(f"{name}={str(category)[:MAX_CATEGORY_CHARACTERS]}" for category in categories)
+        entries[name] = tuple(f"{name}={str(category)[:60]}" for category in categories)
         notes.append(
             f"Column {name!r} is treated as {len(categories)} categories, each an entry of the observation: "
             f"{quote_names([str(category) for category in categories])}."
@@ -89,7 +87,7 @@ def refuse_text(field: str, name: str | tuple[str, ...], values: Array, table: T
 
 def refuse_packed(text: str, name: str, where: str) -> None:
     """Raise ValueError for a column that RLlib packed: its content is a pickle."""
-    if text.startswith(PACKED):
+    if text.startswith(("BCJNG", "b'BCJNG")):  # base64 of the first bytes of an LZ4 frame
         raise ValueError(
             f"Column {name!r} is packed by RLlib in {where}: it holds compressed Python objects, and valuefit does not "
             "unpickle objects, because that can run code. Write the data again without packing: "
@@ -97,17 +95,12 @@ def refuse_packed(text: str, name: str, where: str) -> None:
         )
 
 
-def _names(table: Table, field: str) -> tuple[str, ...]:
-    names = table.matched.get(field, ())
-    return (names,) if isinstance(names, str) else names
-
-
 def _check_categories(table: Table, columns: dict[str, list[Any]]) -> None:
     """Raise ValueError, naming a cell, if the text of undeclared columns does not look like categories."""
     remedy = f"If all are categories, declare them: columns={{'categorical': [{next(iter(columns))!r}]}}."
     distinct: set[Any] = set()
     for name, labels in columns.items():
-        words = {label for label in set(labels) - {None} if not is_number(label)}
+        words = {label for label in set(labels) - {None} if not reads_as_number(label)}
         numbers = set(labels) - words - {None}
         distinct |= words
 

@@ -15,6 +15,7 @@ from valuefit.data.validation import (
     array_of,
     check_observations,
     flags,
+    last_steps,
     number,
     numbers,
     run_starts,
@@ -99,8 +100,7 @@ class Transitions:
             episode = np.concatenate(([0], np.cumsum(ended[:-1])))
         episode = numbers("episode", episode, length=n, dtype=np.int64)
         begins = run_starts(episode)
-        last = np.ones(n, bool)
-        last[:-1] = begins[1:]
+        last = last_steps(begins)
         early = (terminated | truncated) & ~last
         if early.any():
             step = int(np.flatnonzero(early)[0])
@@ -109,15 +109,6 @@ class Transitions:
                 "Give the steps that follow another episode number.", "Step",
             )  # fmt: skip
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
-        if action is not None:
-            action = array_of("action", action)
-            if action.dtype.hasobject or action.ndim == 0 or len(action) != n:
-                raise ValueError(
-                    f"action must be numbers, one entry per step; the log has {n} steps, "
-                    f"action has shape {action.shape}."
-                )
-            if action.dtype.kind == "f":
-                action = check_observations("action", action)
         return cls(
             observations=rows,
             now=now,
@@ -126,9 +117,9 @@ class Transitions:
             terminated=terminated,
             truncated=truncated,
             episode=episode,
+            action=None if action is None else _actions(action, n),
             ratio=_importance_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
-            action=action,
             behaviour_prob=None if behaviour_prob is None else _positive_probabilities(behaviour_prob, n),
             cluster=None if cluster is None else cluster_numbers(cluster, episode),
         )._frozen()
@@ -287,6 +278,15 @@ def _share_rows(
         rows, index = np.unique(rows, return_inverse=True)
         now, next = index[now], np.where(next < 0, -1, index[next])
     return rows, now.astype(np.int64), next.astype(np.int64)
+
+
+def _actions(action: Any, n: int) -> Array:
+    values = array_of("action", action)
+    if values.dtype.hasobject or values.ndim == 0 or len(values) != n:
+        raise ValueError(
+            f"action must be numbers, one entry per step; the log has {n} steps, action has shape {values.shape}."
+        )
+    return check_observations("action", values) if values.dtype.kind == "f" else values
 
 
 def _positive_probabilities(behaviour_prob: Any, n: int) -> Array:

@@ -13,6 +13,7 @@ from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
 MAX_EXACT_FLOAT = 2.0**53  # whole numbers beyond it are not all floats, so two of them may have become one
+MAX_INT32 = 2**31 - 1  # of counts, and of indices in CSR rows and kernels
 ROWS_PER_CHECK = 65_536  # rows compared at a time, which bounds the size of temporary arrays
 
 
@@ -141,6 +142,17 @@ def episode_starts(episode: Array) -> Array:
     begins = np.ones(len(episode), bool)
     begins[1:] = episode[1:] != episode[:-1]
     return begins
+
+
+def last_steps(begins: Array) -> Array:
+    """True at the last step of each run of steps, given where runs begin."""
+    return np.roll(begins, -1)  # the last step of all comes before the first, which begins a run
+
+
+def step_numbers(begins: Array) -> Array:
+    """The number of each step within its run, from 0, given where runs begin."""
+    steps = np.arange(len(begins))
+    return steps - np.maximum.accumulate(np.where(begins, steps, 0))
 
 
 def run_starts(episode: Array) -> Array:

@@ -23,10 +23,7 @@ def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int =
     noise = np.sqrt(1 - memory**2) * rng.standard_normal((steps + 1, dimensions))
     x = signal.lfilter([1.0], [1.0, -memory], noise, axis=0)
     return Transitions.from_arrays(
-        x[:-1],
-        x[:-1, 0] + rng.standard_normal(steps),
-        truncated=np.arange(steps) == steps - 1,
-        next_observation=x[1:],
+        x[:-1], x[:-1, 0] + rng.standard_normal(steps), truncated=np.arange(steps) == steps - 1, next_observation=x[1:]
     )
 
 

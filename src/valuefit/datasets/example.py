@@ -17,25 +17,25 @@ from valuefit.data.readers.npz import read_npz
 from valuefit.data.transitions import Transitions
 
 FILE = Path(__file__).with_name("mountain_car.npz")
-EPISODES, MAX_EPISODE_STEPS, SEED = 150, 1000, 0
-NOTE = (
-    "This is the example log of valuefit: 150 episodes of Mountain Car under a policy learned by Sarsa, with reward -1 "
-    "per step until the car is out of the valley."
-)
+EPISODES = 150
 
 
 def example_log() -> Transitions:
     """18,307 steps in 150 episodes that all reach the goal; observations (position, velocity), three actions."""
     log = build_log(read_npz(FILE, columns=None, limit=1 << 22))
+    note = (
+        f"This is the example log of valuefit: {EPISODES} episodes of Mountain Car under a policy learned by Sarsa, "
+        "with reward -1 per step until the car is out of the valley."
+    )
     source = "the Mountain Car example log of valuefit"
-    return replace(log, notes=(NOTE,), source=source, names=("position", "velocity"))
+    return replace(log, notes=(note,), source=source, names=("position", "velocity"))
 
 
 def make_example() -> dict[str, Any]:
     """Simulate the columns of the log. Float32 halves the file; its rounding (1e-7) does not affect the features."""
     from valuefit.datasets.mountain_car import REWARD, rollouts, sarsa
 
-    runs = rollouts(sarsa(seed=SEED), EPISODES, MAX_EPISODE_STEPS, np.random.default_rng(SEED))
+    runs = rollouts(sarsa(seed=0), EPISODES, 1000, np.random.default_rng(0))
     assert all(reached for *_, reached in runs)  # terminated episodes need no observation after their last step
     lengths = [len(actions) for _, actions, _ in runs]
     terminated = np.zeros(sum(lengths), bool)

@@ -91,11 +91,8 @@ class TilePolicy:
 
     def average_length(self, episodes: int = 100, *, seed: int = 0, limit: int = 1000) -> float:
         """Mean number of steps to the goal; `limit` for episodes that do not reach it."""
-        rng, episodes, limit = (
-            arguments.generator(seed),
-            arguments.count("episodes", episodes),
-            arguments.count("limit", limit),
-        )
+        rng = arguments.generator(seed)
+        episodes, limit = arguments.count("episodes", episodes), arguments.count("limit", limit)
         arguments.require_room(20 * episodes * limit, f"{episodes} episodes of {limit} steps")
         runs = rollouts(self, episodes, limit, rng)
         return float(np.mean([len(actions) for _, actions, _ in runs]))

@@ -1,4 +1,4 @@
-"""The budget of a solve: passes and seconds, spent and allowed."""
+"""The budget of a solve: passes and seconds, spent and allowed; `engine.loop` ends the solve when it is exhausted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Budget:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock while the history computes what only a reference makes known."""
+        """Stop the clock while the history computes what needs a reference."""
         start = time.perf_counter()
         try:
             yield

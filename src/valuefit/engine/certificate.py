@@ -38,11 +38,11 @@ class Certificate:
         self._allowance = 0.0
         self.objective: float | None = None
         self._exact: Exact | None = None
-        self._made: Preconditioner | None = None
+        self._used: Preconditioner | None = None
         self._ritz = 1.0  # the smallest Ritz value of C~^+ C so far
         self._b_energy: float | None = None
-        self._own_scale = 0.0  # a lower bound of F(0) - F* from theta
-        self._unit: float | None = None
+        self._scale_from_theta = 0.0  # a lower bound of F(0) - F* from theta
+        self._start_value: float | None = None
         self._moments_known = False  # whether the solver has formed and counted them
         self._offered: Preconditioner | None = None
 
@@ -93,9 +93,9 @@ class Certificate:
     def _fixed_point_gap(self, theta: Array, tol: float) -> float | None:
         r = self.problem.residual(theta)
         self.passes += 1
-        below, upper = self._energy(r, beyond=self._far(tol))
+        below, upper = self._energy(r, beyond=self._excessive_energy(tol))
         if upper is None:
-            return np.inf if below > self._far(tol) else None
+            return np.inf if below > self._excessive_energy(tol) else None
         self.objective = 0.5 * upper
         return self._relative(self.objective)
 
@@ -104,19 +104,19 @@ class Certificate:
         g_theta, g_w = problem.B(theta, w)
         r = problem.residual(theta)
         self.passes += 2
-        below, upper = self._energy(-g_w, beyond=self._far(tol))
-        if upper is None and below > self._far(tol):
+        below, upper = self._energy(-g_w, beyond=self._excessive_energy(tol))
+        if upper is None and below > self._excessive_energy(tol):
             return np.inf
         if upper is None or not self._preconditioner.clear:  # F then depends on which directions of C count as zero
             return None
-        # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation that a large ridge brings
+        # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation at a large ridge
         y = problem.b - r
         size = float(np.abs(y).max())
         own = problem.ridge * float(theta @ theta)
         if size > 0:
             y = y / size  # squares of small numbers would underflow
             own += size * size * float(y @ y) * (float(y @ y) / float(y @ self._C_dot(y)))
-        self._own_scale = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
+        self._scale_from_theta = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
         # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
         self.objective = 0.5 * upper + 0.5 * float(w @ (r - g_w)) + 0.5 * problem.ridge * float(theta @ theta)
         excess = 0.5 * upper + 0.5 * float(g_theta @ g_theta) / problem.ridge
@@ -148,19 +148,19 @@ class Certificate:
             scale = self._start_excess()
             return excess / scale if scale > 0 else 0.0
         assert self.objective is not None
-        scale = max(0.5 * (1 - CANCELLATION) * self._energy_of_b() - self.objective, self._own_scale)
+        scale = max(0.5 * (1 - CANCELLATION) * self._energy_of_b() - self.objective, self._scale_from_theta)
         return excess / scale if scale > 0 else np.inf
 
-    def _far(self, tol: float) -> float:
+    def _excessive_energy(self, tol: float) -> float:
         """An energy that is certainly too large: F(theta) - F* would be ten times what `tol` allows."""
         return 10 * tol * self._energy_of_b() if self.problem.b.any() and tol > 0 else np.inf
 
     def _start_excess(self) -> float:
         """F(start), from below, with b = 0 and hence F* = 0."""
-        if self._unit is None:
-            self._unit = 0.5 * self._energy(self.problem.residual(self.start))[0]
-            self._unit += 0.5 * self.problem.ridge * float(self.start @ self.start)
-        return self._unit
+        if self._start_value is None:
+            self._start_value = 0.5 * self._energy(self.problem.residual(self.start))[0]
+            self._start_value += 0.5 * self.problem.ridge * float(self.start @ self.start)
+        return self._start_value
 
     def _energy_of_b(self) -> float:
         """b' C^+ b from below, by conjugate gradients until a step adds less than a twentieth."""
@@ -195,7 +195,7 @@ class Certificate:
         return energy, None if energy > 0 or r.any() else 0.0
 
     def _C_dot(self, x: Array) -> Array:
-        matrix = None if self._made is None else self._made.matrix
+        matrix = None if self._used is None else self._used.matrix
         if matrix is None:
             self.passes += 1
             return self.problem.C_dot(x)
@@ -232,13 +232,13 @@ class Certificate:
 
     @property
     def _preconditioner(self) -> Preconditioner:
-        if self._made is None:
-            self._made = self._offered
-            if self._made is None or self.problem.identity:
+        if self._used is None:
+            self._used = self._offered
+            if self._used is None or self.problem.identity:
                 own = precondition(self.problem, limit=0.5 * self._allowance, with_A=False)
-                self._made, self.passes = own, self.passes + own.passes
-            if not np.isfinite(self._made.excess):
+                self._used, self.passes = own, self.passes + own.passes
+            if not np.isfinite(self._used.excess):
                 probe = np.random.default_rng(1).standard_normal(self.problem.k)
                 for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBE_STEPS):
                     self._ritz = min(self._ritz, ritz)
-        return self._made
+        return self._used

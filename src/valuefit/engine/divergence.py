@@ -10,8 +10,8 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import FixedPoint, Solver, State, Steps
 from valuefit.typing import Gradient
 
-BLOW_UP = 1e6  # a step-weighted squared gradient this many times the best one is divergence
-SHORTEN = 4.0  # factor by which automatic steps are then divided
+MAX_GRADIENT_GROWTH = 1e6  # of the step-weighted squared gradient above the best one; more is divergence
+STEP_DIVISOR = 4.0  # by which automatic steps are then divided
 MAX_RETRIES = 12
 
 
@@ -38,7 +38,7 @@ class DivergenceGuard:
         merit = self._merit(gradient)
         if self._noise is None:
             self._noise = 1e-3 * max(merit, self._merit((np.zeros(0), self.problem.b)))
-        if merit == np.inf or not merit <= BLOW_UP * max(self._best_merit, self._noise):
+        if merit == np.inf or not merit <= MAX_GRADIENT_GROWTH * max(self._best_merit, self._noise):
             return False
         if merit <= self._best_merit:
             self.best, self._best_merit = state, merit
@@ -49,7 +49,7 @@ class DivergenceGuard:
         if not self.solver.guarded or self.retries == MAX_RETRIES:
             return None
         self.retries += 1
-        return replace(self.best, steps=(steps[0] / SHORTEN, steps[1] / SHORTEN))
+        return replace(self.best, steps=(steps[0] / STEP_DIVISOR, steps[1] / STEP_DIVISOR))
 
     def message(self, steps: tuple[float, float]) -> str:
         """What happened, at which steps, and what to do."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.engine.budget import Budget
+from valuefit.engine.result import HISTORY_COLUMNS
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array, Gradient
@@ -86,5 +87,5 @@ class History:
 
     def table(self) -> Array:
         """A structured array with the columns passes, seconds, residual and, with a reference, gap."""
-        columns = ["passes", "seconds", "residual", "gap"][: 3 if self.true_gap is None else 4]
+        columns = HISTORY_COLUMNS[: 3 if self.true_gap is None else 4]
         return np.array(self._rows, dtype=[(name, "f8") for name in columns])

@@ -1,4 +1,4 @@
-"""The one loop around every solver: clock, budget, stopping rule, history and guard against divergence meet here."""
+"""The one loop around every solver, with its budget, stopping rule, history and guard against divergence."""
 
 from __future__ import annotations
 
@@ -136,14 +136,9 @@ def _beyond(budget: Budget, solver: Solver, problem: SaddlePoint) -> str:
 
 
 def _run(
-    problem: SaddlePoint,
-    solver: Solver,
-    rule: StoppingRule,
-    history: History,
-    theta: Array,
-    w: Array,
+    problem: SaddlePoint, solver: Solver, rule: StoppingRule, history: History, theta: Array, w: Array,
     rng: np.random.Generator,
-) -> tuple[Result, str]:
+) -> tuple[Result, str]:  # fmt: skip
     """Epochs of one solver until the rule is satisfied, the method is finished, or the budget is spent; its note."""
     state, budget = State(theta, w), history.budget
     guard = DivergenceGuard(problem, solver, state)
@@ -194,7 +189,7 @@ def _run(
         source = "callback" if isinstance(error, StoppedByCallback) else "keyboard"
         status, message = "interrupted", f"Stopped by the {source}; this is the best iterate so far."
         state = guard.better(state)
-    return _result(problem, solver, state, status, [message, note], guard, test, budget, history), note
+    return _result(solver, state, status, [message, note], guard, test), note
 
 
 def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:
@@ -205,7 +200,7 @@ def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:
 
 
 def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tuple[str, str]:
-    """Status and message of a method that has nothing left to do, at a gap above the one asked for."""
+    """Status and message of a method that has nothing left to do, at a gap above the required one."""
     if test.gap is not None and test.gap <= ROUNDING_GAP:
         text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.0e}."
         return "budget", text
@@ -216,16 +211,9 @@ def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tupl
 
 
 def _result(
-    problem: SaddlePoint,
-    solver: Solver,
-    state: State,
-    status: str,
-    notes: list[str],
-    guard: DivergenceGuard,
-    test: ConvergenceTest,
-    budget: Budget,
-    history: History,
+    solver: Solver, state: State, status: str, notes: list[str], guard: DivergenceGuard, test: ConvergenceTest
 ) -> Result:
+    problem, budget, history = test.problem, test.budget, test.history
     gap, objective = test.known(state)
     if len(problem.dead):
         listed = ", ".join(map(str, problem.dead[:5])) + (", ..." if len(problem.dead) > 5 else "")

@@ -13,11 +13,11 @@ import numpy as np
 from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.typing import Array
 
-FORMAT = 1  # version of the result file
+RESULT_FORMAT = 1  # version of the file
 ARRAYS = ("theta", "w", "history")
 STATUSES = ("converged", "budget", "diverged", "singular", "interrupted")
 HISTORY_COLUMNS = ("passes", "seconds", "residual", "gap")
-REMEDY = "Solve and save it again."
+RESULT_REMEDY = "Solve and save it again."
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,17 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write everything to one .npz file. It is renamed into place, so a failed save keeps the old file."""
-        return write_archive(
-            Path(path), result_facts(self), {name: getattr(self, name) for name in ARRAYS}, version=FORMAT, force=True
-        )
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        return write_archive(Path(path), result_facts(self), arrays, version=RESULT_FORMAT, force=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
         """Read a file that `save` wrote, without unpickling."""
-        facts, arrays = read_archive(Path(path), "result", version=FORMAT, remedy=REMEDY)
+        facts, arrays = read_archive(Path(path), "result", version=RESULT_FORMAT, remedy=RESULT_REMEDY)
         try:
             return result_of(facts, arrays)
         except ValueError as error:
-            raise ValueError(f"{path} is not a valuefit result: {error}. {REMEDY}") from error
+            raise ValueError(f"{path} is not a valuefit result: {error}. {RESULT_REMEDY}") from error
 
 
 def result_facts(result: Result) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def result_of(facts: dict[str, Any], arrays: dict[str, Array]) -> Result:
     numbers = all(history.dtype[name] == np.float64 for name in columns)
     if history.ndim != 1 or columns not in (HISTORY_COLUMNS, HISTORY_COLUMNS[:3]) or not numbers:
         raise ValueError("history does not have the columns passes, seconds and residual")
-    for name, is_valid in FACTS.items():
+    for name, is_valid in VALID_FACTS.items():
         if not is_valid(facts[name]):
             raise ValueError(f"{name} is {str(facts[name])[:40]!r}, which no result has")
     values: dict[str, Any] = {**facts, **{name: arrays[name] for name in ARRAYS}, "dead": tuple(facts["dead"])}
@@ -103,7 +102,8 @@ def _is_index(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-FACTS: dict[str, Callable[[Any], bool]] = {
+# whether a value in a file is valid
+VALID_FACTS: dict[str, Callable[[Any], bool]] = {
     "status": lambda value: value in STATUSES,
     "message": lambda value: isinstance(value, str),
     "passes": is_number,
@@ -116,4 +116,4 @@ FACTS: dict[str, Callable[[Any], bool]] = {
     "tol": lambda value: value == "statistical" or is_number(value),
     "seed": lambda value: type(value) is int and value >= 0,
     "dead": lambda value: isinstance(value, list) and all(map(_is_index, value)),
-}  # whether a value in a file is valid
+}

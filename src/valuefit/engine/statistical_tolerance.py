@@ -11,7 +11,7 @@ from valuefit.typing import Array
 NOISE_DIRECTIONS = 3  # dimension of the random subspace in which noise is measured: four products with the rows in all
 MIN_CLUSTERS = 32  # with fewer clusters the smallest eigenvalue of their covariance is too small by chance
 NEGLIGIBLE_ERROR = 0.1  # solver error over standard error: it then widens an interval by about 5%
-LOOSEST_GAP = 0.01  # the largest gap that is asked for, however noisy the log is
+LOOSEST_GAP = 0.01  # the largest gap that is allowed, however noisy the log is
 MEASUREMENT_PASSES = 1.0  # cost of `supported_gap`: rows are read twice, for two vectors each time
 
 

@@ -16,16 +16,16 @@ from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array
 
 SMALLEST_GAP = 1e-28  # about the square of the rounding unit: a smaller gap is noise, and no tol below it is certified
-FINEST_GAP = 1e-6  # the smallest gap that tol="statistical" asks for
-MIN_SAVING = 4.0  # a larger gap is asked for first only if it is at least this many times FINEST_GAP
-MAX_CHECKS = 3  # checks of the statistical rule that may fail before it asks for FINEST_GAP
+FINEST_GAP = 1e-6  # the smallest gap that tol="statistical" requires
+MIN_SAVING = 4.0  # a larger gap is required first only if it is at least this many times FINEST_GAP
+MAX_CHECKS = 3  # checks of the statistical rule that may fail before it requires FINEST_GAP
 CHECK_PASSES = 3.0  # passes assumed for the first check, which fails more often than later ones
 MAX_EARLY_CERTIFICATES = 2  # certificate evaluations before the residual predicts a gap of FINEST_GAP
 CERTIFICATE_INTERVAL = 10.0  # passes between certificate evaluations, as a multiple of the passes of one
 
 
 class StoppingRule(Protocol):
-    """Which gap is small enough. `gap`: the one asked for now. `final`: the smallest that it will ever ask for."""
+    """Which gap is small enough. `gap`: the one required now. `final`: the smallest that it may require later."""
 
     gap: float
     final: float
@@ -34,10 +34,10 @@ class StoppingRule(Protocol):
         """Whether to stop at theta, whose gap is certified to be at most this."""
 
     def early(self, predicted_gap: float, budget: Budget) -> bool:
-        """Whether an early certificate may pay, at a gap that the residual predicts."""
+        """Whether an early certificate may be worth its cost, at a gap that the residual predicts."""
 
     def __str__(self) -> str:
-        """What was asked for, for messages."""
+        """The requirement, for messages."""
 
 
 class Gap:
@@ -59,10 +59,10 @@ class Gap:
 class Statistical:
     """Stop when the remaining error is small next to the statistical error, or at a gap of FINEST_GAP.
 
-    The first gap asked for is optimistic and costs nothing to compute. Once it is certified, `check` measures the
+    The first required gap is optimistic and costs nothing to compute. Once it is certified, `check` measures the
     largest error of a reported number over its allowance (a tenth of a standard error), and the passes that this
-    cost. Errors fall like the square root of the gap, which says what to ask for next. Without `check`, the gap is
-    compared with `supported_gap`, which bounds the error of any linear function of theta.
+    cost. Errors fall like the square root of the gap, from which the next requirement follows. Without `check`, the gap
+    is compared with `supported_gap`, which bounds the error of any linear function of theta.
     """
 
     def __init__(self, problem: SaddlePoint, check: Callable[[Array], tuple[float, float]] | None) -> None:
@@ -70,7 +70,7 @@ class Statistical:
         self.final = FINEST_GAP
         # a gap small enough for any one number is, times their count, small enough for numbers on average
         share = 1.0 if check is None else float(problem.d - len(problem.dead))
-        self._ask_for(min(share * optimistic_gap(problem), LOOSEST_GAP))
+        self._require(min(share * optimistic_gap(problem), LOOSEST_GAP))
         self.confirmed = False
         self._checks, self._check_passes = 0, CHECK_PASSES
 
@@ -80,7 +80,7 @@ class Statistical:
         if gap <= FINEST_GAP:
             return True
         if self._checks == MAX_CHECKS or not self._saves(gap, self._check_passes, budget):
-            self._ask_for(FINEST_GAP)
+            self._require(FINEST_GAP)
             return False
         if self.check is None:
             error, passes = np.sqrt(gap / max(supported_gap(self.problem, theta), SMALLEST_GAP)), MEASUREMENT_PASSES
@@ -91,13 +91,13 @@ class Statistical:
         self._check_passes = max(passes, 0.5 * self._check_passes)
         self.confirmed = error <= 1
         if not self.confirmed:
-            self._ask_for(gap * min(0.5, 0.5 / (error * error)))
+            self._require(gap * min(0.5, 0.5 / (error * error)))
         return self.confirmed
 
     def early(self, predicted_gap: float, budget: Budget) -> bool:
         return FINEST_GAP < predicted_gap <= 0.3 * self.gap and self._saves(predicted_gap, FREE_PASSES, budget)
 
-    def _ask_for(self, gap: float) -> None:
+    def _require(self, gap: float) -> None:
         self.gap = gap if gap > MIN_SAVING * FINEST_GAP else FINEST_GAP
 
     def _saves(self, gap: float, passes: float, budget: Budget) -> bool:
@@ -109,7 +109,7 @@ class Statistical:
 
 
 class ConvergenceTest:
-    """Certifies the gap when that is worth its passes, and asks the rule whether it is small enough.
+    """Certifies the gap when that is worth its passes, and applies the rule to it.
 
     A certificate that costs next to nothing is evaluated after every epoch. Others are evaluated when the squared
     residual, which falls like the gap, predicts that the gap is reached, and after long intervals.

@@ -6,15 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from valuefit.features.scaling import (
-    count_option,
-    data_range,
-    lowest_indices,
-    range_text,
-    refuse_many_products,
-    row_blocks,
-    to_unit,
-)
+from valuefit.features.scaling import count_option, data_range, product_indices, range_text, row_blocks, to_unit
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
@@ -44,13 +36,10 @@ class Fourier(FeatureTransformer):
         order = count_option("order", self.order, 0)
         count = count_option("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
-        varying = np.flatnonzero(self.high_ > self.low_)
-        total = vector_count(order, len(varying), count)
-        refuse_many_products(len(X), min(count, total))
-        chosen = lowest_indices(len(varying), count, each=order, total=order * len(varying), power=2)
-        self.coefficients_ = np.zeros((len(chosen), X.shape[1]), np.int64)
-        self.coefficients_[:, varying] = chosen
-        self.complete_ = total <= count
+        self.coefficients_, self.complete_ = product_indices(
+            X, self.low_, self.high_, count,
+            available=lambda dimensions: (order + 1) ** dimensions, each=order, total=order * X.shape[1], power=2,
+        )  # fmt: skip
         return self
 
     def transform(self, X: Any) -> Any:
@@ -77,13 +66,6 @@ class Fourier(FeatureTransformer):
         self._check_fitted()
         return np.array(["cos_" + "_".join(map(str, c)) for c in self.coefficients_], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "order": int(self.order), "max_features": int(self.max_features),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         limited = "" if self.complete_ else ", the lowest frequencies only"
@@ -91,16 +73,6 @@ class Fourier(FeatureTransformer):
             f"Fourier cosines of order {self.order} ({len(self.coefficients_)} features{limited}; the first is the "
             f"constant) over {range_text(self.low_, self.high_)}"
         )
-
-
-def vector_count(order: int, dimensions: int, limit: int) -> int:
-    """The number of vectors c, (order + 1)^dimensions; above `limit` any number above it."""
-    total = 1
-    for _ in range(dimensions):
-        total *= order + 1
-        if total > limit:
-            break
-    return total
 
 
 def product_recurrence(coefficients: Array) -> list[tuple[int, int, int]]:

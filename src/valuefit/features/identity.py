@@ -36,10 +36,6 @@ class Identity(FeatureTransformer):
         self._check_fitted()
         return np.array([f"x{column}" for column in range(self.n_features_in_)], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """The constructor has no arguments."""
-        return {}
-
     def describe(self) -> str:
         """The fitted features in words."""
         constant = "with a constant in their span" if self.constant_ else "no constant is added"

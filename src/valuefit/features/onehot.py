@@ -77,10 +77,6 @@ class OneHot(FeatureTransformer):
         names = [f"x{k}_{as_number(value)}" for k, values in enumerate(self.categories_) for value in values]
         return np.array(names, dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {"categories": [values.tolist() for values in self.categories_], "unknown": self.unknown}
-
     def describe(self) -> str:
         """The fitted features in words."""
         sizes = [len(values) for values in self.categories_]

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
 
-from valuefit.features.scaling import (
-    count_option,
-    data_range,
-    lowest_indices,
-    range_text,
-    refuse_many_products,
-    row_blocks,
-    to_unit,
-)
+from valuefit.features.scaling import count_option, data_range, product_indices, range_text, row_blocks, to_unit
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
@@ -43,13 +36,10 @@ class Polynomial(FeatureTransformer):
         degree = count_option("degree", self.degree, 0)
         count = count_option("max_features", self.max_features, 1)
         self.low_, self.high_ = data_range(X, self.low, self.high)
-        varying = np.flatnonzero(self.high_ > self.low_)
-        total = product_count(degree, len(varying), count)
-        refuse_many_products(len(X), min(count, total))
-        chosen = lowest_indices(len(varying), count, each=degree, total=degree, power=1)
-        self.degrees_ = np.zeros((len(chosen), X.shape[1]), np.int64)
-        self.degrees_[:, varying] = chosen
-        self.complete_ = total <= count
+        self.degrees_, self.complete_ = product_indices(
+            X, self.low_, self.high_, count,
+            available=lambda dimensions: math.comb(dimensions + degree, degree), each=degree, total=degree, power=1,
+        )  # fmt: skip
         return self
 
     def transform(self, X: Any) -> Any:
@@ -73,13 +63,6 @@ class Polynomial(FeatureTransformer):
         self._check_fitted()
         return np.array(["legendre_" + "_".join(map(str, c)) for c in self.degrees_], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "degree": int(self.degree), "max_features": int(self.max_features),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         limited = "" if self.complete_ else ", the lowest degrees only"
@@ -87,16 +70,6 @@ class Polynomial(FeatureTransformer):
             f"polynomials of degree {self.degree} ({len(self.degrees_)} features{limited}; the first is the constant) "
             f"over {range_text(self.low_, self.high_)}"
         )
-
-
-def product_count(degree: int, dimensions: int, limit: int) -> int:
-    """The number of products, (dimensions + degree over degree); above `limit` any number above it."""
-    total = 1
-    for k in range(1, min(degree, dimensions) + 1):
-        total = total * (max(degree, dimensions) + k) // k
-        if total > limit:
-            break
-    return total
 
 
 def legendre(Z: Array, highest: int) -> Array:

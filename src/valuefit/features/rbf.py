@@ -18,12 +18,12 @@ from valuefit.features.scaling import (
 )
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
+from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
-MAX_SAMPLED_OBSERVATIONS = 20_000  # for placing centres; bounds the cost of k-means
+MAX_PLACING_OBSERVATIONS = 20_000  # a sample that bounds the cost of k-means
 MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
 MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
-BANDWIDTH_RANGE = 1e-15, 1e15  # relative to the ranges of the observations
 
 
 class RBF(FeatureTransformer):
@@ -39,13 +39,7 @@ class RBF(FeatureTransformer):
     """
 
     def __init__(
-        self,
-        centres: Any = 100,
-        bandwidth: float | None = None,
-        *,
-        seed: int = 0,
-        low: Any = None,
-        high: Any = None,
+        self, centres: Any = 100, bandwidth: float | None = None, *, seed: int = 0, low: Any = None, high: Any = None
     ) -> None:
         self.centres = centres
         self.bandwidth = bandwidth
@@ -57,9 +51,8 @@ class RBF(FeatureTransformer):
         """Learn the ranges, place the centres and choose the bandwidth."""
         X = self._check_input(X, fitting=True)
         if self.bandwidth is not None:
-            low, high = BANDWIDTH_RANGE
-            requirement = f"it must be a number from {low:g} to {high:g}, or None"
-            number("bandwidth", self.bandwidth, requirement, lambda x: low <= x <= high)
+            requirement = "it must be a number from 1e-15 to 1e+15, or None"
+            number("bandwidth", self.bandwidth, requirement, lambda x: 1e-15 <= x <= 1e15)
         count_option("seed", self.seed, 0)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         if np.isscalar(self.centres):
@@ -70,23 +63,13 @@ class RBF(FeatureTransformer):
                 )
             refuse_large(len(X), columns, columns, "Use fewer centres.")
             sample = X
-            if len(X) > MAX_SAMPLED_OBSERVATIONS:
+            if len(X) > MAX_PLACING_OBSERVATIONS:
                 rng = np.random.default_rng(self.seed)
-                sample = X[np.sort(rng.choice(len(X), MAX_SAMPLED_OBSERVATIONS, replace=False))]
+                sample = X[np.sort(rng.choice(len(X), MAX_PLACING_OBSERVATIONS, replace=False))]
             scaled, spacing = self._place_centres(to_unit(sample, self.low_, self.high_))
             self.centres_ = self.low_ + scaled * (self.high_ - self.low_)
         else:
-            try:
-                self.centres_ = np.array(self.centres, np.float64)
-            except (TypeError, ValueError, OverflowError):
-                raise ValueError(f"centres is {shown(self.centres)}; give a number, or rows of numbers.") from None
-            if not np.isfinite(self.centres_).all():
-                raise ValueError("centres has a number that is NaN or infinite.")
-            if self.centres_.ndim != 2 or self.centres_.shape[1] != X.shape[1] or len(self.centres_) == 0:
-                raise ValueError(
-                    f"centres has shape {self.centres_.shape}; give a number, or one row for each centre with "
-                    f"{X.shape[1]} columns."
-                )
+            self.centres_ = given_centres(self.centres, X.shape[1])
             refuse_large(len(X), len(self.centres_), len(self.centres_), "Give fewer centres.")
             spacing = neighbour_distance(to_unit(self.centres_, self.low_, self.high_))
         self.bandwidth_ = float(self.bandwidth or spacing)
@@ -106,13 +89,6 @@ class RBF(FeatureTransformer):
         """One name per column."""
         self._check_fitted()
         return np.array(["constant", *(f"rbf{c}" for c in range(len(self.centres_)))], dtype=object)
-
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "centres": self.centres_.tolist(), "bandwidth": self.bandwidth_, "seed": int(self.seed),
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
 
     def describe(self) -> str:
         """The fitted features in words."""
@@ -140,6 +116,21 @@ class RBF(FeatureTransformer):
         return grid[kept], spacing
 
 
+def given_centres(centres: Any, dimensions: int) -> Array:
+    """The option `centres` as rows of numbers."""
+    try:
+        rows = np.array(centres, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"centres is {shown(centres)}; give a number, or rows of numbers.") from None
+    if not np.isfinite(rows).all():
+        raise ValueError("centres has a number that is NaN or infinite.")
+    if rows.ndim != 2 or rows.shape[1] != dimensions or len(rows) == 0:
+        raise ValueError(
+            f"centres has shape {rows.shape}; give a number, or one row for each centre with {dimensions} columns."
+        )
+    return rows
+
+
 def gaussians(Z: Array, centres: Array, bandwidth: float) -> Array:
     """exp(-|z - c|^2 / (2 bandwidth^2)) for every row z and centre c."""
     distance = np.einsum("ij,ij->i", Z, Z)[:, None] - 2 * Z @ centres.T
@@ -155,8 +146,6 @@ def kmeans_centres(Z: Array, count: int, seed: int) -> tuple[Array, float]:
     if len(distinct) <= count:
         return distinct, neighbour_distance(distinct)
     from sklearn.cluster import KMeans
-
-    from valuefit.threads import limit_threads  # imports numba
 
     with limit_threads(1):
         centres = KMeans(count, n_init=1, max_iter=100, random_state=seed).fit(distinct).cluster_centers_

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from valuefit.data.validation import whole_number
+from valuefit.data.validation import MAX_INT32, whole_number
 from valuefit.memory import fits
 from valuefit.messages import shown
 from valuefit.typing import Array
 
-MAX_WHOLE_NUMBER = 2**31 - 1
-VECTORS_OF_A_SOLVE = 16  # of one number per feature, about
 MAX_PRODUCTS = 100_000  # listing them takes two seconds; dense rows of more are not practical
 MIN_DROPPED_INDICES = 1000  # of multi-indices on a heap; fewer are not worth sorting it
 MAX_TEMPORARY_BYTES = 4 << 20  # so that temporary arrays stay in the cache
 
 
-def count_option(name: str, value: Any, least: int, most: int = MAX_WHOLE_NUMBER) -> int:
+def count_option(name: str, value: Any, least: int, most: int = MAX_INT32) -> int:
     """An option that counts something as an int, from `least` to `most`."""
     requirement = f"it must be a whole number, {least} or more and at most {most:,}"
     found = whole_number(name, value, requirement, low=least)
@@ -37,22 +35,14 @@ def is_list(value: Any) -> bool:
 def refuse_large(rows: int, numbers: int, columns: int, remedy: str) -> None:
     """Raise ValueError if features would not fit into memory; called before they are fitted.
 
-    rows: observations. numbers: stored in each feature row. columns: features, of which solvers hold a few vectors.
+    rows: observations. numbers: stored in each feature row. columns: features, of which solvers hold about 16 vectors.
     """
-    count = max(rows * numbers, VECTORS_OF_A_SOLVE * columns)
+    count = max(rows * numbers, 16 * columns)
     if not fits(count):
         raise ValueError(
             f"{columns:,} features of {rows:,} observations would take {8 * count / 2**30:,.1f} GiB, more than half of "
             f"this machine's memory. {remedy}"
         )
-
-
-def refuse_many_products(rows: int, columns: int) -> None:
-    """Raise ValueError if there would be more products of one-dimensional features than can be listed and stored."""
-    remedy = "Lower max_features."
-    if columns > MAX_PRODUCTS:
-        raise ValueError(f"max_features allows {columns:,} features; at most {MAX_PRODUCTS:,} are listed. {remedy}")
-    refuse_large(rows, columns, columns, remedy)
 
 
 def data_range(X: Array, low: Any, high: Any) -> tuple[Array, Array]:
@@ -119,6 +109,25 @@ def lowest_indices(dimensions: int, count: int, *, each: int, total: int, power:
         for k, negative in index:
             indices[row, k] = -negative
     return indices
+
+
+def product_indices(
+    X: Array, low: Array, high: Array, count: int, *, available: Callable[[int], int], each: int, total: int, power: int
+) -> tuple[Array, bool]:
+    """The multi-indices (features, dimensions) of products of functions of one dimension, and whether these are all.
+
+    They are the `count` lowest (see `lowest_indices`), with zeros in dimensions that do not vary. available: how many
+    there are in so many dimensions. Raises ValueError if they are more than can be listed and stored.
+    """
+    varying = np.flatnonzero(high > low)
+    possible = available(len(varying))
+    columns, remedy = min(count, possible), "Lower max_features."
+    if columns > MAX_PRODUCTS:
+        raise ValueError(f"max_features allows {columns:,} features; at most {MAX_PRODUCTS:,} are listed. {remedy}")
+    refuse_large(len(X), columns, columns, remedy)
+    indices = np.zeros((columns, X.shape[1]), np.int64)
+    indices[:, varying] = lowest_indices(len(varying), count, each=each, total=total, power=power)
+    return indices, possible <= count
 
 
 def number_text(number: float) -> str:

@@ -9,14 +9,12 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.features.scaling import MAX_WHOLE_NUMBER, count_option, data_range, is_list, range_text, refuse_large
+from valuefit.data.validation import MAX_INT32
+from valuefit.features.scaling import count_option, data_range, is_list, range_text, refuse_large
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.messages import shown
 from valuefit.typing import Array
 
-MAX_BINS = 8  # per dimension, unless more are requested
-MAX_CSR_COLUMNS = 2**31 - 1  # CSR indices have 32 bits
-NUMBERS_PER_ACTIVE_TILE = 3  # its number, its column and its 1
 # Active tiles (observations x tilings) from which the numba kernel is used: NumPy needs about 2 ms per dimension for
 # this many, while importing numba and compiling the kernel takes more than a second.
 MIN_KERNEL_TILES = 100_000
@@ -100,14 +98,6 @@ class Tiles(FeatureTransformer):
         self._check_fitted()
         return np.array([f"tile{column}" for column in range(self._columns())], dtype=object)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of the constructor that give the same features without the data."""
-        return {
-            "tilings": int(self.tilings), "bins": self.bins_.tolist(), "displacement": self.displacement,
-            "hashed": self.hashed, "wrap": [int(dimension) for dimension in self.wrap],
-            "low": self.low_.tolist(), "high": self.high_.tolist(),
-        }  # fmt: skip
-
     def describe(self) -> str:
         """The fitted features in words."""
         bins = " x ".join(map(str, self.bins_[:4])) + (" x ..." if len(self.bins_) > 4 else "")
@@ -142,21 +132,22 @@ class Tiles(FeatureTransformer):
 
     def _check_size(self, rows: int) -> None:
         """Raise ValueError if there are too many columns or active tiles."""
-        if self.hashed is None and self.tilings * self.tiles_ > MAX_CSR_COLUMNS:
+        if self.hashed is None and self.tilings * self.tiles_ > MAX_INT32:
             raise ValueError(
                 f"{self.tilings} tilings of {shown(self.tiles_)} tiles are too many columns. Use fewer bins, or "
                 "hashed=10**6."
             )
-        refuse_large(rows, NUMBERS_PER_ACTIVE_TILE * self.tilings, self._columns(), "Use fewer tilings or bins.")
+        # three numbers for each active tile: its own, its column and its 1
+        refuse_large(rows, 3 * self.tilings, self._columns(), "Use fewer tilings or bins.")
 
     def _check_settings(self, d: int, bins: Any) -> None:
         count_option("tilings", self.tilings, 1)
         bins = np.asarray(bins)
         valid = bins.ndim == 0 or bins.shape == (d,)
-        if not valid or bins.dtype.kind not in "iu" or (bins < 1).any() or (bins > MAX_WHOLE_NUMBER).any():
+        if not valid or bins.dtype.kind not in "iu" or (bins < 1).any() or (bins > MAX_INT32).any():
             raise ValueError(
                 f"bins is {shown(self.bins)}; give one positive number, or one for each of {d} dimensions, at most "
-                f"{MAX_WHOLE_NUMBER:,}."
+                f"{MAX_INT32:,}."
             )
         if not isinstance(self.displacement, str) or self.displacement not in ("asymmetric", "uniform"):
             raise ValueError(f'displacement is {shown(self.displacement)}; it must be "asymmetric" or "uniform".')
@@ -169,7 +160,7 @@ class Tiles(FeatureTransformer):
 
 def default_bins(dimensions: int) -> int:
     """8 tiles per dimension; in more than three dimensions fewer, so that a tiling has at most 512, but at least 2."""
-    return max(2, int(MAX_BINS ** (3 / max(dimensions, 3)) + 1e-9))
+    return max(2, int(8 ** (3 / max(dimensions, 3)) + 1e-9))
 
 
 def coprime(count: int, to: int) -> Array:

@@ -42,6 +42,14 @@ class FeatureTransformer(ABC):
         """Fit to X and return its feature rows."""
         return self.fit(X, y).transform(X)
 
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor, as plain data, that give the same features without the data.
+
+        An argument that `fit` completes (`low`, `bins`, ...) has the value that it has stored (`low_`, `bins_`).
+        """
+        names = inspect.signature(type(self)).parameters
+        return {name: plain(vars(self).get(f"{name}_", getattr(self, name))) for name in names}
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; `deep` adds those of nested transformers as `name__parameter`."""
         found: dict[str, Any] = {}
@@ -125,6 +133,13 @@ class FeatureTransformer(ABC):
 
         frame = FunctionTransformer(lambda _: rows, feature_names_out=lambda *_: self.get_feature_names_out())
         return frame.set_output(transform=kind).transform(X)
+
+
+def plain(value: Any) -> Any:
+    """Arrays and tuples as lists, NumPy numbers as those of Python."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def number_type(X: Any) -> Any:

@@ -22,10 +22,9 @@ from valuefit.memory import fits
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
-CONSTANT = 1e-10  # standard deviation over root mean square, below which a column is constant but for rounding
-DEPENDENT = 1e-8  # of the variance of a column; what the others leave of it below this is left out
-
-OUTSIDE = 0.01  # length of what the log does not span, relative to a row, from which values there are guesses
+MIN_DEVIATION = 1e-10  # over the root mean square of a column; below it the column is constant but for rounding
+MIN_OWN_VARIANCE = 1e-8  # share of the variance of a column that the others do not explain; below it is left out
+MAX_UNSEEN_LENGTH = 0.01  # of the part of a row that the log does not span, over the row; beyond, values are guesses
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class Whitening:
         """
         rows = dense(self.features.transform(observations))
         implied = self.mean + self(observations)[:, 1:] @ self.loadings
-        return np.asarray(np.linalg.norm(rows - implied, axis=1) > OUTSIDE * np.linalg.norm(rows, axis=1))
+        return np.asarray(np.linalg.norm(rows - implied, axis=1) > MAX_UNSEEN_LENGTH * np.linalg.norm(rows, axis=1))
 
 
 def whiten(features: Fitted, log: Transitions, *, constant: float, kept: Sequence[int] | None = None) -> Fitted:
@@ -74,11 +73,11 @@ def whiten(features: Fitted, log: Transitions, *, constant: float, kept: Sequenc
     visited, visits = np.unique(log.now, return_counts=True)
     mean, covariance = _moments(features.transform(log.observations[visited]), visits)
     deviation = np.sqrt(np.diag(covariance))
-    varies = deviation > CONSTANT * np.sqrt(mean**2 + deviation**2)
+    varies = deviation > MIN_DEVIATION * np.sqrt(mean**2 + deviation**2)
     columns = np.flatnonzero(varies) if kept is None else np.asarray(kept, np.int64)
     correlation = covariance[np.ix_(columns, columns)] / np.outer(deviation[columns], deviation[columns])
     if kept is None and len(columns):
-        _, order, rank, _ = linalg.lapack.dpstrf(correlation, tol=DEPENDENT, lower=True)
+        _, order, rank, _ = linalg.lapack.dpstrf(correlation, tol=MIN_OWN_VARIANCE, lower=True)
         chosen = order[:rank] - 1
         columns, correlation = columns[chosen], correlation[np.ix_(chosen, chosen)]
     lower = linalg.cholesky(correlation, lower=True) if len(columns) else np.zeros((0, 0))

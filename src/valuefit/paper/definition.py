@@ -15,7 +15,9 @@ from valuefit.messages import shown
 
 EXPERIMENTS = Path(__file__).parent
 MAX_DEFINITION_BYTES = 1 << 20  # far above any real experiment
-METHODS = ("pdbg", "gtd2", "flstd-sa", "svrg", "saga", "tdc")
+METHOD_LABELS = {
+    "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
+}  # fmt: skip
 TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
 
 
@@ -62,31 +64,26 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
     path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
     if not path.is_file():
         raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
-    file = _File(path)
-    data = file.checked("", file.read(), FILE_KEYS)
-    changes = file.checked("quick", data.get("quick", {}), QUICK_KEYS) if quick else {}
-    run = file.checked("run", {**data["run"], **changes.get("run", {})}, RUN_KEYS)
+    file, keys = _File(path), _known_keys()
+    data = file.checked("", file.read(), keys["file"])
+    changes = file.checked("quick", data.get("quick", {}), keys["quick"]) if quick else {}
+    run = file.checked("run", {**data["run"], **changes.get("run", {})}, keys["run"])
     grids = {**data["grid"], **changes.get("grid", {})}
     for grid, steps in grids.items():
-        file.checked(f"grid.{grid}", steps, GRID_KEYS)
+        file.checked(f"grid.{grid}", steps, keys["grid"])
     source = {**data.get("source", {}), **changes.get("source", {})}
     panels = []
     for number, panel in enumerate(data["panel"], 1):
         where = f"panel {number}"
-        file.checked(where, panel, PANEL_KEYS)
+        file.checked(where, panel, keys["panel"])
         own_source = panel.get("only_source") or {**source, **panel.get("source", {})}
-        kind = file.checked(f"source of {where}", {"kind": own_source.get("kind")}, {"kind": KIND})["kind"]
+        kind = file.checked(f"source of {where}", {"kind": own_source.get("kind")}, keys["kind"])["kind"]
         problem = {**data.get("problem", {}), **panel.get("problem", {})}
         passes = float(panel.get("quick_passes" if quick else "passes", run["passes"]))
-        panels.append(
-            Panel(
-                panel["label"],
-                file.checked(f"source of {where}", own_source, SOURCE_KEYS[kind]),
-                file.checked(f"problem of {where}", problem, PROBLEM_KEYS),
-                file.checked(f"ridge of {where}", panel.get("ridge", {}), RIDGE_KEYS),
-                passes,
-            )
-        )
+        own_source = file.checked(f"source of {where}", own_source, keys[kind])
+        problem = file.checked(f"problem of {where}", problem, keys["problem"])
+        ridge = file.checked(f"ridge of {where}", panel.get("ridge", {}), keys["ridge"])
+        panels.append(Panel(panel["label"], own_source, problem, ridge, passes))
     seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
     tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
     title = changes.get("title", data["title"] + (" (quick version)" if quick else ""))
@@ -99,6 +96,9 @@ class Key(NamedTuple):
     is_valid: Callable[[Any], bool]
     expected: str
     required: bool = True
+
+    def optional(self) -> Key:
+        return self._replace(required=False)
 
 
 @dataclass(frozen=True)
@@ -146,75 +146,69 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
+def _list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is a list of one or more such values."""
+    return lambda value: isinstance(value, list) and len(value) > 0 and all(map(is_valid, value))
 
 
 def _are_methods(value: Any) -> bool:
     return (
         isinstance(value, list)
         and 0 < len(value) == len({str(one) for one in value})
-        and set(map(str, value)) <= {*METHODS}
+        and set(map(str, value)) <= METHOD_LABELS.keys()
     )
-
-
-def _are_steps(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(map(_is_positive, value))
-
-
-def _are_panels(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(map(_is_table, value))
 
 
 def _are_tables(value: Any) -> bool:
     return _is_table(value) and len(value) > 0 and all(map(_is_table, value.values()))
 
 
-TEXT, TABLE = Key(_is_text, "text"), Key(_is_table, "a table")
-COUNT, POSITIVE = Key(_is_count, "a whole number from 1 to 1e9"), Key(_is_positive, "a number above 0")
-PASSES = Key(lambda value: _is_positive(value) and value <= 1e6, "a number above 0 and at most 1e6")
-PROBABILITY = Key(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", required=False)
-STEPS = Key(_are_steps, "a list of numbers above 0")
-SEED = Key(lambda value: type(value) is int and 0 <= value < 2**63, "a whole number, 0 or more", required=False)
-SWITCH = Key(lambda value: isinstance(value, bool), "true or false", required=False)
-FILE_KEYS = {
-    "title": TEXT,
-    "source": TABLE._replace(required=False),
-    "problem": TABLE._replace(required=False),
-    "panel": Key(_are_panels, "one table [[panel]] or more"),
-    "run": TABLE,
-    "grid": Key(_are_tables, "one table [grid.NAME] or more"),
-    "quick": TABLE._replace(required=False),
-}
-QUICK_KEYS = {
-    name: rule._replace(required=False)
-    for name, rule in FILE_KEYS.items()
-    if name in ("title", "source", "run", "grid")
-}
-RUN_KEYS = {
-    "methods": Key(_are_methods, f"a list of some of {', '.join(METHODS)}"),
-    "passes": PASSES,
-    "seeds": Key(lambda value: _is_count(value) and value <= 10_000, "a whole number from 1 to 10,000"),
-}
-GRID_KEYS = {"step_theta": STEPS, "step_w": STEPS}
-PANEL_KEYS = {
-    "label": TEXT,
-    **{name: TABLE._replace(required=False) for name in ("source", "only_source", "problem", "ridge")},
-    **{name: PASSES._replace(required=False) for name in ("passes", "quick_passes")},
-}
-SOURCES = ("random-mdp", "baird", "mountain-car")
-KIND = Key(lambda value: value in SOURCES, f"one of {', '.join(SOURCES)}")
-ANY_SOURCE = {"kind": KIND, "steps": COUNT, "seed": SEED}
-SOURCE_KEYS = {
-    "random-mdp": {
-        **ANY_SOURCE, **{name: COUNT._replace(required=False) for name in ("states", "actions", "features")},
-        "off_policy": SWITCH,
-    },
-    "baird": ANY_SOURCE,
-    "mountain-car": ANY_SOURCE,
-}  # fmt: skip
-PROBLEM_KEYS = {"discount": PROBABILITY, "trace": PROBABILITY}
-RIDGE_KEYS = {
-    "times": Key(lambda value: is_number(value) and value >= 0, "a number, 0 or more", required=False),
-    "of": Key(lambda value: value in ("L", "sqrt(L)"), "L or sqrt(L)", required=False),
-}
+def _known_keys() -> dict[str, dict[str, Key]]:
+    """The keys of each table, by the name of the table; the tables of sources by their kind."""
+    text = Key(lambda value: isinstance(value, str) and value.isprintable(), "text")
+    table = Key(_is_table, "a table")
+    count = Key(_is_count, "a whole number from 1 to 1e9")
+    passes = Key(lambda value: _is_positive(value) and value <= 1e6, "a number above 0 and at most 1e6")
+    probability = Key(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1", required=False)
+    steps = Key(_list_of(_is_positive), "a list of numbers above 0")
+    kinds = "random-mdp", "baird", "mountain-car"
+    kind = Key(lambda value: value in kinds, f"one of {', '.join(kinds)}")
+    seed = Key(lambda value: type(value) is int and 0 <= value < 2**63, "a whole number, 0 or more", required=False)
+    source = {"kind": kind, "steps": count, "seed": seed}
+    file = {
+        "title": text,
+        "source": table.optional(),
+        "problem": table.optional(),
+        "panel": Key(_list_of(_is_table), "one table [[panel]] or more"),
+        "run": table,
+        "grid": Key(_are_tables, "one table [grid.NAME] or more"),
+        "quick": table.optional(),
+    }
+    return {
+        "file": file,
+        "quick": {name: file[name].optional() for name in ("title", "source", "run", "grid")},
+        "run": {
+            "methods": Key(_are_methods, f"a list of some of {', '.join(METHOD_LABELS)}"),
+            "passes": passes,
+            "seeds": Key(lambda value: _is_count(value) and value <= 10_000, "a whole number from 1 to 10,000"),
+        },
+        "grid": {"step_theta": steps, "step_w": steps},
+        "panel": {
+            "label": text,
+            **dict.fromkeys(("source", "only_source", "problem", "ridge"), table.optional()),
+            **dict.fromkeys(("passes", "quick_passes"), passes.optional()),
+        },
+        "kind": {"kind": kind},
+        "random-mdp": {
+            **source,
+            **dict.fromkeys(("states", "actions", "features"), count.optional()),
+            "off_policy": Key(lambda value: isinstance(value, bool), "true or false", required=False),
+        },
+        "baird": source,
+        "mountain-car": source,
+        "problem": {"discount": probability, "trace": probability},
+        "ridge": {
+            "times": Key(lambda value: is_number(value) and value >= 0, "a number, 0 or more", required=False),
+            "of": Key(lambda value: value in ("L", "sqrt(L)"), "L or sqrt(L)", required=False),
+        },
+    }

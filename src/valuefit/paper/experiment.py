@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 
 from valuefit.datasets.baird import CLASSIC_WEIGHTS, baird_features, baird_log
 from valuefit.datasets.mdp import random_mdp
+from valuefit.datasets.mountain_car import sarsa
 from valuefit.engine.loop import solve
 from valuefit.engine.result import STATUSES
 from valuefit.paper.definition import Experiment, Panel
@@ -27,7 +28,7 @@ from valuefit.paper.run_files import are_numbers, damaged_run, read_run, write_r
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.problem.theory import Theory
-from valuefit.solvers import find, registry
+from valuefit.solvers import registry
 from valuefit.solvers.solver import Solver
 from valuefit.threads import limit_threads
 
@@ -89,7 +90,7 @@ def prepare(key: str) -> Prepared:
 
 
 def _make_log(source: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The log, its features and the initial theta (None: 0) of a [source] table."""
+    """The log, its features and the initial theta (None: 0) of a [source] table, whose keys have been checked."""
     settings = dict(source)
     kind, steps, seed = settings.pop("kind"), settings.pop("steps"), settings.pop("seed", 0)
     if kind == "random-mdp":
@@ -97,12 +98,8 @@ def _make_log(source: dict[str, Any]) -> tuple[Any, Any, Any]:
         return mdp.log(steps, seed=seed), mdp.rows, None
     if kind == "baird":
         return baird_log(steps, seed=seed), baird_features, CLASSIC_WEIGHTS
-    if kind == "mountain-car":
-        from valuefit.datasets.mountain_car import sarsa  # imports scikit-learn, which takes a second
-
-        policy = sarsa(seed=seed)
-        return policy.log(steps, seed=seed), policy.tiles.transform, None
-    raise ValueError(f"There is no source {kind!r}; choose random-mdp, baird or mountain-car.")
+    policy = sarsa(seed=seed)
+    return policy.log(steps, seed=seed), policy.tiles.transform, None
 
 
 def make_solver(method: str, step_theta: float, step_w: float) -> Solver:
@@ -110,8 +107,8 @@ def make_solver(method: str, step_theta: float, step_w: float) -> Solver:
     kind: Any = registry()[method]
     if method == "flstd-sa":
         return kind(step=step_theta, decay=math.inf)
-    extra: dict[str, Any] = {"gtd2": {"decay": math.inf}, "tdc": {"decay": math.inf}}.get(method, {})
-    return kind(step_theta=step_theta, step_w=step_w, **extra)
+    constant = {"decay": math.inf} if method in ("gtd2", "tdc") else {}
+    return kind(step_theta=step_theta, step_w=step_w, **constant)
 
 
 def run_job(job: Job) -> dict[str, Any]:
@@ -120,7 +117,7 @@ def run_job(job: Job) -> dict[str, Any]:
         ready = prepare(job.panel.key)
         solver: Any = make_solver(job.method, job.step_theta * ready.unit_theta, job.step_w * ready.unit_w)
         if job.method == "svrg":  # N = 2n, as in the paper
-            solver = find(type(solver)(solver.step_theta, solver.step_w, inner=2 * ready.problem.n))
+            solver = replace(solver, inner=2 * ready.problem.n)
         epochs_at_rounding = 0
 
         def stop(progress: Any) -> bool:

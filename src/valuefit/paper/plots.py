@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.paper.definition import Experiment
+from valuefit.paper.definition import METHOD_LABELS, Experiment
 from valuefit.paper.experiment import Curves
 from valuefit.typing import Array
 
-METHOD_LABELS = {
-    "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
-}  # fmt: skip
 # A palette safe for colour blindness; dashes distinguish the curves in black-and-white print.
 LINE_STYLES = {
     "pdbg": ("#0072B2", "-."),
@@ -77,22 +74,8 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
         for column, panel in enumerate(panels):
             axis = axes[row, column]
             for curve in curves:
-                if (curve.grid, curve.panel) != (grid, panel.label) or not any(run["passes"] for run in curve.runs):
-                    continue
-                colour, dashes = LINE_STYLES[curve.method]
-                passes, logs = on_common_passes([run for run in curve.runs if run["passes"]])
-                # the limits lie outside the axis, so that curves run out of the panel
-                shown = 10 ** np.clip(logs, np.log10(MIN_PLOTTED_GAP) - 1, 3)
-                # dashed lines are drawn over solid ones, so that both show where they coincide
-                zorder = 2.0 if dashes == "-" else 2.1
-                median = np.median(shown, axis=0)
-                axis.plot(passes, median, dashes, color=colour, label=METHOD_LABELS[curve.method], zorder=zorder)
-                axis.fill_between(passes, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.25, linewidth=0)
-                diverged = sum(run["status"] == "diverged" for run in curve.runs)
-                if diverged:
-                    position = (0.97, 0.94 - 0.08 * len(axis.texts))  # below the previous texts
-                    text = f"{METHOD_LABELS[curve.method]} diverges ({diverged} of {len(curve.runs)} seeds)"
-                    axis.text(*position, text, color=colour, transform=axis.transAxes, ha="right", va="top", fontsize=9)
+                if (curve.grid, curve.panel) == (grid, panel.label) and any(run["passes"] for run in curve.runs):
+                    _draw_curve(axis, curve)
             axis.set_yscale("log")
             axis.set_ylim(MIN_PLOTTED_GAP, 1e2)
             axis.set_title(f"{panel.label} ({grid} grid)", fontsize=10)
@@ -104,15 +87,35 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
     figure.suptitle(f"{experiment.title}\n{legend}", fontsize=11)
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
+    written = write_png_and_svg(figure, folder, experiment.name)
+    plt.close(figure)
+    return written
+
+
+def _draw_curve(axis: Any, curve: Curves) -> None:
+    """The median over seeds as a line, their range shaded, and how many diverged."""
+    colour, dashes = LINE_STYLES[curve.method]
+    passes, logs = on_common_passes([run for run in curve.runs if run["passes"]])
+    # the limits lie outside the axis, so that curves run out of the panel
+    shown = 10 ** np.clip(logs, np.log10(MIN_PLOTTED_GAP) - 1, 3)
+    # dashed lines are drawn over solid ones, so that both show where they coincide
+    zorder, label = 2.0 if dashes == "-" else 2.1, METHOD_LABELS[curve.method]
+    axis.plot(passes, np.median(shown, axis=0), dashes, color=colour, label=label, zorder=zorder)
+    axis.fill_between(passes, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.25, linewidth=0)
+    diverged = sum(run["status"] == "diverged" for run in curve.runs)
+    if diverged:
+        position = (0.97, 0.94 - 0.08 * len(axis.texts))  # below the previous texts
+        text = f"{label} diverges ({diverged} of {len(curve.runs)} seeds)"
+        axis.text(*position, text, color=colour, transform=axis.transAxes, ha="right", va="top", fontsize=9)
+
+
+def write_png_and_svg(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and SVG, without a date, so that the same numbers give the same file."""
     written = []
     for suffix in ("png", "svg"):
         stream = io.BytesIO()
-        # without a date, so that the same numbers give the same file
         figure.savefig(stream, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
-        path = folder / f"{experiment.name}.{suffix}"
-        write_bytes(path, stream.getvalue())
-        written.append(path)
-    plt.close(figure)
+        written.append(write_bytes(folder / f"{name}.{suffix}", stream.getvalue()))
     return written
 
 
@@ -162,11 +165,8 @@ def write_tables(experiment: Experiment, curves: list[Curves], folder: Path) -> 
             steps = (curve.step_theta * curve.unit_theta, curve.step_w * curve.unit_w)
             for passes, gap in zip(run["passes"], run["gap"], strict=True):
                 writer.writerow([curve.panel, curve.grid, curve.method, run["seed"], *steps, passes, gap])
-    written = []
-    for name, text in (("table.md", markdown), ("results.csv", out.getvalue())):
-        write_bytes(folder / name, text.encode())
-        written.append(folder / name)
-    return written
+    texts = {"table.md": markdown, "results.csv": out.getvalue()}
+    return [write_bytes(folder / name, text.encode()) for name, text in texts.items()]
 
 
 def _by_seed(runs: list[dict[str, Any]]) -> str | None:

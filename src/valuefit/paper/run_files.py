@@ -13,7 +13,7 @@ from valuefit.messages import said
 
 RUN_FORMAT = 1  # version of the files; those of version 0.1, which do not state it, are equal
 MAX_RUN_BYTES = 1 << 24  # a run has at most 600 points
-REMEDY = "Delete it and run the command again."
+RUN_REMEDY = "Delete it and run the command again."
 
 
 def write_run(path: Path, run: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def read_run(path: Path, checks: Mapping[str, Callable[[Any], bool]]) -> dict[st
         raise damaged_run(path, said(error)) from None
     if not isinstance(run, dict):
         raise damaged_run(path, "it holds no table of keys")
-    check_version(path, "run", run.pop("format", RUN_FORMAT), RUN_FORMAT, REMEDY)
+    check_version(path, "run", run.pop("format", RUN_FORMAT), RUN_FORMAT, RUN_REMEDY)
     for key, is_valid in checks.items():
         if key not in run:
             raise damaged_run(path, f"the key {key!r} is missing")
@@ -41,7 +41,7 @@ def read_run(path: Path, checks: Mapping[str, Callable[[Any], bool]]) -> dict[st
 
 
 def damaged_run(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is not the file of a finished run, or it is damaged: {why}. {REMEDY}")
+    return ValueError(f"{path} is not the file of a finished run, or it is damaged: {why}. {RUN_REMEDY}")
 
 
 def are_numbers(value: Any) -> bool:

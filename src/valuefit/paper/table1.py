@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from valuefit.data.archive import is_number
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
+from valuefit.paper.plots import write_png_and_svg
 from valuefit.paper.run_files import read_run, write_run
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -272,10 +272,7 @@ def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     figure.suptitle("Table 1 measured: cost of a gap of 1e-6, one thread")
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    for suffix in ("png", "svg"):
-        stream = io.BytesIO()
-        figure.savefig(stream, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else None)
-        write_bytes(folder / f"table-1.{suffix}", stream.getvalue())
+    write_png_and_svg(figure, folder, "table-1")
     plt.close(figure)
 
 

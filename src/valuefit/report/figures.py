@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import episode_starts, step_numbers
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.policy_value import value_rows
 from valuefit.evaluation.sandwich import Sandwich
@@ -32,10 +32,7 @@ from valuefit.typing import Array
 
 MAX_SAMPLE_NUMBERS = 20_000_000  # of observations (160 MB); figures of larger logs use a random sample of steps
 MAX_STATE_BARS = 50
-FEATURE_BLOCK = 1000  # observations whose features are computed at a time, to bound memory
-MAX_CURVE_POINTS = 300
 VALUE_BINS = 25  # of a curve of values, at most
-LOG_FLOOR = 1e-300  # in place of 0 on a logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Figure:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def count(value: float, noun: str) -> str:
+def counted(value: float, noun: str) -> str:
     """The number with its noun: 1 step, 2,000 steps."""
     return f"{value:,.0f} {noun}{'s' * (value != 1)}"
 
@@ -89,8 +86,7 @@ def values_at(evaluation: Evaluation, steps: Array) -> Array:
     log, problem = evaluation.log, evaluation.problem
     if evaluation.values == "state":
         return np.asarray(problem.phi.dot(evaluation.result.theta)[problem.now[steps]])
-    parts = [steps[first : first + FEATURE_BLOCK] for first in range(0, len(steps), FEATURE_BLOCK)]
-    return np.concatenate([evaluation.value(log.observations[log.now[part]]) for part in parts])
+    return np.concatenate([evaluation.value(log.observations[log.now[steps[part]]]) for part in _blocks(len(steps))])
 
 
 def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: int) -> Band | None:
@@ -104,8 +100,7 @@ def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: i
     if evaluation.values == "state":
         rows += problem.phi.group_sums(problem.now[steps], share, group, groups)
     else:
-        for first in range(0, len(steps), FEATURE_BLOCK):
-            part = slice(first, first + FEATURE_BLOCK)
+        for part in _blocks(len(steps)):
             seen = log.observations[log.now[steps[part]]]
             found = Rows(value_rows(evaluation.features, evaluation.values, evaluation.policy, problem.d, seen))
             rows += found.group_sums(np.arange(len(seen)), share[part], group[part], groups)
@@ -128,13 +123,12 @@ def _state_figures(evaluation: Evaluation) -> list[Figure]:
     visits = np.bincount(log.now, minlength=len(log.observations))
     seen = np.flatnonzero(visits)
     values = np.zeros(len(visits))
-    for first in range(0, len(seen), FEATURE_BLOCK):
-        part = seen[first : first + FEATURE_BLOCK]
-        values[part] = evaluation.value(log.observations[part])
-    shown, which = seen, f"all {count(len(seen), 'state')} of the log"
+    for part in _blocks(len(seen)):
+        values[seen[part]] = evaluation.value(log.observations[seen[part]])
+    shown, which = seen, f"all {counted(len(seen), 'state')} of the log"
     if len(seen) > MAX_STATE_BARS:
         shown = np.sort(seen[np.argsort(-visits[seen], kind="stable")[:MAX_STATE_BARS]])
-        which = f"the {MAX_STATE_BARS} most visited of {count(len(seen), 'state')}"
+        which = f"the {MAX_STATE_BARS} most visited of {counted(len(seen), 'state')}"
     states = _state_bars(evaluation, log.observations[shown], values[shown], visits[shown], which)
     if len(seen) <= 8:
         return [states]
@@ -245,13 +239,14 @@ def _value_along(
 
 def td_figures(evaluation: Evaluation) -> list[Figure]:
     """The distribution of the TD errors, and their mean by time step and by value."""
-    errors, log = evaluation.td_errors(), evaluation.log
+    errors, log, ratio = evaluation.td_errors(), evaluation.log, evaluation.problem.ratio
+    mean = float(np.average(errors, weights=ratio if ratio.sum() > 0 else None))
     figures = _histogram(
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
-        mark=(float(np.average(errors, weights=_weights_or_none(evaluation.problem.ratio))), "mean"),
+        mark=(mean, "mean"),
     )  # fmt: skip
     cluster = Sandwich(evaluation.problem, evaluation.result.theta, log.episode, log.cluster).cluster
-    weighted, converged = bool((evaluation.problem.ratio != 1).any()), evaluation.result.status == "converged"
+    weighted, converged = bool((ratio != 1).any()), evaluation.result.status == "converged"
     value = evaluation.problem.phi.dot(evaluation.result.theta)[evaluation.problem.now]
     for name, title, x, label in (
         ("td-position", "Mean TD error by step of the episode", positions(log), "step of the episode"),
@@ -259,7 +254,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
     ):
         if is_constant(x):
             continue
-        means = binned_means(x, errors, max_bins=20, weights=evaluation.problem.ratio, cluster=cluster)
+        means = binned_means(x, errors, max_bins=20, weights=ratio, cluster=cluster)
         if len(means.mean) > 1:
             figures.append(_mean_td_error(name, title, label, means, weighted=weighted, converged=converged))
     return figures
@@ -271,16 +266,7 @@ def _mean_td_error(name: str, title: str, label: str, means: Means, *, weighted:
     desc = f"{away} of {len(means.mean)} bins lie more than two standard errors from 0; the largest mean is "
     desc += f"{number(means.mean[np.argmax(np.abs(means.mean))])}."
     svg = charts.line(
-        name,
-        title,
-        desc,
-        means.x,
-        means.mean,
-        low=low,
-        high=high,
-        x_label=label,
-        y_label="mean TD error",
-        zero=True,
+        name, title, desc, means.x, means.mean, low=low, high=high, x_label=label, y_label="mean TD error", zero=True
     )
     caption = "Where the band (two standard errors) does not contain 0, the features cannot express the value"
     caption += "." if converged else ", or the solver error is large: the solver did not converge."
@@ -292,9 +278,7 @@ def _mean_td_error(name: str, title: str, label: str, means: Means, *, weighted:
 
 def positions(log: Transitions) -> Array:
     """The number of each step within its episode, from 0."""
-    first = np.append(True, log.episode[1:] != log.episode[:-1])
-    steps = np.arange(len(log))
-    return steps - np.maximum.accumulate(np.where(first, steps, 0))
+    return step_numbers(episode_starts(log.episode))
 
 
 # ---- the solver --------------------------------------------------------------------------------------------------
@@ -310,8 +294,8 @@ def convergence_figures(evaluation: Evaluation) -> list[Figure]:
     ):
         if column not in (history.dtype.names or ()) or len(history) < 3:
             continue
-        chosen = np.unique(np.linspace(0, len(history) - 1, MAX_CURVE_POINTS).astype(int))
-        passes, values = history["passes"][chosen], np.maximum(history[column][chosen], LOG_FLOOR)
+        chosen = np.unique(np.linspace(0, len(history) - 1, 300).astype(int))
+        passes, values = history["passes"][chosen], np.maximum(history[column][chosen], 1e-300)  # the axis has no 0
         desc = f"On a logarithmic scale, from {values[0]:.1e} after {passes[0]:.1f} passes to {values[-1]:.1e} after "
         desc += f"{passes[-1]:.1f}."
         svg = charts.line(column, title, desc, passes, values, x_label="passes", y_label=column, log=True)
@@ -367,7 +351,7 @@ def ratio_figures(ratio: Array) -> list[Figure]:
         "logarithmic scale: 0 is a ratio of 1."
     )
     if zero:
-        caption += f" Not shown: {count(zero, 'step')} with ratio 0."
+        caption += f" Not shown: {counted(zero, 'step')} with ratio 0."
     if not len(positive):
         return []
     return _histogram("ratios", "Importance ratios", np.log10(positive), "log10 of the ratio", "steps", caption)
@@ -390,7 +374,7 @@ def _histogram(
         f"{found.edges[top + 1]:.4g}."
     )
     if found.outside:
-        caption += f" The outermost bars include {count(found.outside, unit.removesuffix('s'))} outside the axis."
+        caption += f" The outermost bars include {counted(found.outside, unit.removesuffix('s'))} outside the axis."
     svg = charts.histogram(name, title, desc, found.edges, found.counts, x_label=label, y_label=unit, mark=mark)
     rows = tuple(
         (f"{low:.4g} to {high:.4g}", f"{counted:,}")
@@ -403,13 +387,12 @@ def _rows(*columns: Sequence[float] | Array) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(number(value) for value in row) for row in zip(*columns, strict=True))
 
 
+def _blocks(count: int) -> list[slice]:
+    """Slices of 1,000 observations, whose features are computed at a time, to bound memory."""
+    return [slice(first, first + 1000) for first in range(0, count, 1000)]
+
+
 def _sample(n: int, size: int) -> Array:
     """All steps, or a random sample of at least 2000, with a fixed seed."""
     size = max(size, 2000)
-    steps: Any = np.arange(n) if n <= size else np.sort(np.random.default_rng(0).choice(n, size, replace=False))
-    return np.asarray(steps)
-
-
-def _weights_or_none(weights: Array) -> Array | None:
-    """The weights, or None (equal weights) if all are 0."""
-    return weights if weights.sum() > 0 else None
+    return np.arange(n) if n <= size else np.sort(np.random.default_rng(0).choice(n, size, replace=False))

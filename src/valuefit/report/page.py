@@ -15,12 +15,11 @@ from valuefit.extras import need
 from valuefit.features.registry import BUILT_IN
 from valuefit.report import figures
 from valuefit.report import svg as charts
-from valuefit.report.figures import EpisodeStatistics, count
+from valuefit.report.figures import EpisodeStatistics, counted
 from valuefit.solvers import registry
 from valuefit.solvers.solver import settings
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MAX_TITLE_CHARACTERS = 60  # of the name of the log in the page title
 MAX_LISTED_COLUMNS = 100  # of the observations
 MAX_OPTION_CHARACTERS = 400  # longer feature options, such as fitted centres, are left out of the printed call
 
@@ -72,7 +71,7 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
     off_policy = value.effective_sample_size is not None
     return {
         "source": source,
-        "title": source if len(source) <= MAX_TITLE_CHARACTERS else "…" + source[1 - MAX_TITLE_CHARACTERS :],
+        "title": source if len(source) <= 60 else f"…{source[-59:]}",
         "value": value,
         "number": number,
         "level": f"{100 * value.level:g}%",
@@ -211,7 +210,7 @@ def _column_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
 def _ratio_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ratio, size = evaluation.log.ratio, evaluation.policy_value.effective_sample_size or 0.0
     return [
-        ("Effective sample size", f"{number(size)} of {count(len(ratio), 'step')} ({size / len(ratio):.1%})"),
+        ("Effective sample size", f"{number(size)} of {counted(len(ratio), 'step')} ({size / len(ratio):.1%})"),
         ("Mean ratio (close to 1 if the probabilities are correct)", number(float(ratio.mean()))),
         ("Largest ratio", number(float(ratio.max()))),
         ("Steps with ratio 0", f"{int((ratio == 0).sum()):,}"),

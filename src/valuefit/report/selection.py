@@ -12,16 +12,14 @@ from valuefit.evaluation.selection import REJECTED, Selection
 from valuefit.extras import need
 from valuefit.messages import shown
 
-FORMATS = (".png", ".svg", ".pdf")
-COLOURS = {"chosen": "#D55E00", "rejected": "#999999", "": "#0072B2"}  # a palette safe for colour blindness
-ROW_INCHES = 0.28
+FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 def write_figure(selection: Selection, path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Write the figure to `path` and return the path; an existing file needs `force=True`."""
     path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"A figure is written as {', '.join(FORMATS)}, but the path is {shown(str(path))}.")
+    if path.suffix.lower() not in FIGURE_FORMATS:
+        raise ValueError(f"A figure is written as {', '.join(FIGURE_FORMATS)}, but the path is {shown(str(path))}.")
     check_target(path, force=force)
     need("matplotlib", "plot", "A figure")
     from matplotlib.figure import Figure
@@ -31,7 +29,7 @@ def write_figure(selection: Selection, path: str | os.PathLike[str], *, force: b
         [row for row in facts["table"] if row["half"] == half + 1 and row["criterion"] is not None]
         for half in range(len(facts["chosen"]))
     ]
-    size = 4.6 * len(halves) + 1.4, 1.3 + ROW_INCHES * max(map(len, halves))
+    size = 4.6 * len(halves) + 1.4, 1.3 + 0.28 * max(map(len, halves))  # inches
     figure = Figure(figsize=size, layout="constrained")
     for axis, half in zip(figure.subplots(1, len(halves), squeeze=False, sharey=True)[0], halves, strict=True):
         _draw(axis, half, facts["criterion"])
@@ -44,10 +42,11 @@ def write_figure(selection: Selection, path: str | os.PathLike[str], *, force: b
 
 
 def _draw(axis: Any, rows: list[dict[str, Any]], label: str) -> None:
+    colours = {"chosen": "#D55E00", "rejected": "#999999", "": "#0072B2"}  # a palette safe for colour blindness
     for height, row in enumerate(reversed(rows)):
         kind = "chosen" if row["chosen"] else "rejected" if row["verdict"] == REJECTED else ""
         marker = "x" if kind == "rejected" else "o"
-        axis.errorbar(row["criterion"], height, xerr=row["standard_error"], fmt=marker, color=COLOURS[kind], capsize=2)
+        axis.errorbar(row["criterion"], height, xerr=row["standard_error"], fmt=marker, color=colours[kind], capsize=2)
     names = [f"{row['settings']} ({row['weights']})" for row in reversed(rows)]
     axis.set_yticks(range(len(rows)), names, fontsize=8)
     axis.set_xlabel(f"{label}, lower is better", fontsize=8)

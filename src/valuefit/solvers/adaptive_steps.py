@@ -26,10 +26,9 @@ from valuefit.typing import Array, Gradient
 LEVEL_RATIO = 1.6  # between the step sizes of neighbouring levels
 MAX_LEVEL_CHANGE = 2  # levels that one epoch may raise or lower the step by
 BATCH_STEP = 0.3  # of a full step: how far the single-row steps of a batch may add up
-MIN_DECADES_PER_PASS = 1 / 6  # of the squared gradient: below, a larger sample is taken once it would pay
+MIN_DECADES_PER_PASS = 1 / 6  # of the merit; below, a larger sample is taken once the passes reach its cost
 RATE_TOLERANCE = 1e-6  # relative difference below which rates count as equal: rounding must not decide
-ROUNDING = 1e-26  # part of the first squared gradient that may be rounding error
-TINY = 1e-300
+ROUNDING_MERIT = 1e-26  # part of the first merit that may be rounding error
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +60,9 @@ class StepController:
         return factor * self.base_steps[0], factor * self.base_steps[1]
 
     def batch(self, width: int) -> int:
-        """Rows in a batch: enough to pay for the products with the preconditioner, few enough to act one by one."""
+        """Rows in a batch: as many as make products with the preconditioner cheap, without changing the steps much."""
         chosen = self.preconditioner
-        return int(np.clip(max(BATCH_STEP / (chosen.spread * max(*self.steps, TINY)), chosen.fewest), 1, 2 * width))
+        return int(np.clip(max(BATCH_STEP / (chosen.spread * max(*self.steps, 1e-300)), chosen.fewest), 1, 2 * width))
 
     def product_passes(self, draws: int, width: int) -> float:
         """Passes that an epoch's products with the preconditioner cost, beyond those of the rows."""
@@ -92,10 +91,10 @@ class StepController:
         """
         merit = self.preconditioner.merit(after)
         bound = self.max_growth * min(self.merit, self.first_merit)
-        accepted = merit <= max(bound, ROUNDING * self.first_merit)
+        accepted = merit <= max(bound, ROUNDING_MERIT * self.first_merit)
         new = replace(self, passes=self.passes + passes)
         if accepted:
-            rate = math.log10(max(self.merit, TINY) / max(merit, TINY)) / passes
+            rate = decades(self.merit, merit) / passes
             if self.last and self.level > self.last[0] and self.last[1] - rate > RATE_TOLERANCE * abs(rate):
                 level = min(level, self.level - 1)
             length = min(problem.n, 2 * self.epoch_length) if rate * passes < 1 else self.epoch_length
@@ -119,9 +118,14 @@ class StepController:
         if count >= problem.n or (count == 0 and not matrices_fit(problem)):
             return 0
         larger = min(problem.n, GROWTH * count) or problem.n
-        decades = math.log10(max(self.first_merit, TINY) / max(self.merit, TINY))
         due = self.passes >= max(6.0, sketch_passes(problem, larger))
-        return larger if due and decades <= MIN_DECADES_PER_PASS * self.passes else 0
+        slow = decades(self.first_merit, self.merit) <= MIN_DECADES_PER_PASS * self.passes
+        return larger if due and slow else 0
+
+
+def decades(before: float, after: float) -> float:
+    """Powers of ten by which a merit fell."""
+    return math.log10(max(before, 1e-300) / max(after, 1e-300))
 
 
 def start_controller(
@@ -134,8 +138,8 @@ def start_controller(
 ) -> StepController:
     """The controller at a point with this gradient, with a preconditioner from `count` sketched rows.
 
-    count None: as many as pay; the diagonal preconditioner where rows are sparse, for which matrices seldom pay, or
-    where the matrices do not fit into memory.
+    count None: as many as are worth their cost; the diagonal preconditioner where rows are sparse, for which matrices
+    rarely are, or where the matrices do not fit into memory.
     """
     in_memory = isinstance(problem, Problem)
     if count is None and ((problem.sparse and in_memory) or not matrices_fit(problem)):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
-import numpy as np
-
-from valuefit.problem.saddle_point import SaddlePoint
-from valuefit.solvers.solver import Solver, State, check_count
-from valuefit.typing import Array
+from valuefit.solvers.solver import Solver, check_count
 
 
 @dataclass(frozen=True)
@@ -32,8 +28,8 @@ class Auto(Solver):
     def __post_init__(self) -> None:
         check_count(self, "memory")
 
-    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> NoReturn:
+    def init(self, *_: Any) -> NoReturn:
         raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")
 
-    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> NoReturn:
-        raise TypeError("'auto' only selects a solver: pass it to solve, or call engine.choice.rank for the selection.")
+    def epoch(self, *_: Any) -> NoReturn:
+        self.init()

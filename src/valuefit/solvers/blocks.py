@@ -1,4 +1,4 @@
-"""`block=` of SVRG and SAGA: single-row steps on a shuffled copy of the rows, which memory delivers at full speed."""
+"""`block=` of SVRG and SAGA: single-row steps on a shuffled copy of the rows, read in the order of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from valuefit.typing import Array
 
 CACHE_LINE = 64  # bytes
 FLOAT32_SUM_RANGE = 1e4  # sums of numbers between this and its inverse stay within the range of float32
-STRETCH = 32  # steps after which sums in the type of the rows are added to the float64 iterates
+STEPS_PER_SUM = 32  # steps after which sums in the type of the rows are added to the float64 iterates
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
     """`svrg.single_rows` for psi = phi without traces, with both rows of a step next to each other.
 
     One loop over the columns ends a step and computes the products of the next. Its sums have the type of the rows,
-    over STRETCH steps, relative to x at their beginning: float32 then rounds the change of x, not x.
+    over STEPS_PER_SUM steps, relative to x at their beginning: float32 then rounds the change of x, not x.
     """
     (G_theta, G_w), (theta, w) = gradient, deviation
     step_theta, step_w, ridge, identity = step
@@ -147,7 +147,7 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
     from_w, by_w, add_w = scratch[3], scratch[4], scratch[5]
     start = 0
     while start < places.shape[0]:
-        stop = min(start + STRETCH, places.shape[0])
+        stop = min(start + STEPS_PER_SUM, places.shape[0])
         for c in range(d):
             from_theta[c] = theta[c]
             add_theta[c] = step_theta * (G_theta[c] + ridge * theta[c])
@@ -195,7 +195,7 @@ def saga_fused(rows, places, discount, u_factor, scratch, table, mean, iterate, 
     from_w, by_w, add_w, mean_w = scratch[4], scratch[5], scratch[6], scratch[7]
     start = 0
     while start < places.shape[0]:
-        stop = min(start + STRETCH, places.shape[0])
+        stop = min(start + STEPS_PER_SUM, places.shape[0])
         for c in range(d):
             from_theta[c] = theta[c]
             add_theta[c] = step_theta * (B_theta[c] + ridge * theta[c])

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dot2v
-from valuefit.solvers.solver import SINGLE_ROWS_OF_TD, FixedPoint, Info, State, check_choice, check_count
+from valuefit.solvers.solver import FIXED_POINT, FixedPoint, Info, State, check_choice, check_count
 from valuefit.typing import Array
 
 
@@ -30,7 +30,7 @@ class CTD(FixedPoint):
     name: ClassVar[str] = "ctd"
     summary: ClassVar[str] = "TD with variance reduction by a snapshot; linear on-policy"
     order: ClassVar[int] = 7
-    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS_OF_TD
+    refusals: ClassVar[dict[str, str]] = FIXED_POINT
 
     inner: int | None = None
     averaging: bool = True

@@ -9,7 +9,7 @@ import numpy as np
 
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy2, compiled, dotv
-from valuefit.solvers.solver import SINGLE_ROWS_OF_TD, FixedPoint, Info, State, check_choice, check_count, check_decay
+from valuefit.solvers.solver import FIXED_POINT, FixedPoint, Info, State, check_choice, check_count, check_decay
 from valuefit.typing import Array
 
 
@@ -29,7 +29,7 @@ class FLSTDSA(FixedPoint):
     name: ClassVar[str] = "flstd-sa"
     summary: ClassVar[str] = "TD steps on rows drawn from the log (the paper's TD); sublinear"
     order: ClassVar[int] = 6
-    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS_OF_TD
+    refusals: ClassVar[dict[str, str]] = FIXED_POINT
 
     decay: float = 10.0
     averaging: bool = False

@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
 from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
-from valuefit.solvers.solver import SINGLE_ROWS_OF_TD, FixedPoint, Info, State, check_count, inverse
+from valuefit.solvers.solver import FIXED_POINT, FixedPoint, Info, State, check_count, inverse
 from valuefit.typing import Array
 
 
@@ -30,7 +30,7 @@ class ILSTD(FixedPoint):
     name: ClassVar[str] = "ilstd"
     summary: ClassVar[str] = "changes the weight with the largest residual after each step of the log"
     order: ClassVar[int] = 9
-    refusals: ClassVar[dict[str, str]] = SINGLE_ROWS_OF_TD
+    refusals: ClassVar[dict[str, str]] = FIXED_POINT
 
     dimensions: int = 1
 

@@ -84,11 +84,11 @@ class Krylov(Solver):
         return Estimate(cost.fixed_seconds + setup + (2 + iterations) * iteration, memory)
 
     def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
-        preconditioner = precondition(problem) if self.preconditioner is None else self._given(problem)
+        preconditioner = precondition(problem) if self.preconditioner is None else self._user_preconditioner(problem)
         equations, cost = equations_at(problem, preconditioner, theta)
         return _restart(equations, equations.join(theta, w), preconditioner.passes + cost)
 
-    def _given(self, problem: SaddlePoint) -> SaddlePreconditioner:
+    def _user_preconditioner(self, problem: SaddlePoint) -> SaddlePreconditioner:
         """What the user's function returns."""
         assert self.preconditioner is not None
         try:

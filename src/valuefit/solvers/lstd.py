@@ -54,8 +54,7 @@ class LSTD(Solver):
             if problem.trace:
                 moments += cost.seconds("gram_flop") * 2 * n * k * d
             return Estimate(
-                cost.fixed_seconds + moments + cost.seconds("factor_flop") * 15 * float(max(d, k)) ** 3,
-                memory,
+                cost.fixed_seconds + moments + cost.seconds("factor_flop") * 15 * float(max(d, k)) ** 3, memory
             )
         starts = n if problem.trace else cost.starts
         flops = starts * (2.0 * k * d + (0.0 if cost.square or problem.identity else 1.0 * k**2))

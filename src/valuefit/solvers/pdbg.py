@@ -24,8 +24,8 @@ class PDBG(Steps):
 
     Linear convergence, kappa(C) * kappa(A'C^-1A) iterations a digit (Theorem 1). By default gradients are
     preconditioned, by sketched rows or, for sparse rows, a diagonal, and steps adapted. Prefer it for teaching and
-    comparison. `precompute=True` is PDBG-(II), which forms A, b, C once and then iterates in O(d^2), and pays where d
-    is far below n. `steps="theorem"` takes Theorem 1's steps; `fastest=True` with it the step
+    comparison. `precompute=True` is PDBG-(II), which forms A, b, C once and then iterates in O(d^2), which is faster
+    where d is far below n. `steps="theorem"` takes Theorem 1's steps; `fastest=True` with it the step
     2 / (lambda_max(G) + lambda_min(G)) of appendix B.
 
     Du et al. 2017, Algorithm 1 and Table 1.

@@ -71,7 +71,7 @@ class SAGA(Steps):
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         if isinstance(state.memory, Adaptive):
             return self._adaptive_epoch(problem, state, state.memory, rng)
-        table: Table = state.memory[0].copy()
+        table: GradientTable = state.memory[0].copy()
         blocks: Blocks | None = state.memory[1]
         iterate, count = (state.theta.copy(), state.w.copy()), self.inner or problem.n
         step, traced = StepSizes(*state.steps, problem.ridge, problem.identity), problem.trace > 0
@@ -116,14 +116,14 @@ class SAGA(Steps):
         return adaptive_state(theta, w, gradient, controller, passes + more, memory)
 
 
-class Table(NamedTuple):
+class GradientTable(NamedTuple):
     """The scalars of the last gradient of every row, (n, 2) or with traces (n, 3), and the mean of the gradients."""
 
     entries: Array
     mean: Gradient
 
-    def copy(self) -> Table:
-        return Table(self.entries.copy(), (self.mean[0].copy(), self.mean[1].copy()))
+    def copy(self) -> GradientTable:
+        return GradientTable(self.entries.copy(), (self.mean[0].copy(), self.mean[1].copy()))
 
     def gradient(self, problem: Problem, theta: Array, w: Array) -> Gradient:
         """The mean and the exact parts."""
@@ -137,17 +137,17 @@ class Adaptive(NamedTuple):
     nearer to the minimum than the last one where the variance of the steps dominates.
     """
 
-    table: Table
+    table: GradientTable
     theta: Array
     w: Array
     controller: StepController
 
 
-def _fill_table(problem: Problem, theta: Array, w: Array) -> tuple[Table, Gradient, float]:
+def _fill_table(problem: Problem, theta: Array, w: Array) -> tuple[GradientTable, Gradient, float]:
     """The table with every row's gradient at this point, the full gradient, and the passes that this cost."""
     entries = np.zeros((problem.n, 3 if problem.trace else 2))
     g_theta, g_w = problem.B(theta, w)
-    table = Table(entries, (g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w))
+    table = GradientTable(entries, (g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w))
     if not (theta.any() or w.any()):
         return table, (g_theta, g_w), 1.0
     p, q = problem.phi.dot(theta), problem.psi.dot(w)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from valuefit.data.validation import number, whole_number
+from valuefit.data.validation import MAX_INT32, number, whole_number
 from valuefit.messages import shown
 from valuefit.problem.preconditioner import Preconditioner
 from valuefit.problem.problem import Problem
@@ -18,8 +18,13 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.typing import Array, Gradient
 
-MAX_COUNT = 2**31 - 1  # of updates or rows in one setting
 ROUNDING_GAP = 1e-14  # a finished method with a gap below this is exact but for rounding
+# `refusals` of several methods
+SINGLE_ROWS = dict.fromkeys(
+    ("shards", "device"), "it steps through single rows, which must be in the memory of the processor."
+)
+SQUARE_A = {"more dual features": "it needs as many dual features as features, because it adds rows of u to theta."}
+FIXED_POINT = {**SQUARE_A, "ridge": "its fixed point A theta = b is not the minimiser when ridge > 0.", **SINGLE_ROWS}
 
 
 @dataclass(frozen=True)
@@ -187,14 +192,6 @@ def inverse(value: float) -> float:
     return 1 / value if value > 0 else 1.0
 
 
-# reasons in `refusals`
-NEEDS_SQUARE_A = "it needs as many dual features as features, because it adds rows of u to theta."
-NEEDS_ZERO_RIDGE = "its fixed point A theta = b is not the minimiser when ridge > 0."
-NEEDS_ROWS = "it steps through single rows, which must be in the memory of the processor."
-SINGLE_ROWS = {"shards": NEEDS_ROWS, "device": NEEDS_ROWS}
-SINGLE_ROWS_OF_TD = {"more dual features": NEEDS_SQUARE_A, "ridge": NEEDS_ZERO_RIDGE, **SINGLE_ROWS}
-
-
 @dataclass(frozen=True)
 class FixedPoint(Solver):
     """One step size, shared by the methods that solve A theta = b without dual weights.
@@ -240,8 +237,8 @@ def check_count(solver: Solver, name: str, meaning: str = "") -> None:
     if not _is_default_none(solver, name):
         requirement = f"it must be at least 1{meaning}, and a whole number"
         count = whole_number(name, getattr(solver, name), requirement, low=1)
-        if count > MAX_COUNT:
-            raise ValueError(f"{name} is {shown(count)}; it must be at most {MAX_COUNT:,}.")
+        if count > MAX_INT32:
+            raise ValueError(f"{name} is {shown(count)}; it must be at most {MAX_INT32:,}.")
         object.__setattr__(solver, name, count)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from valuefit.solvers.averaged import AveragedSteps
-from valuefit.solvers.solver import NEEDS_SQUARE_A, SINGLE_ROWS
+from valuefit.solvers.solver import SINGLE_ROWS, SQUARE_A
 
 
 @dataclass(frozen=True)
@@ -23,5 +23,5 @@ class TDC(AveragedSteps):
     name: ClassVar[str] = "tdc"
     summary: ClassVar[str] = "TD with gradient correction; sublinear"
     order: ClassVar[int] = 5
-    refusals: ClassVar[dict[str, str]] = {"more dual features": NEEDS_SQUARE_A, **SINGLE_ROWS}
+    refusals: ClassVar[dict[str, str]] = {**SQUARE_A, **SINGLE_ROWS}
     td_weight: ClassVar[float] = 1.0

@@ -13,8 +13,6 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
-FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names of Arrow and of NumPy
-
 
 def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Table:
     """The columns of a pandas or polars frame, an Arrow table, or any object with the Arrow stream protocol."""
@@ -54,11 +52,11 @@ def check_unique_names(names: Sequence[str], where: str) -> None:
 def check_type(name: str, kind: Any, where: str) -> None:
     """Raise ValueError unless an Arrow type is text, numbers or lists of numbers; called before the column is read."""
     types = need("pyarrow", "files", "Reading a table").types
-    inner = kind.value_type if is_list(kind) else kind
+    inner = kind.value_type if holds_lists(kind) else kind
     if types.is_dictionary(inner):
         inner = inner.value_type
     allowed = [types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null]
-    if not is_list(kind):
+    if not holds_lists(kind):
         allowed += [types.is_timestamp, types.is_date, types.is_time, types.is_duration, is_string]
     if not any(test(inner) for test in allowed):
         raise ValueError(
@@ -67,7 +65,7 @@ def check_type(name: str, kind: Any, where: str) -> None:
         )
 
 
-def is_list(kind: Any) -> bool:
+def holds_lists(kind: Any) -> bool:
     """Whether an Arrow type is lists of values."""
     types = need("pyarrow", "files", "Reading a table").types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
@@ -90,9 +88,9 @@ def to_array(name: str, column: Any, where: str) -> Array:
     with translated(f"Column {name!r} of {where} cannot be read", "Write it again."):
         column.validate(full=True)  # buffers of a damaged file may be shorter than they declare
         kind = column.type
-        lists = _list_lengths(column) if is_list(kind) else set()
+        lists = _list_lengths(column) if holds_lists(kind) else set()
         if len(lists) <= 1:
-            return _list_column(column, *lists) if is_list(kind) else _plain_column(column)
+            return _list_column(column, *lists) if holds_lists(kind) else _plain_column(column)
     one, other = sorted(lists)[:2]
     raise ValueError(
         f"The lists in column {name!r} of {where} differ in length ({one} and {other}). Give every step the same "
@@ -128,11 +126,12 @@ def _numbers(chunk: Any) -> Array:
     """Plain numbers, read from their buffers: `to_numpy` and `to_pandas_dtype` import pandas where it is installed."""
     valid, data = chunk.buffers()
     here = slice(chunk.offset, chunk.offset + len(chunk))
-    if str(chunk.type) == "bool":
+    name = str(chunk.type)
+    if name == "bool":
         values = _bits(data, here)
     else:
-        name = str(chunk.type)
-        values = np.frombuffer(data or b"", FLOATS.get(name, name))[here]
+        dtype = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name)
+        values = np.frombuffer(data or b"", dtype)[here]
     if not chunk.null_count:
         return values
     known = _bits(valid, here)

@@ -1,4 +1,4 @@
-"""CSV files with a header line; the delimiter is a comma, a semicolon or a tab."""
+"""CSV files with a header line, delimited by commas, semicolons or tabs; `data.columns` matches the column names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.columns import VECTOR_FIELDS, columns_to_read, match_columns
 from valuefit.data.files import open_file
 from valuefit.data.readers.arrow import check_unique_names, to_array
 from valuefit.data.table import Table
+from valuefit.data.validation import MAX_EXACT_FLOAT
 from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
 
-INTEGER_FIELDS = ("episode", "step", "obs", "next_obs", "action")  # in which integers may be ids
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 
@@ -30,7 +30,8 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
     wanted = columns_to_read(matched)
     _check_lines(path, 8 * len(wanted), limit)
     table = _read_columns(path, delimiter, wanted)
-    for name in columns_to_read({field: matched[field] for field in INTEGER_FIELDS if field in matched}):
+    may_be_ids = ("episode", "step", *VECTOR_FIELDS)
+    for name in columns_to_read({field: matched[field] for field in may_be_ids if field in matched}):
         if _has_rounded_integers(table[name]):
             text = _read_columns(path, delimiter, [name], text=True)[name]
             table = table.set_column(table.column_names.index(name), name, _integers(text, table[name]))
@@ -61,7 +62,7 @@ def _has_rounded_integers(column: Any) -> bool:
     if not pyarrow.types.is_floating(column.type):
         return False
     ends = compute.min_max(column).as_py()  # comparing with a Python number would import pandas
-    return any(end is not None and abs(end) >= 2.0**53 for end in ends.values())
+    return any(end is not None and abs(end) >= MAX_EXACT_FLOAT for end in ends.values())
 
 
 def _integers(text: Any, column: Any) -> Any:

@@ -52,7 +52,7 @@ def scan_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> I
             check_size(chunk, max(limit, MAX_CHUNK_BYTES), f"One chunk of {name!r} in {where}")
             _check_stored(name, dataset, where)
         size = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items()) // max(rows, 1)
-        types = {name: "text" if is_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
+        types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
 
         def marks(names: Sequence[str], count: int) -> Iterator[list[Array]]:
             for start in range(0, rows, count):
@@ -170,9 +170,9 @@ def read_dataset(name: str, dataset: Any, where: str, rows: tuple[int, int] | No
     """A dataset, or its rows from start to stop, as an array; text as an array of objects."""
     with damaged(name, where):
         part = () if rows is None else slice(*rows)
-        return np.asarray(dataset.asstr()[part] if is_text(dataset) else dataset[part])
+        return np.asarray(dataset.asstr()[part] if holds_text(dataset) else dataset[part])
 
 
-def is_text(dataset: Any) -> bool:
+def holds_text(dataset: Any) -> bool:
     """Whether a dataset holds text."""
     return bool(dataset.dtype.kind in "OS")

@@ -12,16 +12,16 @@ import numpy as np
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.files import open_file
 from valuefit.data.labels import is_text
-from valuefit.data.table import Table, concatenate
+from valuefit.data.table import Table, is_missing, join_parts
 from valuefit.data.text import refuse_packed
+from valuefit.data.validation import MAX_EXACT_FLOAT
 from valuefit.memory import check_size
-from valuefit.messages import said
+from valuefit.messages import said, shown
 from valuefit.typing import Array
 
 MEMORY_PER_CHARACTER = 32  # bytes that Python needs for a character of JSON, at most: "{}," becomes 72 bytes
 MIN_LINE_LIMIT = 1 << 16  # characters of a line that are read under any limit
 STEPS_PER_PIECE = 4096  # steps converted to arrays at a time, because lists of numbers take 4 times their memory
-LARGEST_EXACT = 1 << 53  # integers up to here are exact in floating point
 
 
 def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
@@ -38,7 +38,7 @@ def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int
                 names.update(dict.fromkeys(record))
                 matched = match_columns(list(names), columns, where)
                 pieces.add_columns(columns_to_read(matched))
-                reward = columns_to_read({"reward": matched["reward"]})[0]
+                reward = str(matched["reward"])
             pieces.add(line, _steps(record, pieces.names(), reward, f"line {line} of {where}"))
             check_size(pieces.size, limit, where)
     if not names:
@@ -166,19 +166,15 @@ class _Pieces:
 
 def _join(name: str, parts: list[Array], places: list[str]) -> Array:
     """One array of the pieces of a column; a piece without any value takes the shape and the type of the others."""
-    like = next((part for part in parts if not _is_missing(part)), None)
+    like = next((part for part in parts if not is_missing(part)), None)
     if like is not None and not is_text(like):
-        parts = [_missing((len(part), *like.shape[1:]), like.dtype) if _is_missing(part) else part for part in parts]
-    return concatenate(name, parts, places)
+        parts = [_missing((len(part), *like.shape[1:]), like.dtype) if is_missing(part) else part for part in parts]
+    return join_parts(name, parts, places)
 
 
 def _missing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Missing numbers: NaN, or masked integers."""
     return np.full(shape, np.nan, dtype) if dtype.kind == "f" else np.ma.masked_all(shape, dtype)
-
-
-def _is_missing(part: Array) -> bool:
-    return part.ndim == 1 and part.dtype.kind == "f" and bool(np.isnan(part).all())
 
 
 def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Array:
@@ -198,7 +194,7 @@ def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Arr
         row = _first_odd(values)
         raise ValueError(
             f"Column {name!r} of {where} differs from the lines before, or is not exact in floating point, at line "
-            f"{lines[row]}: {_shown(values[row])}. Give every step a number, numbers in lists of one shape, or text."
+            f"{lines[row]}: {shown(values[row])}. Give every step a number, numbers in lists of one shape, or text."
         )
     if len(known) == len(values):
         return array
@@ -209,7 +205,7 @@ def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Arr
 
 def _is_exact(known: list[Any], array: Array) -> bool:
     """Whether an array of floats represents the integers among `known`."""
-    if array.dtype.kind != "f" or np.nanmax(np.abs(array), initial=0) < LARGEST_EXACT:
+    if array.dtype.kind != "f" or np.nanmax(np.abs(array), initial=0) < MAX_EXACT_FLOAT:
         return True
     return all(_is_exact_float(leaf) for leaf in np.array(known, dtype=object).flat)
 
@@ -236,8 +232,3 @@ def _first_odd(values: list[Any]) -> int:
         if odd or kind != kinds[0]:
             return row
     return 0
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."

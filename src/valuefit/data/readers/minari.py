@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
+from valuefit.data.columns import ColumnMap, columns_of, columns_to_read, match_columns
 from valuefit.data.exact import concatenate
 from valuefit.data.readers.hdf5 import (
     damaged,
     dataset_bytes,
     dataset_paths,
     find_dataset,
-    is_text,
+    holds_text,
     open_hdf5,
     read_dataset,
 )
@@ -30,14 +30,12 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
-DATASET_ID = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*")
-EPISODE_NAME = re.compile(r"episode_[0-9]{1,12}")
 MAX_MINARI_METADATA_BYTES = 64 << 20  # large, because the metadata list the bounds of every pixel of an image
 
 
 def dataset_folder(dataset_id: str) -> Path:
     """The folder in which Minari stores the dataset with this id."""
-    if len(dataset_id) > 200 or not DATASET_ID.fullmatch(dataset_id):
+    if len(dataset_id) > 200 or not re.fullmatch(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*", dataset_id):
         raise ValueError(
             f"{dataset_id[:80]!r} is not a Minari id. Ids look like 'D4RL/door/human-v2': letters, digits, _, - and /."
         )
@@ -49,6 +47,14 @@ def dataset_folder(dataset_id: str) -> Path:
             f"Get it with: minari download {dataset_id}"
         )
     return folder
+
+
+def minari_folder(source: str | os.PathLike[str]) -> Path | None:
+    """The folder of a dataset that is given as "minari:<id>" or by its folder; None for any other source."""
+    text = os.fspath(source)
+    if text.startswith("minari:"):
+        return dataset_folder(text.removeprefix("minari:"))
+    return Path(text) if is_minari(Path(text)) else None
 
 
 def is_minari(path: Path) -> bool:
@@ -114,7 +120,7 @@ def scan_minari(path: Path, *, columns: Mapping[str, Any] | None) -> MinariScan:
             shape = find_dataset(_group(content, name, where), reward, f"{name} of {where}").shape
             lengths.append(int(shape[0]) if shape else 1)
         one = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items())
-        types = {name: "text" if is_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
+        types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
     return MinariScan(matched, one // max(lengths[0], 1), types, list(zip(names, lengths, strict=True)))
 
 
@@ -137,7 +143,7 @@ def _episode_number(name: str) -> int:
 def _episode_names(content: Any, where: str) -> list[str]:
     """The groups of episodes, by number: as text, episode_10 would sort before episode_2."""
     with damaged("/", where):
-        names = {_episode_number(name): name for name in content if EPISODE_NAME.fullmatch(name)}
+        names = {_episode_number(name): name for name in content if re.fullmatch(r"episode_[0-9]{1,12}", name)}
     if not names:
         raise ValueError(f"{where} contains no episodes.")
     return [names[number] for number in sorted(names)]
@@ -153,8 +159,8 @@ def _match(episode: Any, columns: Mapping[str, Any] | None, where: str) -> Colum
 
 def _episode_columns(number: int, arrays: dict[str, Array], matched: ColumnMap, where: str) -> dict[str, Array]:
     """Columns of one episode: T + 1 observations become T observations and T next observations."""
-    observations = columns_to_read({"obs": matched["obs"]})
-    steps = len(np.atleast_1d(arrays[columns_to_read({"reward": matched["reward"]})[0]]))
+    observations = columns_of(matched, "obs")
+    steps = len(np.atleast_1d(arrays[str(matched["reward"])]))
     table = {"<episode>": np.full(steps, number)}
     for name, column in arrays.items():
         length = len(column) if column.ndim else 0

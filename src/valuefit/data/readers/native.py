@@ -12,7 +12,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from valuefit.data.archive import check_version
-from valuefit.data.labels import check_names
+from valuefit.data.exact import in_native_order
+from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import check_observations, numbers
@@ -29,7 +30,6 @@ REQUIRED_ARRAYS = {
     "begins": "b",
 }  # fmt: skip
 OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f", "cluster": "i"}
-NAME_ARRAYS = ("state_names", "episode_names")  # text, in sorted order, where ids are text
 
 
 def is_native(path: Path) -> bool:
@@ -38,10 +38,11 @@ def is_native(path: Path) -> bool:
 
 def file_names() -> set[str]:
     """Names of the files that a native folder may contain."""
-    return {
-        METADATA_FILE,
-        *(f"{name}.npy" for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS)),
-    }
+    return {METADATA_FILE, *(f"{name}.npy" for name in _array_names())}
+
+
+def _array_names() -> list[str]:
+    return ["observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAMED_FIELDS.values()]
 
 
 def read_native(path: Path, *, limit: int) -> Transitions:
@@ -99,12 +100,12 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
 
 def write_native(path: Path, log: Transitions) -> None:
     """Write a log into an empty folder."""
-    for name in ("observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAME_ARRAYS):
+    for name in _array_names():
         values = getattr(log, name)
         if values is not None:
             _write_array(path / f"{name}.npy", values)
-    metadata = {"format": LOG_FORMAT, "steps": len(log), "notes": list(log.notes), "names": list(log.names)}
-    metadata["warnings"] = list(log.warnings)
+    texts = {key: list(getattr(log, key)) for key in ("notes", "names", "warnings")}
+    metadata = {"format": LOG_FORMAT, "steps": len(log), **texts}
     (path / METADATA_FILE).write_text(json.dumps(metadata, allow_nan=False))
 
 
@@ -197,7 +198,7 @@ def _header(path: Path, name: str) -> Header:
 
 def _memory_map(path: Path, name: str) -> Array:
     view = np.asarray(map_array(_file(path, name)))  # still memory-mapped, but an ndarray, which compiled code accepts
-    return view if view.dtype.isnative else view.astype(view.dtype.newbyteorder("="))
+    return in_native_order(view)
 
 
 def _file(path: Path, name: str) -> Path:
@@ -224,13 +225,8 @@ def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:
         raise _damaged(path, "a ratio is negative, or the probability of a logged action is not positive")
     if "cluster" in table:
         table["cluster"] = cluster_numbers(table["cluster"], episode)
-    for name, dtype in (
-        ("now", np.int64),
-        ("next", np.int64),
-        ("episode", np.int64),
-        ("reward", np.float64),
-        ("ratio", np.float64),
-    ):
+    for name in ("now", "next", "episode", "reward", "ratio"):
+        dtype = np.float64 if name in ("reward", "ratio") else np.int64
         table[name] = table[name].astype(dtype, copy=False)
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.npy import array_names, read_arrays
+from valuefit.data.labels import NAMED_FIELDS
+from valuefit.data.npy import array_names, read_npz_arrays
 from valuefit.data.table import Table
 from valuefit.typing import Array
-
-NAME_ENTRIES = {"obs": "state_names", "episode": "episode_names"}  # arrays of all names, where ids are text
 
 
 def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
@@ -21,8 +20,8 @@ def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
     where = str(path)
     found = array_names(path)
     matched = match_columns(found, columns, where)
-    named = {field: name for field, name in NAME_ENTRIES.items() if name in found}
-    arrays = read_arrays(path, {*columns_to_read(matched), *named.values()}, limit=limit, kinds="biufSU")
+    named = {field: name for field, name in NAMED_FIELDS.items() if name in found}
+    arrays = read_npz_arrays(path, {*columns_to_read(matched), *named.values()}, limit=limit, kinds="biufSU")
     known = {field: arrays[name].ravel().astype(str).tolist() for field, name in named.items()}
     return Table(matched, arrays.__getitem__, where, known=known)
 
@@ -33,6 +32,6 @@ def write_npz(path: Path, columns: dict[str, Any], names: Mapping[str, Array]) -
     `names` has all names of states ("obs") and episodes ("episode") that are text, also of those without a row.
     """
     plain: dict[str, Any] = {name: np.ma.getdata(values) for name, values in columns.items()}
-    plain |= {NAME_ENTRIES[field]: listed for field, listed in names.items()}
+    plain |= {NAMED_FIELDS[field]: listed for field, listed in names.items()}
     with open(path, "wb") as stream:
         np.savez(stream, **plain)

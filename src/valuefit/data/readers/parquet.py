@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import check_type, check_unique_names, holds_text, is_list, match_table, to_array
+from valuefit.data.readers.arrow import check_type, check_unique_names, holds_lists, holds_text, match_table, to_array
 from valuefit.data.table import Scan, Table, check_rows
 from valuefit.extras import need
 from valuefit.memory import check_size
@@ -167,7 +167,7 @@ def _damaged(where: str) -> AbstractContextManager[None]:
 def _row_group_bytes(file: Any, wanted: list[str]) -> list[int]:
     """Declared bytes of the wanted columns in each row group, by number of values: sizes on disk are compressed."""
     groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
-    lists = [name for name in wanted if is_list(file.schema_arrow.field(name).type)]
+    lists = [name for name in wanted if holds_lists(file.schema_arrow.field(name).type)]
     sizes = [8 * (len(wanted) - len(lists)) * group.num_rows for group in groups]
     if lists:
         file.scan_contents(lists)  # raises errors of damaged columns, at which `RowGroup.column` ends the process
