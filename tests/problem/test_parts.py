@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,40 @@ def test_workers_give_the_answer_of_this_process(client: Client, settings: dict[
     assert there.policy_value.standard_error == pytest.approx(here.policy_value.standard_error, rel=1e-7)
     assert there.verdict == here.verdict
     assert any("workers of a cluster" in note for note in there.notes)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("source", ["parquet", "frame"])
+def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(
+    client: Client, source: str, tmp_path: Path
+) -> None:
+    log = log_with_actions()
+    frame = dd.from_pandas(frame_of(log), npartitions=5)
+    sharded = in_shards(log, tmp_path, "parquet") if source == "parquet" else frame
+    settings: list[dict[str, Any]] = [{}, {"policy": even_policy, "features": "fourier:order=2"}]
+    there = [vf.evaluate(sharded, discount=0.9, client=client, **{**FOURIER, **one}) for one in settings]
+    there = [replace(one, log=one.log[:600]) for one in there]  # as of a log that is larger than its sample
+    here = [vf.evaluate(log, discount=0.9, tol=1e-12, **{**FOURIER, **one}) for one in settings]
+    found, expected = vf.compare(*there), vf.compare(*here)
+    assert found.estimate == pytest.approx(expected.estimate, abs=1e-8)
+    assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-6)
+    assert found.interval == pytest.approx(expected.interval, abs=1e-6 * expected.standard_error)
+    seen = log.observations[:20]
+    for simultaneous in (False, True):
+        own, same = (one[0].value_interval(seen, simultaneous=simultaneous) for one in (there, here))
+        np.testing.assert_allclose(own, same, atol=1e-6 * np.ptp(same, axis=1).min(), rtol=0)
+
+
+def test_a_client_that_is_closed_is_named(client: Client, tmp_path: Path) -> None:
+    log = log_with_actions()
+    other = Client(client.scheduler.address, set_as_default=False)
+    found = vf.evaluate(in_shards(log, tmp_path, "parquet"), discount=0.9, client=other, **FOURIER)
+    other.close()
+    found = replace(found, log=found.log[:600])
+    with pytest.raises(ValueError, match="Dask client that read the parts of this log is closed"):
+        found.value_interval(log.observations[:2])
+    with pytest.raises(ValueError, match="Dask client that read the parts of this log is closed"):
+        vf.compare(found, found)
 
 
 def one_if_alone(part: Part, *, folder: Path) -> tuple[int]:
