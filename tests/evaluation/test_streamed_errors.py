@@ -17,7 +17,7 @@ import pytest
 import valuefit as vf
 from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
-from valuefit.evaluation import sandwich, streamed
+from valuefit.evaluation import sandwich, sensitivity, streamed
 from valuefit.features import registry
 
 KINDS = ("memory", "native", "parquet")
@@ -265,3 +265,41 @@ def test_too_many_features_for_a_direct_solution_are_refused(
     both = found, in_parts(sharded, solver="krylov", tol=1e-10, **other)
     expected = vf.compare(exact, in_memory(log, interval="cr1", **other))
     assert vf.compare(*both).standard_error == pytest.approx(expected.standard_error, rel=1e-4)
+
+
+# ---- hidden confounding -------------------------------------------------------------------------------------------
+
+
+def numbered_log() -> vf.Transitions:
+    rng = np.random.default_rng(0)
+    state, action, time = rng.integers(0, 5, 4001), rng.integers(0, 2, 4000), np.arange(4000) % 20
+    reward = np.round(rng.normal(size=4000), 1) + action * (state[:-1] == 2)
+    return vf.Transitions.from_arrays(
+        state[:-1], reward, terminated=(time == 19) & (np.arange(4000) % 40 > 20), episode=np.arange(4000) // 20,
+        action=action, next_observation=state[1:],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("starts", [None, np.array([0, 2, 2, 4])])
+def test_bounds_under_hidden_confounding_are_those_of_the_log_in_memory(kind: str, starts: Any, tmp_path: Path) -> None:
+    log, policy = numbered_log(), np.tile([0.3, 0.7], (5, 1))
+    settings = {"policy": policy, "values": "state-action", "starts": starts}
+    found = in_parts(in_shards(log, tmp_path, kind, steps=300), **settings)
+    expected, odds = in_memory(log, **settings), [1.0, 1.5, 4.0]
+    np.testing.assert_allclose(found.sensitivity(odds).lower, expected.sensitivity(odds).lower, rtol=1e-9)
+    np.testing.assert_allclose(found.sensitivity(odds).upper, expected.sensitivity(odds).upper, rtol=1e-9)
+    other = float(expected.sensitivity(2.0).upper)
+    assert found.breakdown(other) == pytest.approx(expected.breakdown(other), rel=1e-9)
+    assert found.breakdown(other) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_too_many_distinct_steps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = numbered_log()
+    settings = {"policy": np.tile([0.3, 0.7], (5, 1)), "values": "state-action"}
+    found = in_parts(in_shards(log, tmp_path, "native", steps=300), **settings)
+    assert len(found._confounded.steps.count) < 2000 < len(log)
+    monkeypatch.setattr(sensitivity, "MAX_COUNTED_STEPS", 300)
+    again = replace(found)
+    with pytest.raises(ValueError, match=r"at most 300 steps that differ.*Round the rewards"):
+        again.sensitivity(2.0)

@@ -196,6 +196,7 @@ class Evaluation:
         its frequency in the state by at most this factor. The variable is drawn afresh at each step: one that persists
         is outside the model. The bounds are those of the table of states and actions, whatever the features, and
         contain no sampling error. An action that the log never takes in a state has any value that rewards can reach.
+        A log that was read in parts is read once more, and its distinct steps are counted.
         """
         return sensitivity(self._confounded, odds)
 
@@ -216,7 +217,8 @@ class Evaluation:
 
     @cached_property
     def _confounded(self) -> ConfoundedModel:
-        return ConfoundedModel(self.log, self.policy, self.discount, self.starts)
+        count = self.errors.counted_steps if self.sampled and isinstance(self.errors, StreamedErrors) else None
+        return ConfoundedModel(self.log, self.policy, self.discount, self.starts, count)
 
     def td_errors(self) -> Array:
         """TD errors, reward + discount * next value - value, of every step of the log, (n,)."""

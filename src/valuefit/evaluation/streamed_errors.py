@@ -22,6 +22,7 @@ from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.jackknife import Basis, jackknife_basis
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
+from valuefit.evaluation.sensitivity import CountedSteps
 from valuefit.evaluation.uncertainty import (
     MAX_SHARE_OF_ONE,
     MIN_CLUSTERS_OF_SHARE,
@@ -120,6 +121,11 @@ class StreamedErrors:
             raise ValueError(DOMINATED)
         return band_of(asked, BandSums(*sums), self.sandwich, self.kind, level=level, simultaneous=simultaneous)
 
+    def counted_steps(self) -> CountedSteps:
+        """The distinct steps of a log of numbered states, in one pass."""
+        found: CountedSteps = sum_shards(self.open_parts.shards, _counted, self.parts.client, self.parts.at_once)[0]
+        return found
+
     @property
     def open_parts(self) -> Parts:
         """The parts, if they can still be read."""
@@ -209,6 +215,10 @@ def _band_of_shard(
         found.append((*sums, float(expected.sum()), float(expected @ expected)))
         step, episode = step + len(part.log), episode + own.clusters
     return reduce(add, found)
+
+
+def _counted(log: Transitions, number: int) -> tuple[CountedSteps]:
+    return (CountedSteps.of(log).merged(),)
 
 
 # ---- differences of policy values --------------------------------------------------------------------------------
