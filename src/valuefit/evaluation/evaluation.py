@@ -141,7 +141,7 @@ class Evaluation:
         """Intervals (m, 2) of `value`, each at this level, or all of them at once if `simultaneous`.
 
         They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value,
-        or where one episode alone does.
+        or where one episode alone does. A log that was read in parts is read once more for each call.
         """
         level = check_level(level)
         simultaneous = boolean("simultaneous", simultaneous)
