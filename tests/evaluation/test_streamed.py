@@ -114,7 +114,6 @@ def test_a_sample_of_episodes_is_checked_where_the_log_is_large(tmp_path: Path) 
     assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
     assert len(found.log) < 0.5 * len(log)
     assert any("sample of" in note for note in found.notes)
-    assert found.to_dict()["weights"] is None
     assert (found.size, found.sampled) == ((len(log), 60), True)
     assert f"{len(log)} steps" in repr(found)
     assert found.value(log.observations[:3]) == pytest.approx(expected.value(log.observations[:3]), rel=1e-6)

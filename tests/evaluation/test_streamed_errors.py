@@ -92,9 +92,22 @@ def test_intervals_of_values_are_those_of_the_log_in_memory(
     assert_same_intervals(found.value_interval(seen), expected.value_interval(seen))
     assert_same_intervals(found.value_interval(seen, level=0.5), expected.value_interval(seen, level=0.5))
     assert_same_intervals(simultaneous(found, seen), simultaneous(expected, seen))
+    assert_same_weights(found, expected)
     if case == "state-action":
         actions = np.arange(len(seen)) % 2
         assert_same_intervals(found.value_interval(seen, actions), expected.value_interval(seen, actions))
+
+
+def assert_same_weights(found: vf.Evaluation, expected: vf.Evaluation) -> None:
+    assert (found.weights is None) == (expected.weights is None) == (expected.problem.d > 20)
+    for one, other in zip(found.weights or [], expected.weights or [], strict=True):
+        assert one["name"] == other["name"]
+        assert (one["standard_error"] is None) == (other["standard_error"] is None)
+        if other["standard_error"] is not None:
+            size = other["standard_error"]
+            assert one["standard_error"] == pytest.approx(size, rel=1e-6)
+            assert one["estimate"] == pytest.approx(other["estimate"], abs=1e-6 * size)
+            assert one["interval"] == pytest.approx(other["interval"], abs=1e-5 * size)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,7 @@ from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.numerics import convergence
 from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
-from valuefit.evaluation.errors import LinearFunction
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.inputs import load_log, make_problem
@@ -82,6 +82,7 @@ class Evaluation:
     centre: with a penalty, the weights before the correction of its bias; `features` are then whitened.
     whole: steps and episodes of a log that was read in parts; `log`, `problem` and the checks are then those of a
     sample of its episodes. streamed: what the errors of such a log are computed from, by further passes over it.
+    weight_errors: those of its weights.
     """
 
     log: Transitions
@@ -103,6 +104,7 @@ class Evaluation:
     centre: Array | None = None
     whole: tuple[int, int] | None = None
     streamed: StreamedErrors | None = None
+    weight_errors: tuple[ErrorEstimate, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -230,15 +232,14 @@ class Evaluation:
     def weights(self) -> list[dict[str, Any]] | None:
         """Name, estimate, standard error, solver error and interval of each weight.
 
-        None for more than 20 weights, with a penalty, whose weights are those of whitened features, and for a log that
-        was read in parts and is not all in `log`.
+        None for more than 20 weights, and with a penalty, whose weights are those of whitened features.
         """
-        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty or self.sampled:
+        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty or (self.sampled and not self.weight_errors):
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
+        errors = self.weight_errors if self.sampled else self._errors_in_memory.errors(functions)
         listed = []
-        for column, error in enumerate(self._errors_in_memory.errors(functions)):
-            estimate = float(self.result.theta[column])
+        for column, (estimate, error) in enumerate(zip(self.result.theta.tolist(), errors, strict=True)):
             interval = error.interval(estimate, self.policy_value.level)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
@@ -296,6 +297,7 @@ class Evaluation:
             "policy": None if self.policy is None else self.policy.name,
             "kept": self.features.transformer.kept if self.penalty else None,
             "whole": self.whole,
+            "weight_errors": [vars(error) for error in self.weight_errors],
         }
         table = None if self.policy is None else self.policy.table
         stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts, self.centre)
@@ -317,6 +319,7 @@ class Evaluation:
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
             notes, checks = list(map(str, facts["notes"])), storage.checks_of(facts)
             others, whole = storage.cross_checks_of(facts), storage.whole_of(facts, log)
+            weight_errors = storage.weight_errors_of(facts, result.theta)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -332,7 +335,7 @@ class Evaluation:
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
             notes=notes, checks=checks, starts=stored.starts, cross_checks=others, centre=stored.centre, whole=whole,
-            **settings,
+            weight_errors=weight_errors, **settings,
         )  # fmt: skip
         storage.check_fingerprint(path, loaded._fingerprint(), expected)
         of_version_1 = stored.starts is None and any(GIVEN_STARTS in note for note in notes)
@@ -479,7 +482,7 @@ def _of_shards(
     ]  # fmt: skip
     return replace(
         sample, result=result, policy_value=whole.value, notes=notes, whole=whole.size,
-        streamed=whole.errors,
+        streamed=whole.errors, weight_errors=whole.weights,
         checks=tuple(solved if check.name == solved.name else check for check in sample.checks),
     )  # fmt: skip
 

@@ -320,6 +320,17 @@ class Sandwich:
             squares = [influence**2 for influence in influences]
         return influences, squares
 
+    def expected_sums(self, g_theta: Array, g_w: Array) -> Array:
+        """`Influence.expected` for each column of g_theta (d, columns) and g_w (k, columns), up to a factor of its own.
+
+        (columns, clusters). Cheaper than `_influences`, where w = 0; without starts.
+        """
+        if self.w.any() or self.first is not None:
+            squares = self._influences(g_theta, g_w)[1]
+        else:
+            squares = [self._u_products(q) ** 2 for q in np.ascontiguousarray(self.problem.psi.matmul(g_w).T)]
+        return np.array([np.bincount(self.cluster, square, self.clusters) for square in squares])
+
     def _u_products(self, psi_x: Array) -> Array:
         """u_t'x of every step, from Psi x."""
         return self.problem.forward(psi_x[self.problem.now])

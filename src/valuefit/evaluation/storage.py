@@ -17,6 +17,7 @@ from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.penalty import penalised_features
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
@@ -185,6 +186,20 @@ def whole_of(facts: dict[str, Any], log: Transitions) -> tuple[int, int] | None:
     if type(steps) is not int or type(episodes) is not int or not len(log) <= steps or not 1 <= episodes <= steps:
         raise ValueError(f"it is of {shown(steps)} steps and {shown(episodes)} episodes")
     return steps, episodes
+
+
+def weight_errors_of(facts: dict[str, Any], theta: Array) -> tuple[ErrorEstimate, ...]:
+    """The errors of the weights of a log that was read in parts, with their types checked; none of other logs."""
+    found = []
+    for entry in facts.get("weight_errors", ()):
+        size, solver_error = (
+            None if entry[name] is None else _finite(name, entry[name]) for name in ("standard_error", "solver_error")
+        )
+        effective, determined = _finite("effective_clusters", entry["effective_clusters"]), bool(entry["determined"])
+        found.append(ErrorEstimate(size, effective, determined, str(entry["reason"]), solver_error))
+    if found and len(found) != len(theta):
+        raise ValueError(f"it has errors of {len(found)} weights, but {len(theta)} weights")
+    return tuple(found)
 
 
 def check_weights(path: Path, stored: Stored, columns: int) -> None:

@@ -20,7 +20,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
-from valuefit.evaluation.errors import LinearFunction
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows
@@ -145,6 +145,7 @@ class Whole:
     size: tuple[int, int]  # steps and episodes
     notes: list[str]
     errors: StreamedErrors
+    weights: tuple[ErrorEstimate, ...]  # none where there are many
 
 
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
@@ -245,7 +246,7 @@ def solve_shards(
     sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
     kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
     errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
-    error = errors.of_policy_value(parts)
+    error, weights = errors.of_evaluation(parts)
     estimate = float(function.c @ result.theta)
     value = PolicyValue(
         estimate=estimate,
@@ -277,7 +278,7 @@ def solve_shards(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
             f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
         )
-    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes, errors)
+    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
 
 def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:

@@ -21,6 +21,7 @@ from valuefit.evaluation.bands import Band, BandRows, BandSums, band_of, band_su
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.jackknife import Basis, jackknife_basis
+from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.sensitivity import CountedSteps
 from valuefit.evaluation.uncertainty import (
@@ -82,33 +83,54 @@ class StreamedErrors:
         """The coordinates of the jackknife, None for another kind."""
         return jackknife_basis(self.sandwich.problem, self.sandwich.w) if self.kind == "cr3" else None
 
-    def of_part(self, problem: Problem, log: Transitions) -> tuple[Sandwich, LinearFunction]:
-        """The sandwich of some episodes, whose sums are their share, and the policy value with their starts."""
+    def of_part(self, problem: Problem, log: Transitions) -> tuple[Uncertainty, LinearFunction]:
+        """The errors of some episodes, whose sums are their share, and the policy value with their starts."""
         own = self.sandwich.of_part(_with_moments_of(problem, self.sandwich.problem), log.episode)
+        uncertain = Uncertainty(own, self.kind, basis=self.basis)
         if self.function.total is None:
-            return own, self.function
+            return uncertain, self.function
         rows, first = self.maker.starts(log, problem.d)
-        return own, self.function._replace(rows=rows, first=first)
+        return uncertain, self.function._replace(rows=rows, first=first)
 
-    def of_policy_value(self, parts: Parts | KeptParts) -> ErrorEstimate:
-        """By CR3, or CR1. parts: those of the log, whose sums may be kept."""
-        adjoint = self.adjoint
+    @property
+    def weight_adjoints(self) -> list[tuple[Array, Array] | ErrorEstimate]:
+        """Of each weight; none where weights are not listed."""
+        d = self.sandwich.problem.d
+        return [self.sandwich._adjoint(row) for row in np.eye(d)] if d <= MAX_LISTED_WEIGHTS else []
+
+    def of_evaluation(self, parts: Parts | KeptParts) -> tuple[ErrorEstimate, list[ErrorEstimate]]:
+        """Of the policy value and of each listed weight; parts: those of the log, whose sums may be kept.
+
+        Weights are left out where the data do not determine the policy value, or the log is one episode.
+        """
+        adjoint, weights = self.adjoint, self.weight_adjoints
         if isinstance(adjoint, ErrorEstimate):
-            return adjoint
-        solver_error, dual, n = self.sandwich._solver_error(adjoint), self.sandwich.w.any(), self.sandwich.problem.n
+            return adjoint, []
         assert self.basis is not None or self.kind == "cr1"  # computed here, and sent to the workers
         found: EpisodeSums = parts.sum(partial(_of_episodes, errors=self))[0]
-        count = len(found.parts)
-        if count < 2:
-            return ErrorEstimate(None, reason=ONE_EPISODE)
-        contributions = count_factor(self.kind, count) * found.parts
+        if len(found.parts) < 2:
+            return ErrorEstimate(None, reason=ONE_EPISODE), []
+        return self._of_value(adjoint, found), [
+            one if isinstance(one, ErrorEstimate) else self._of_weight(one, sums, len(found.parts))
+            for one, sums in zip(weights, found.weights, strict=True)
+        ]
+
+    def _of_value(self, adjoint: tuple[Array, Array], found: EpisodeSums) -> ErrorEstimate:
+        solver_error, n = self.sandwich._solver_error(adjoint), self.sandwich.problem.n
+        contributions = count_factor(self.kind, len(found.parts)) * found.parts
         size = float(np.linalg.norm(contributions))
-        expected = found.squares * (1.0 if dual else found.sums[0] / n)
+        expected = found.squares * (1.0 if self.sandwich.w.any() else found.sums[0] / n)
         expected = expected + found.starts * found.sums[1] / self.function.starts
         effective = Influence(found.parts, expected, solver_error).effective_clusters
         one = float(np.abs(contributions).max()) ** 2 > MAX_SHARE_OF_ONE * size**2 > 0
         one = (one and effective >= MIN_CLUSTERS_OF_SHARE) or bool(found.sums[2] > 0)
         return ErrorEstimate(size, effective, solver_error=solver_error, one_cluster=one)
+
+    def _of_weight(self, adjoint: tuple[Array, Array], sums: Array, count: int) -> ErrorEstimate:
+        parts, expected, squares = map(float, sums)
+        effective = expected**2 / squares if squares > 0 else float(count)
+        size = count_factor(self.kind, count) * parts**0.5
+        return ErrorEstimate(size, effective, solver_error=self.sandwich._solver_error(adjoint))
 
     def band(self, rows: Array, *, level: float, simultaneous: bool) -> Band:
         """`row_intervals` of rows (m, d), in one pass; its sums take O(m + d) numbers, whatever the log."""
@@ -140,17 +162,22 @@ class StreamedErrors:
 
 @dataclass(frozen=True)
 class EpisodeSums:
-    """By episode, (episodes,): its part in the error, the squares that count it, and its starts; and three sums."""
+    """By episode, (episodes,): its part in the error, the squares that count it, and its starts; and sums.
+
+    sums: of squared TD errors, of squared deviations of the starts, of undetermined episodes. weights: of squared parts
+    in the error of each listed weight, of their expected squares, and of the squares of these, (weights, 3).
+    """
 
     parts: Array
     squares: Array
     starts: Array
-    sums: Array  # of squared TD errors, of squared deviations of the starts, of undetermined episodes
+    sums: Array
+    weights: Array
 
     def __add__(self, other: EpisodeSums) -> EpisodeSums:
         return EpisodeSums(
             np.concatenate([self.parts, other.parts]), np.concatenate([self.squares, other.squares]),
-            np.concatenate([self.starts, other.starts]), self.sums + other.sums,
+            np.concatenate([self.starts, other.starts]), self.sums + other.sums, self.weights + other.weights,
         )  # fmt: skip
 
 
@@ -167,29 +194,42 @@ class _Influences(NamedTuple):
     alone: bool
 
 
-def _influences(errors: StreamedErrors, own: Sandwich, function: LinearFunction, kind: str) -> _Influences:
-    adjoint = errors.adjoint
+def _influences(errors: StreamedErrors, uncertain: Uncertainty, function: LinearFunction) -> _Influences:
+    own, adjoint = uncertain.sandwich, errors.adjoint
     assert not isinstance(adjoint, ErrorEstimate)
     (steps,), (squares,) = own._influences(*(part[:, None] for part in adjoint))
     deviations = np.zeros(0)
     if function.first is not None:
         deviations = own.start_deviations(function)
         steps[function.first] += deviations
-    if kind == "cr1":
+    if uncertain.kind == "cr1":
         return _Influences(steps, squares, np.bincount(own.cluster, steps, own.clusters), deviations, False)
-    jackknife = Uncertainty(own, "cr3", basis=errors.basis)
-    parts, alone = -jackknife._without_each(function), jackknife._undetermined_without_one(function)
+    parts, alone = -uncertain._without_each(function), uncertain._undetermined_without_one(function)
     return _Influences(steps, squares, parts, deviations, alone)
 
 
 def _of_episodes(part: Part, *, errors: StreamedErrors) -> tuple[EpisodeSums]:
-    own, function = errors.of_part(part.problem, part.log)
-    found = _influences(errors, own, function, errors.kind)
+    uncertain, function = errors.of_part(part.problem, part.log)
+    own, found = uncertain.sandwich, _influences(errors, uncertain, function)
     starts = np.zeros(own.clusters)
     if function.first is not None:
         starts = np.bincount(own.cluster[function.first], minlength=own.clusters).astype(float)
     sums = np.array([own.td_errors @ own.td_errors, found.deviations @ found.deviations, int(found.alone)])
-    return (EpisodeSums(found.parts, np.bincount(own.cluster, found.squares, own.clusters), starts, sums),)
+    squares = np.bincount(own.cluster, found.squares, own.clusters)
+    return (EpisodeSums(found.parts, squares, starts, sums, _weight_sums(errors, uncertain)),)
+
+
+def _weight_sums(errors: StreamedErrors, uncertain: Uncertainty) -> Array:
+    """`EpisodeSums.weights` of some episodes; 0 where the data do not determine a weight."""
+    adjoints, own = errors.weight_adjoints, uncertain.sandwich
+    found, known = np.zeros((len(adjoints), 3)), [one for one in adjoints if not isinstance(one, ErrorEstimate)]
+    if not known:
+        return found
+    expected = own.expected_sums(*(np.column_stack(part) for part in zip(*known, strict=True)))
+    place = [column for column, one in enumerate(adjoints) if not isinstance(one, ErrorEstimate)]
+    changes = uncertain.unscaled_changes[:, place]
+    found[place] = [(part @ part, one.sum(), one @ one) for part, one in zip(changes.T, expected, strict=True)]
+    return found
 
 
 def _band_of_shard(
@@ -202,16 +242,13 @@ def _band_of_shard(
     step, episode = map(int, firsts[number])
     adjoint, found = errors.sandwich._adjoint(errors.mean), []
     for part in errors.parts.parts_of(log, number):
-        own, _ = errors.of_part(part.problem, part.log)
-        sums = band_sums(
-            asked, Uncertainty(own, errors.kind, basis=errors.basis), simultaneous=simultaneous,
-            first_step=step, first_cluster=episode,
-        )  # fmt: skip
+        uncertain, _ = errors.of_part(part.problem, part.log)
+        own = uncertain.sandwich
+        sums = band_sums(asked, uncertain, simultaneous=simultaneous, first_step=step, first_cluster=episode)
         expected: Array = np.ones(own.clusters)
         if not isinstance(adjoint, ErrorEstimate):
             size = float(np.abs(errors.mean) @ np.abs(errors.sandwich.theta)) or 1.0  # else squares could underflow
-            squares = own._influences(*(one[:, None] / size for one in adjoint))[1][0]
-            expected = np.bincount(own.cluster, squares, own.clusters)
+            expected = own.expected_sums(*(one[:, None] / size for one in adjoint))[0]
         found.append((*sums, float(expected.sum()), float(expected @ expected)))
         step, episode = step + len(part.log), episode + own.clusters
     return reduce(add, found)
@@ -270,8 +307,8 @@ def _differences(part: Part, *, evaluated: Sequence[StreamedErrors], size: float
     steps, parts, equations = [], [], []
     for errors in evaluated:
         problem = part.problem if errors.maker is evaluated[0].maker else errors.maker(part.log)
-        own, function = errors.of_part(problem, part.log)
-        found = _influences(errors, own, function, errors.kind)
+        uncertain, function = errors.of_part(problem, part.log)
+        own, found = uncertain.sandwich, _influences(errors, uncertain, function)
         steps.append(found.steps / size)
         parts.append(found.parts / size)
         residual = own.problem._batch(own.theta, own.w if own.w.any() else None, rewards=True)[1]
