@@ -203,6 +203,16 @@ def test_iterates_of_matrix_free_solvers_have_intervals_that_contain_their_error
     assert (np.abs(np.diff(found.value_interval(seen), axis=1) / width - 1) < 0.02).all()
 
 
+def test_dependent_features_of_a_matrix_free_solver_have_the_intervals_of_the_log_in_memory(
+    log: vf.Transitions, tmp_path: Path
+) -> None:
+    dependent = CASES["dependent features"]
+    found = in_parts(in_shards(log, tmp_path, "native"), solver="krylov", tol=1e-14, **dependent)
+    expected, seen = in_memory(log, **dependent), log.observations[:10]
+    inside, outside = (one.value_interval(seen) for one in (found, expected))
+    np.testing.assert_allclose(inside, outside, atol=1e-4 * np.ptp(outside, axis=1).min(), rtol=0)
+
+
 # ---- what is refused ----------------------------------------------------------------------------------------------
 
 
