@@ -97,11 +97,13 @@ def test_methods_of_single_rows_are_refused(solver: str, tmp_path: Path) -> None
         ({"penalty": 0.01}, "a penalty"),
         ({"interval": "bootstrap"}, "bootstrap"),
         ({"policy": np.full(10, 0.5)}, "target probabilities by step"),
+        ({"cluster": np.zeros(10)}, "clusters of episodes"),
+        ({"policy": lambda x, a: np.full(len(x), 0.5), "values": "state-action"}, "a policy that takes actions"),
     ],
 )
 def test_what_needs_the_whole_log_is_refused(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     sharded = in_shards(log_with_actions(10), tmp_path, "native")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=rf'{words}.*Load it with memory="auto" and a limit'):
         vf.evaluate(sharded, **{**FOURIER, **settings})
 
 

@@ -5,6 +5,7 @@ Samples are made so small that what is not summed over all shards would be misse
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from dataclasses import replace
 from itertools import pairwise
@@ -272,6 +273,15 @@ def test_a_loaded_evaluation_says_what_it_has(log: vf.Transitions, tmp_path: Pat
         page = found.report(tmp_path / "report.html", force=True).read_text()
         assert "Standard error of the value" not in page
         assert "Standard error of the value" in one.report(tmp_path / "report.html", force=True).read_text()
+
+
+def test_a_pickled_evaluation_has_no_log(log: vf.Transitions, tmp_path: Path) -> None:
+    one = in_parts(in_shards(log, tmp_path, "native"), **FOURIER)
+    copied = pickle.loads(pickle.dumps(one))
+    assert copied.policy_value == one.policy_value
+    for asked in (lambda: copied.value_interval(log.observations[:2]), lambda: vf.compare(copied, one)):
+        with pytest.raises(ValueError, match=r"was pickled.*Evaluate the log again"):
+            asked()
 
 
 def test_too_many_features_for_a_direct_solution_are_refused(

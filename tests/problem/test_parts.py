@@ -17,6 +17,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import valuefit as vf
+from helpers.command_line import facts
+from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.features.registry import make
@@ -95,6 +97,18 @@ def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(
     for simultaneous in (False, True):
         own, same = (one[0].value_interval(seen, simultaneous=simultaneous) for one in (there, here))
         np.testing.assert_allclose(own, same, atol=1e-6 * np.ptp(same, axis=1).min(), rtol=0)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_compares_policies_on_the_workers_of_a_scheduler(client: Client, tmp_path: Path) -> None:
+    log = SmallMDP(off_policy=True, seed=1).log(40, propensities=True)
+    vf.save(log, tmp_path / "log.parquet")
+    np.save(tmp_path / "some.npy", np.tile([0.6, 0.4], (STATES, 1)))
+    words = "compare", tmp_path / "log.parquet", "--policy", tmp_path / "some.npy", "--features", "one-hot"
+    here, there = facts(*words), facts(*words, "--scheduler", client.scheduler.address)
+    own, same = there["differences"][0], here["differences"][0]
+    assert own["estimate"] == pytest.approx(same["estimate"], abs=1e-6 * same["standard_error"])
+    assert own["standard_error"] == pytest.approx(same["standard_error"], rel=1e-6)
 
 
 def test_a_client_that_is_closed_is_named(client: Client, tmp_path: Path) -> None:

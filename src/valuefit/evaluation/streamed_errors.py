@@ -157,6 +157,8 @@ class StreamedErrors:
                 "The Dask client that read the parts of this log is closed. Ask while it is open, or evaluate again "
                 "with another one."
             )
+        if self.parts.shards == ():
+            raise ValueError("This evaluation was pickled, which left out its log in parts. Evaluate the log again.")
         return self.parts
 
 
