@@ -28,10 +28,11 @@ from benchmarks.streaming import anonymous_memory, write_log
 from valuefit.atomic import write_bytes
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
+from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.plan import MEASURED, STEP_FLOPS, Cluster, Coefficients
-from valuefit.evaluation.streamed import MakePart, _moments, part_sizes, solve_shards, take_samples
+from valuefit.evaluation.streamed import _moments, solve_shards, take_samples
 from valuefit.features.registry import make
-from valuefit.problem.parts import Parts, sum_shards
+from valuefit.problem.parts import Parts, part_sizes, sum_shards
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.threads import limit_threads
 

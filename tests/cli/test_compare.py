@@ -9,6 +9,8 @@ import pytest
 import valuefit as vf
 from helpers.command_line import facts, piped, run
 from helpers.small_mdp import STATES, SmallMDP
+from helpers.streamed import log_with_actions
+from valuefit.evaluation import streamed as streaming
 from valuefit.evaluation.verdict import Verdict
 
 OPTIONS = "--features", "one-hot", "--discount", "0.9"
@@ -167,3 +169,46 @@ def test_wrong_usage_is_refused():
     assert "Missing option '--policy'" in run("compare", "log.npz").stderr
     assert "Missing argument" in run("compare", "--policy", "some.npy").stderr
     assert run("compare", "log.npz", "--policy", "some.npy", "--interval", "cr2").exit_code == 2
+
+
+POLICIES = "--policy", "lab_even:policy", "--policy", "lab_left:policy", "--policy", "logged"
+
+
+@pytest.fixture
+def streamed(folder, monkeypatch):
+    """A log of which an evaluation in parts holds a sample only."""
+    vf.save(log_with_actions(60), folder / "steps.parquet", force=True)
+    (folder / "lab_even.py").write_text("import numpy as np\n\ndef policy(x):\n    return np.full((len(x), 2), 0.5)\n")
+    monkeypatch.setattr(streaming, "MAX_SAMPLE_STEPS", 600)
+    return "compare", "steps.parquet", *POLICIES, "--features", "identity", "--discount", "0.9"
+
+
+@pytest.mark.parametrize("values", ["state", "state-action"])
+def test_policies_are_compared_on_a_log_that_is_streamed(streamed, values):
+    options = *streamed, "--values", values, "--tol", "1e-12"
+    loaded, found = facts(*options), facts(*options, "--memory", "stream")
+    for one, other in zip(loaded["differences"], found["differences"], strict=True):
+        assert other["estimate"] == pytest.approx(one["estimate"], abs=1e-8)
+        assert other["standard_error"] == pytest.approx(one["standard_error"], rel=1e-6)
+        assert other["interval"] == pytest.approx(one["interval"], abs=1e-6)
+        assert (other["names"], other["method"]) == (one["names"], one["method"])
+
+
+def test_a_comparison_keeps_checkpoints_and_writes_files_by_policy(streamed, folder):
+    options = *streamed, "--memory", "stream", "--checkpoint", "kept"
+    found = facts(*options, "--save", "run.npz", "--report", "compared.html")
+    assert facts(*options) == found
+    assert all((folder / f"kept-{number}" / "evaluation.json").exists() for number in (1, 2, 3))
+    assert "lab_even:policy" in (folder / "compared.html").read_text()
+    saved = vf.Evaluation.load("run-1.npz")
+    assert saved.policy_value.estimate == found["values"][0]["estimate"]
+    with pytest.raises(ValueError, match="one of them was loaded from a file"):
+        vf.compare(saved, vf.Evaluation.load("run-2.npz"))
+
+
+def test_a_report_of_a_log_that_is_streamed_has_intervals_of_its_values(streamed, folder):
+    done = run("evaluate", *streamed[1:2], *streamed[-4:], "--memory", "stream", "--report", "streamed.html")
+    assert done.exit_code == 0, done.stderr
+    page = (folder / "streamed.html").read_text()
+    assert "Standard error of the value" in page
+    assert "a sample of 1,968 in 60 episodes" in page

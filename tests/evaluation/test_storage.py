@@ -96,6 +96,12 @@ def test_existing_files_are_overwritten_only_with_force(saved):
     assert [entry.name for entry in saved.parent.iterdir()] == ["evaluation.npz"]
 
 
+WEIGHT_ERROR = {
+    "standard_error": 1.0, "effective_clusters": 9.0, "determined": True, "reason": "", "solver_error": 0.0,
+    "one_cluster": False,
+}  # fmt: skip
+
+
 def rewrite(path, change):
     """Apply `change` to the arrays and facts of the file."""
     with np.load(path) as stored:
@@ -140,6 +146,13 @@ def shorten(name):
         (lambda a, f: f.update(values="both"), "values or seed are not those of an evaluation"),
         (lambda a, f: f["result"].update(gap="small"), "gap is 'small', which no result has"),
         (lambda a, f: a.update(theta=np.array([{}], object)), "is not a valuefit evaluation"),
+        (lambda a, f: f.update(whole=[3, 1]), "it is of 3 steps and 1 episodes"),
+        (lambda a, f: f.update(whole=[1e9, 1]), "it is of 1000000000.0 steps and 1 episodes"),
+        (lambda a, f: f.update(whole=[10**9, 0]), "it is of 1000000000 steps and 0 episodes"),
+        (lambda a, f: f.update(whole=7), "an entry has a value of the wrong type"),
+        (lambda a, f: f.update(weight_errors=[WEIGHT_ERROR]), r"it has errors of 1 weights, but \d+ weights"),
+        (lambda a, f: f.update(weight_errors=[{**WEIGHT_ERROR, "solver_error": "0"}]), "solver_error is not a finite"),
+        (lambda a, f: f.update(weight_errors=[{}]), "'standard_error' is missing"),
     ],
 )
 def test_a_modified_file_is_refused(saved, change, message):

@@ -1,8 +1,5 @@
 """CR3 and CR1: against a brute-force jackknife, and coverage where episodes have unequal weight."""
 
-import warnings
-from unittest.mock import patch
-
 import numpy as np
 import pytest
 
@@ -10,11 +7,9 @@ import naive
 import valuefit as vf
 from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
-from helpers.small_mdp import SmallMDP
-from valuefit.evaluation import uncertainty as module
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.sandwich import Sandwich
-from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, row_intervals, uncertainty
+from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, uncertainty
 
 
 def jackknife(log):
@@ -142,88 +137,6 @@ def test_long_clusters_are_cut_into_blocks_of_about_equal_length():
     found = cut(cluster, 20)
     assert np.bincount(found).tolist() == [3, 20, 20, 20, 20, 20, 20, 20]
     assert (np.diff(found) >= 0).all()
-
-
-# ---- values at many observations -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["cr3", "cr1"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
-def test_intervals_of_rows_are_those_of_single_numbers(variant, kind):
-    log = small_log(**variant)
-    problem = problem_of(log)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta + 0.01, log.episode), kind)
-    rows = np.random.default_rng(0).normal(size=(6, 3))
-    with patch.object(module, "MIN_SIGN_SUMS", 20000):
-        found = row_intervals(errors, rows, level=0.9, simultaneous=False)
-    for row, interval in zip(rows, found.intervals, strict=True):
-        expected = errors.error(LinearFunction(row)).interval(float(row @ errors.sandwich.theta), 0.9)
-        np.testing.assert_allclose(interval, expected, rtol=0.03)
-
-
-def test_undetermined_values_have_infinite_intervals():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(201, 2))
-    rows = np.column_stack([x, x.sum(axis=1)])
-    episode = np.repeat(np.arange(20), 10)
-    problem = vf.Problem.from_rows(rows, np.arange(200), np.arange(1, 201), rng.normal(size=200), 0.9, None, episode)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode))
-    found = row_intervals(errors, np.array([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0]]), level=0.9, simultaneous=False)
-    assert np.isfinite(found.intervals).all(axis=1).tolist() == [True, False]
-
-
-@pytest.mark.parametrize(("kind", "finite"), [("cr3", [True, False]), ("cr1", [True, True])])
-def test_values_that_rest_on_one_episode_have_infinite_intervals(kind, finite):
-    """State 1 occurs in episode 7 alone, so nothing is known of how its value varies between episodes."""
-    rng = np.random.default_rng(0)
-    state, episode = np.zeros(200, int), np.repeat(np.arange(20), 10)
-    state[73] = 1
-    problem = vf.Problem.from_rows(np.eye(2), state, np.full(200, -1), rng.normal(size=200), 0.9, None, episode)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode), kind)
-    assert errors.rests_on_one(np.eye(2)).tolist() == [False, kind == "cr3"]
-    found = row_intervals(errors, np.eye(2), level=0.9, simultaneous=False)
-    assert np.isfinite(found.intervals).all(axis=1).tolist() == finite
-    assert np.isfinite(found.standard_errors).tolist() == finite
-
-
-@pytest.mark.parametrize("logs", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_simultaneous_intervals_cover_all_values_at_once(logs):
-    mdp = SmallMDP(features=5, seed=3)
-    truth = mdp.features @ mdp.fixed_point(0.0, 0.0)
-    inside = 0
-    for seed in range(logs):
-        log = mdp.log(100, seed=seed)
-        evaluation = vf.evaluate(log, features=mdp.rows, discount=mdp.discount)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = evaluation.value_interval(np.arange(5), simultaneous=True)
-        pointwise = evaluation.value_interval(np.arange(5))
-        assert (found[:, 1] - found[:, 0] >= pointwise[:, 1] - pointwise[:, 0]).all()
-        inside += ((found[:, 0] <= truth) & (truth <= found[:, 1])).all()
-    # the binomial standard error of 100 logs is 2.3%, of 1000 logs 0.7%
-    assert 0.95 - 3 * np.sqrt(0.05 / logs) <= inside / logs <= 0.995
-
-
-def test_few_episodes_warn_of_simultaneous_intervals():
-    mdp = SmallMDP()
-    evaluation = vf.evaluate(mdp.log(30, seed=0), features=mdp.rows, discount=mdp.discount)
-    with pytest.warns(UserWarning, match="simultaneous intervals may be too short"):
-        evaluation.value_interval(np.arange(5), simultaneous=True)
-    with pytest.raises(ValueError, match="level is 95; it must be between 0 and 1"):
-        evaluation.value_interval(np.arange(5), level=95)
-    with pytest.raises(ValueError, match=r"simultaneous is array.*; it must be True or False"):
-        evaluation.value_interval(np.arange(5), simultaneous=np.ones(2))
-
-
-@pytest.mark.parametrize("level", [1e-9, 0.3, 1 - 1e-9, 1 - 2**-53])
-@pytest.mark.filterwarnings("ignore:The episodes count as only")
-def test_simultaneous_intervals_are_never_shorter_than_single_ones(level):
-    mdp = SmallMDP()
-    evaluation = vf.evaluate(mdp.log(30, seed=0), features=mdp.rows, discount=mdp.discount)
-    for states in (np.arange(1), np.arange(5)):
-        single, together = (evaluation.value_interval(states, level=level, simultaneous=one) for one in (False, True))
-        assert np.isfinite(together).all()
-        assert (np.ptp(together, axis=1) >= np.ptp(single, axis=1)).all()
 
 
 @pytest.mark.parametrize("kind", ["cr3", "cr1"])

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import valuefit as vf
+from helpers.command_line import facts
+from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.features.registry import make
@@ -72,6 +75,52 @@ def test_workers_give_the_answer_of_this_process(client: Client, settings: dict[
     assert there.policy_value.standard_error == pytest.approx(here.policy_value.standard_error, rel=1e-7)
     assert there.verdict == here.verdict
     assert any("workers of a cluster" in note for note in there.notes)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("source", ["parquet", "frame"])
+def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(
+    client: Client, source: str, tmp_path: Path
+) -> None:
+    log = log_with_actions()
+    frame = dd.from_pandas(frame_of(log), npartitions=5)
+    sharded = in_shards(log, tmp_path, "parquet") if source == "parquet" else frame
+    settings: list[dict[str, Any]] = [{}, {"policy": even_policy, "features": "fourier:order=2"}]
+    there = [vf.evaluate(sharded, discount=0.9, client=client, **{**FOURIER, **one}) for one in settings]
+    there = [replace(one, log=one.log[:600]) for one in there]  # as of a log that is larger than its sample
+    here = [vf.evaluate(log, discount=0.9, tol=1e-12, **{**FOURIER, **one}) for one in settings]
+    found, expected = vf.compare(*there), vf.compare(*here)
+    assert found.estimate == pytest.approx(expected.estimate, abs=1e-8)
+    assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-6)
+    assert found.interval == pytest.approx(expected.interval, abs=1e-6 * expected.standard_error)
+    seen = log.observations[:20]
+    for simultaneous in (False, True):
+        own, same = (one[0].value_interval(seen, simultaneous=simultaneous) for one in (there, here))
+        np.testing.assert_allclose(own, same, atol=1e-6 * np.ptp(same, axis=1).min(), rtol=0)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_compares_policies_on_the_workers_of_a_scheduler(client: Client, tmp_path: Path) -> None:
+    log = SmallMDP(off_policy=True, seed=1).log(40, propensities=True)
+    vf.save(log, tmp_path / "log.parquet")
+    np.save(tmp_path / "some.npy", np.tile([0.6, 0.4], (STATES, 1)))
+    words = "compare", tmp_path / "log.parquet", "--policy", tmp_path / "some.npy", "--features", "one-hot"
+    here, there = facts(*words), facts(*words, "--scheduler", client.scheduler.address)
+    own, same = there["differences"][0], here["differences"][0]
+    assert own["estimate"] == pytest.approx(same["estimate"], abs=1e-6 * same["standard_error"])
+    assert own["standard_error"] == pytest.approx(same["standard_error"], rel=1e-6)
+
+
+def test_a_client_that_is_closed_is_named(client: Client, tmp_path: Path) -> None:
+    log = log_with_actions()
+    other = Client(client.scheduler.address, set_as_default=False)
+    found = vf.evaluate(in_shards(log, tmp_path, "parquet"), discount=0.9, client=other, **FOURIER)
+    other.close()
+    found = replace(found, log=found.log[:600])
+    with pytest.raises(ValueError, match="Dask client that read the parts of this log is closed"):
+        found.value_interval(log.observations[:2])
+    with pytest.raises(ValueError, match="Dask client that read the parts of this log is closed"):
+        vf.compare(found, found)
 
 
 def one_if_alone(part: Part, *, folder: Path) -> tuple[int]:

@@ -46,11 +46,12 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
     if settings.log is None and (settings.columns or settings.cluster):
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
-    with progress_bar(console, settings) as callback, connected(settings) as client:
-        log = example_log() if settings.log is None else log_of(settings)
-        evaluation = evaluate_with(log, settings, callback, client)
-    print_evaluation(evaluation, settings, console)
-    write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
+    with connected(settings) as client:  # which the report reads the log with once more
+        with progress_bar(console, settings) as callback:
+            log = example_log() if settings.log is None else log_of(settings)
+            evaluation = evaluate_with(log, settings, callback, client)
+        print_evaluation(evaluation, settings, console)
+        write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
     return exit_code([evaluation], settings)
 
 

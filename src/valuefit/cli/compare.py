@@ -11,6 +11,7 @@ from rich.console import Console
 
 from valuefit.cli.commands import (
     check_outputs,
+    connected,
     evaluate_with,
     exit_code,
     log_of,
@@ -20,8 +21,6 @@ from valuefit.cli.commands import (
 )
 from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_facts, difference_lines
-from valuefit.data.shards import ShardedLog
-from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison import compare
 from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
@@ -39,26 +38,27 @@ def run_compare(settings: Settings, write_config: str | None) -> int:
         policies = [*policies, LOGGED]
     if policies == [LOGGED, LOGGED]:
         raise ValueError("The logged policy is compared with others. Give another --policy.")
-    saved = saved_paths(settings, len(policies))
+    saved = numbered(settings.save, len(policies))
     check_outputs(settings, saved, write_config)
-    log = log_of(settings)
-    if isinstance(log, ShardedLog):
-        raise ValueError(
-            "Policies are compared on a log in memory, but this one is read in parts. Evaluate each policy, or compare "
-            "them on a sample of the episodes."
-        )
-    compared = compare({policy: evaluate_policy(log, settings, policy) for policy in policies}, level=settings.level)
+    with connected(settings) as client:
+        log = log_of(settings)
+        kept: list[str | None] = [*numbered(settings.checkpoint, len(policies))] or [None] * len(policies)
+        evaluations = {
+            policy: evaluate_policy(log, replace(settings, policy=policy, checkpoint=folder), client)
+            for policy, folder in zip(policies, kept, strict=True)
+        }
+        compared = compare(evaluations, level=settings.level)
     print_comparison(compared.to_dict(), settings)
-    evaluations = dict(zip(saved, compared.evaluations, strict=False))  # `saved` is empty without --save
-    write_outputs(compared.report, evaluations, settings, write_config)
+    by_path = dict(zip(saved, compared.evaluations, strict=False))  # `saved` is empty without --save
+    write_outputs(compared.report, by_path, settings, write_config)
     return exit_code(compared.evaluations, settings)
 
 
-def saved_paths(settings: Settings, count: int) -> list[str]:
-    """The paths of this many evaluations: run-1.npz, run-2.npz, ... for --save run.npz; none without it."""
-    if settings.save is None:
+def numbered(name: str | None, count: int) -> list[str]:
+    """The paths of this many evaluations: run-1.npz, run-2.npz, ... for run.npz; none for None."""
+    if name is None:
         return []
-    path = Path(settings.save)
+    path = Path(name)
     return [str(path.with_name(f"{path.stem}-{number}{path.suffix}")) for number in range(1, count + 1)]
 
 
@@ -72,11 +72,11 @@ def print_comparison(facts: dict[str, Any], settings: Settings) -> None:
         click.echo(comparison_summary(cli_facts(facts)) + "\n")
 
 
-def evaluate_policy(log: Transitions, settings: Settings, policy: str) -> Evaluation:
-    """Evaluate one policy; the logged one by state values, which need no probabilities."""
-    chosen = replace(settings, policy=None, values="state") if policy == LOGGED else replace(settings, policy=policy)
+def evaluate_policy(log: Any, settings: Settings, client: Any = None) -> Evaluation:
+    """Evaluate the policy of the settings; the logged one by state values, which need no probabilities."""
+    chosen = replace(settings, policy=None, values="state") if settings.policy == LOGGED else settings
     with progress_bar(Console(), settings) as callback:
-        evaluation = evaluate_with(log, chosen, callback)
+        evaluation = evaluate_with(log, chosen, callback, client)
     if evaluation.result.status == "interrupted":
         raise KeyboardInterrupt
     return evaluation

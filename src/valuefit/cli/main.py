@@ -52,12 +52,11 @@ solving_options = options(
     setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
     setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=MAX_SEED)),
     setting_option("memory", "HOW", "stream: read the log in parts (Parquet, HDF5, Minari, a saved folder), "
-                   "which auto does if it would not fit into memory. Not for compare.",
+                   "which auto does if it would not fit into memory.",
                    kind=click.Choice(CHOICES["memory"])),
-    setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts. Not "
-                   "for compare."),
+    setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts."),
     setting_option("checkpoint", "FOLDER", "Keep the sums over a log that is read in parts here: the same command goes "
-                   "on where it was stopped. Not for compare."),
+                   "on where it was stopped. compare keeps those of each policy, in FOLDER-1, FOLDER-2, ..."),
     setting_option("device", "NAME", "Solve on this device: cuda for a GPU, with torch installed (extra gpu)."),
 )  # fmt: skip
 

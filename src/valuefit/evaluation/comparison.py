@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
+from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.evaluation import Evaluation
@@ -24,6 +25,7 @@ from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.policy_value import check_level, starts_of
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
+from valuefit.evaluation.streamed_errors import ONE_EPISODE, Paired, paired
 from valuefit.evaluation.student import t_quantile
 from valuefit.evaluation.uncertainty import Kind, Uncertainty, suitable_clusters
 from valuefit.typing import Array
@@ -139,7 +141,8 @@ def compare(first: Any, second: Evaluation | None = None, *, level: float = 0.95
     evaluations give a `Comparison`; a list, or a dict of names and evaluations, gives `Comparisons`, whose intervals
     and p-values hold for all pairs at once: the largest t statistic is drawn with the correlations of the pairs.
 
-    As for a single value, the interval is of the fixed points of the features, not of what they cannot express.
+    As for a single value, the interval is of the fixed points of the features, not of what they cannot express. A log
+    that was read in parts is read once more; what is held meanwhile does not grow with its episodes.
     """
     level = check_level(level)
     several = second is None and isinstance(first, Sequence | Mapping)
@@ -149,10 +152,10 @@ def compare(first: Any, second: Evaluation | None = None, *, level: float = 0.95
     for other in given[1:]:
         _require_comparable(given[0], other)
     names = tuple(map(str, first)) if isinstance(first, Mapping) else _names(given)
-    differences, method = _differences(given)
-    tails = _Tails.of(differences if several else differences[:1], level)
+    differences, errors = _differences(given)
+    tails = _Tails.of(errors.correlation, level)
     pairs = [
-        _comparison((names[i], names[j]), difference, tails, method)
+        _comparison((names[i], names[j]), difference, tails, errors.kind)
         for (i, j), difference in zip(combinations(range(len(names)), 2), differences, strict=True)
     ]
     return Comparisons(names, tuple(given), tuple(pairs), level) if several else pairs[0]
@@ -162,10 +165,9 @@ def compare(first: Any, second: Evaluation | None = None, *, level: float = 0.95
 
 
 def _require_comparable(a: Evaluation, b: Evaluation) -> None:
-    logs = all(_equal(getattr(a.log, name), getattr(b.log, name)) for name in LOG_COLUMNS)
     same = {
-        "logs": logs,
-        "clusters": _equal(a.log.cluster, b.log.cluster),
+        "logs": a.size == b.size if a.sampled or b.sampled else _same_logs(a.log, b.log),
+        "clusters": a.sampled or b.sampled or _equal(a.log.cluster, b.log.cluster),
         "starts": _equal(a.starts, b.starts),
         "discounts": a.discount == b.discount,
     }
@@ -175,6 +177,10 @@ def _require_comparable(a: Evaluation, b: Evaluation) -> None:
                 f"The evaluations have different {what}, so their difference would not be that of the policies. "
                 "Evaluate both on the same log, with the same clusters, starts and discount."
             )
+
+
+def _same_logs(a: Transitions, b: Transitions) -> bool:
+    return all(_equal(getattr(a, name), getattr(b, name)) for name in LOG_COLUMNS)
 
 
 def _equal(x: Array | None, y: Array | None) -> bool:
@@ -199,16 +205,12 @@ def _policy_name(evaluation: Evaluation) -> str:
 
 
 class _Difference(NamedTuple):
-    """Of two values. parts: of the clusters in its error, (clusters,). tolerance: what solvers and rounding may add."""
+    """Of two values. tolerance: what solvers and rounding may add."""
 
     estimate: float
-    parts: Array
+    standard_error: float
     effective_clusters: float
     tolerance: float
-
-    @property
-    def standard_error(self) -> float:
-        return float(np.linalg.norm(self.parts))
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -223,8 +225,23 @@ class _Difference(NamedTuple):
         return float(stdtr(self.degrees_of_freedom, -beyond / self.standard_error)) if self.standard_error else 0.0
 
 
-def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Kind]:
-    """Of all pairs, and the method of their standard errors; clusters are those that suit the pairs."""
+def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Paired]:
+    """Of all pairs, and their errors."""
+    if any(evaluation.sampled for evaluation in evaluations):
+        errors, solver_errors = _paired_in_parts(evaluations)
+    else:
+        errors, solver_errors = _paired_in_memory(evaluations)
+    values = [evaluation.policy_value.estimate for evaluation in evaluations]
+    found = []
+    for place, (i, j) in enumerate(combinations(range(len(values)), 2)):
+        tolerance = solver_errors[i] + solver_errors[j] + ROUNDING_TOL * (abs(values[i]) + abs(values[j]))
+        own = float(errors.standard_errors[place]), float(errors.effective_clusters[place])
+        found.append(_Difference(values[i] - values[j], *own, tolerance))
+    return found, errors
+
+
+def _paired_in_memory(evaluations: list[Evaluation]) -> tuple[Paired, list[float]]:
+    """The errors of all pairs, over clusters that suit them, and the solver errors of the values."""
     functions = [_start_function(evaluation) for evaluation in evaluations]
     sandwiches = [
         sandwich_of(e.problem, Solution(e.result, e.centre), e.log.episode, e.log.cluster) for e in evaluations
@@ -235,23 +252,44 @@ def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Kind
     sandwiches = [sandwich.with_clusters(cluster, blocks=sandwich.blocks) for sandwich in sandwiches]
     errors = _uncertainties(sandwiches, evaluations)
     parts = [e.contributions(f, i) for e, f, i in zip(errors, functions, influences, strict=True)]
-    values = [evaluation.policy_value.estimate for evaluation in evaluations]
-    found = []
-    for i, j in combinations(range(len(values)), 2):
-        x, y = influences[i], influences[j]
-        tolerance = x.solver_error + y.solver_error + ROUNDING_TOL * (abs(values[i]) + abs(values[j]))
-        effective = _effective_clusters(sandwiches[0], x, y)
-        found.append(_Difference(values[i] - values[j], parts[i] - parts[j], effective, tolerance))
-    return found, errors[0].kind
+    apart = [x - y for x, y in combinations(parts, 2)]
+    standard_errors = np.array([np.linalg.norm(difference) for difference in apart])
+    scaled = np.array([difference / (size or 1.0) for difference, size in zip(apart, standard_errors, strict=True)])
+    effective = np.array([_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2)])
+    solver_errors = [influence.solver_error for influence in influences]
+    return Paired(standard_errors, effective, scaled @ scaled.T, errors[0].kind), solver_errors
+
+
+def _paired_in_parts(evaluations: list[Evaluation]) -> tuple[Paired, list[float]]:
+    """The same of a log that was read in parts, in one more pass."""
+    streamed = [evaluation.streamed for evaluation in evaluations if evaluation.streamed is not None]
+    if len(streamed) < len(evaluations):
+        raise ValueError(
+            "A log that is read in parts is read once more to compare its evaluations, but one of them was loaded from "
+            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with memory="stream".'
+        )
+    for errors in streamed:
+        if isinstance(errors.adjoint, ErrorEstimate):
+            raise _not_comparable(errors.adjoint)
+    sizes = [evaluation.policy_value.standard_error for evaluation in evaluations]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        raise _not_comparable(ErrorEstimate(None, reason=ONE_EPISODE))
+    solver_errors = [evaluation.policy_value.solver_error or 0.0 for evaluation in evaluations]
+    return paired(streamed, known, _kind(evaluations)), solver_errors
 
 
 def _uncertainties(sandwiches: list[Sandwich], evaluations: list[Evaluation]) -> list[Uncertainty]:
     """All of one kind: the jackknife only where every evaluation has it."""
-    kind: Kind = "cr1" if any(e.policy_value.method == "cr1" for e in evaluations) else "cr3"
+    kind = _kind(evaluations)
     errors = [Uncertainty(sandwich, kind) for sandwich in sandwiches]
     if any(error.kind != kind for error in errors):
         errors = [Uncertainty(sandwich, "cr1") for sandwich in sandwiches]
     return errors
+
+
+def _kind(evaluations: list[Evaluation]) -> Kind:
+    return "cr1" if any(evaluation.policy_value.method == "cr1" for evaluation in evaluations) else "cr3"
 
 
 def _start_function(evaluation: Evaluation) -> LinearFunction:
@@ -268,8 +306,12 @@ def _start_function(evaluation: Evaluation) -> LinearFunction:
 def _influence(sandwich: Sandwich, function: LinearFunction) -> Influence:
     found = sandwich.influences([function])[0]
     if isinstance(found, ErrorEstimate):
-        raise ValueError(f"A value has no standard error, so it cannot be compared. {found.reason}")
+        raise _not_comparable(found)
     return found
+
+
+def _not_comparable(error: ErrorEstimate) -> ValueError:
+    return ValueError(f"A value has no standard error, so it cannot be compared. {error.reason}")
 
 
 def _effective_clusters(sandwich: Sandwich, x: Influence, y: Influence) -> float:
@@ -293,15 +335,15 @@ class _Tails(NamedTuple):
     pairs: int
 
     @classmethod
-    def of(cls, differences: list[_Difference], level: float) -> _Tails:
-        """Between the tail of a single interval and Bonferroni's."""
-        scaled = np.array([difference.parts / (difference.standard_error or 1.0) for difference in differences])
+    def of(cls, correlation: Array, level: float) -> _Tails:
+        """Between the tail of a single interval and Bonferroni's. correlation: of the differences, (pairs, pairs)."""
+        pairs = len(correlation)
         normal = np.random.default_rng(0).multivariate_normal(
-            np.zeros(len(scaled)), scaled @ scaled.T, NORMAL_DRAWS, check_valid="ignore"
+            np.zeros(pairs), correlation, NORMAL_DRAWS, check_valid="ignore"
         )
         largest, single = np.abs(normal).max(axis=1), (1 - level) / 2
         drawn = float(ndtr(-np.quantile(largest, level)))
-        return cls(level, min(max(drawn, single / len(scaled)), single), largest, len(scaled))
+        return cls(level, min(max(drawn, single / pairs), single), largest, pairs)
 
     def p_value(self, tail: float) -> float:
         """Below 1 - level where the interval does not contain 0."""

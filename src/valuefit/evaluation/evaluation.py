@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +20,12 @@ from valuefit.data.validation import boolean, number, one_of
 from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
+from valuefit.evaluation.bands import Band, row_intervals
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.numerics import convergence
 from valuefit.evaluation.checks.run import WHICH, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
-from valuefit.evaluation.errors import LinearFunction
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.inputs import load_log, make_problem
@@ -52,8 +53,9 @@ from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakd
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.streamed import checkpoint_of, refuse_with_shards, solve_shards
+from valuefit.evaluation.streamed_errors import StreamedErrors
 from valuefit.evaluation.text import summary
-from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, row_intervals, uncertainty
+from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted, make
 from valuefit.problem.arguments import fraction
@@ -66,7 +68,6 @@ from valuefit.typing import Array
 VALUES = ("state", "state-action")
 MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
-FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +81,8 @@ class Evaluation:
     features: as fitted. starts: the observations that the value is averaged over; None for the first of each episode.
     centre: with a penalty, the weights before the correction of its bias; `features` are then whitened.
     whole: steps and episodes of a log that was read in parts; `log`, `problem` and the checks are then those of a
-    sample of its episodes.
+    sample of its episodes. streamed: what the errors of such a log are computed from, by further passes over it.
+    weight_errors: those of its weights.
     """
 
     log: Transitions
@@ -101,12 +103,24 @@ class Evaluation:
     penalty: float = 0.0
     centre: Array | None = None
     whole: tuple[int, int] | None = None
+    streamed: StreamedErrors | None = None
+    weight_errors: tuple[ErrorEstimate, ...] = ()
 
     def __repr__(self) -> str:
         return (
-            f"Evaluation({self.verdict.level}: {self.policy_value!r}, {len(self.log)} steps, {self.problem.d} "
+            f"Evaluation({self.verdict.level}: {self.policy_value!r}, {self.size[0]} steps, {self.problem.d} "
             f"features, {self.result.solver}: {self.result.status})"
         )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Steps and episodes of the log that the policy value is computed from."""
+        return (len(self.log), len(self.log.episodes)) if self.whole is None else self.whole
+
+    @property
+    def sampled(self) -> bool:
+        """Whether `log` is a sample of a log that was read in parts."""
+        return self.size[0] > len(self.log)
 
     @property
     def verdict(self) -> Verdict:
@@ -129,7 +143,7 @@ class Evaluation:
         """Intervals (m, 2) of `value`, each at this level, or all of them at once if `simultaneous`.
 
         They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value,
-        or where one episode alone does.
+        or where one episode alone does. A log that was read in parts is read once more for each call.
         """
         level = check_level(level)
         simultaneous = boolean("simultaneous", simultaneous)
@@ -139,7 +153,7 @@ class Evaluation:
                 "There are no intervals of values here: they need two episodes or 25 steps, and features few enough "
                 "for a direct solution. Use fewer features, or a log of more episodes."
             )
-        band = row_intervals(self.errors, rows, level=level, simultaneous=simultaneous)
+        band = self.band(rows, level=level, simultaneous=simultaneous)
         if simultaneous and band.effective_clusters < MIN_SIMULTANEOUS_CLUSTERS:
             warnings.warn(
                 f"The episodes count as only {band.effective_clusters:.0f} equal ones at some observations: "
@@ -148,14 +162,26 @@ class Evaluation:
             )
         return band.intervals
 
+    def band(self, rows: Array, *, level: float, simultaneous: bool = False) -> Band:
+        """Intervals and standard errors of the products of theta with rows (m, d), as those of `value_interval`."""
+        errors = self.errors
+        intervals = errors.band if isinstance(errors, StreamedErrors) else partial(row_intervals, errors)
+        return intervals(rows, level=level, simultaneous=simultaneous)
+
     @cached_property
-    def errors(self) -> Uncertainty:
+    def errors(self) -> Uncertainty | StreamedErrors:
         """Errors of linear functions of theta, with clusters for the mean value over the log."""
-        if self.whole is not None and self.whole[0] > len(self.log):
-            raise ValueError(
-                f"The log of {self.whole[0]:,} steps was read in parts, so errors are known for the policy value only. "
-                "Evaluate a log that fits into memory for errors of values and differences."
-            )
+        if self.sampled:
+            if self.streamed is None:
+                raise ValueError(
+                    f"The file of this evaluation holds a sample of its log of {self.size[0]:,} steps, so there are "
+                    "values and the interval of the policy value, but no other intervals. Evaluate the log again."
+                )
+            return self.streamed
+        return self._errors_in_memory
+
+    @cached_property
+    def _errors_in_memory(self) -> Uncertainty:
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
         kind: Kind = "cr1" if self.policy_value.method == "cr1" else "cr3"
         solution, log = Solution(self.result, self.centre), self.log
@@ -172,6 +198,7 @@ class Evaluation:
         its frequency in the state by at most this factor. The variable is drawn afresh at each step: one that persists
         is outside the model. The bounds are those of the table of states and actions, whatever the features, and
         contain no sampling error. An action that the log never takes in a state has any value that rewards can reach.
+        A log that was read in parts is read once more, and its distinct steps are counted.
         """
         return sensitivity(self._confounded, odds)
 
@@ -192,7 +219,8 @@ class Evaluation:
 
     @cached_property
     def _confounded(self) -> ConfoundedModel:
-        return ConfoundedModel(self.log, self.policy, self.discount, self.starts)
+        count = self.errors.counted_steps if self.sampled and isinstance(self.errors, StreamedErrors) else None
+        return ConfoundedModel(self.log, self.policy, self.discount, self.starts, count)
 
     def td_errors(self) -> Array:
         """TD errors, reward + discount * next value - value, of every step of the log, (n,)."""
@@ -204,16 +232,14 @@ class Evaluation:
     def weights(self) -> list[dict[str, Any]] | None:
         """Name, estimate, standard error, solver error and interval of each weight.
 
-        None for more than 20 weights, with a penalty, whose weights are those of whitened features, and for a log that
-        was read in parts and is not all in `log`.
+        None for more than 20 weights, and with a penalty, whose weights are those of whitened features.
         """
-        in_parts = self.whole is not None and self.whole[0] > len(self.log)
-        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty or in_parts:
+        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty or (self.sampled and not self.weight_errors):
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
+        errors = self.weight_errors if self.sampled else self._errors_in_memory.errors(functions)
         listed = []
-        for column, error in enumerate(self.errors.errors(functions)):
-            estimate = float(self.result.theta[column])
+        for column, (estimate, error) in enumerate(zip(self.result.theta.tolist(), errors, strict=True)):
             interval = error.interval(estimate, self.policy_value.level)
             listed.append({
                 "name": str(column), "estimate": estimate, "standard_error": error.standard_error,
@@ -233,8 +259,8 @@ class Evaluation:
             "ridge": self.ridge,
             "penalty": self.penalty,
             "seed": self.seed,
-            "steps": len(self.log) if self.whole is None else self.whole[0],
-            "episodes": len(self.log.episodes) if self.whole is None else self.whole[1],
+            "steps": self.size[0],
+            "episodes": self.size[1],
             "policy": None if self.policy is None else self.policy.name,
             "features": {"count": self.problem.d, "without_data": len(self.problem.dead), "spec": self.features.spec,
                          "description": self.features.sentence},
@@ -256,7 +282,10 @@ class Evaluation:
         return summary(self.to_dict())
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write the evaluation, including its log, to one .npz file; an existing file needs `force=True`."""
+        """Write the evaluation, including its log, to one .npz file; an existing file needs `force=True`.
+
+        Of a log that was read in parts and is larger than the sample in `log`, only that sample is written.
+        """
         facts = {
             "policy_value": vars(self.policy_value),
             **{name: getattr(self, name) for name in storage.SETTINGS},
@@ -267,6 +296,8 @@ class Evaluation:
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
             "kept": self.features.transformer.kept if self.penalty else None,
+            "whole": self.whole,
+            "weight_errors": [vars(error) for error in self.weight_errors],
         }
         table = None if self.policy is None else self.policy.table
         stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts, self.centre)
@@ -277,7 +308,8 @@ class Evaluation:
         """Read an evaluation that `save` wrote; nothing is unpickled.
 
         features: required if they were not built-in features, which the file contains; they are checked on observations
-        of the log. policy: required for state-action values if the policy was a callable.
+        of the log. policy: required for state-action values if the policy was a callable. Of a log that was read in
+        parts the file may hold a sample only; then there are no intervals of single values, and no comparisons.
         """
         path = Path(path)
         stored = storage.read(path)
@@ -286,7 +318,8 @@ class Evaluation:
             settings = storage.settings_of(facts)
             policy_value = PolicyValue(**storage.value_facts(facts["policy_value"]))
             notes, checks = list(map(str, facts["notes"])), storage.checks_of(facts)
-            others = storage.cross_checks_of(facts)
+            others, whole = storage.cross_checks_of(facts), storage.whole_of(facts, log)
+            weight_errors = storage.weight_errors_of(facts, result.theta)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
@@ -298,24 +331,15 @@ class Evaluation:
         problem = make_problem(
             log, fitted, target, settings["values"], discount, settings["trace"], penalty or settings["ridge"]
         )
-        if any(one.shape != (problem.d,) for one in (result.theta, stored.centre) if one is not None):
-            raise ValueError(
-                f"{path} holds {result.theta.size} weights, but there are {problem.d} features. Give the features (and "
-                "the policy) of that evaluation."
-            )
+        storage.check_weights(path, stored, problem.d)
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, centre=stored.centre, **settings,
+            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, centre=stored.centre, whole=whole,
+            weight_errors=weight_errors, **settings,
         )  # fmt: skip
-        fingerprint = loaded._fingerprint()
-        if fingerprint.shape != expected.shape or not np.allclose(
-            fingerprint, expected, rtol=FINGERPRINT_TOL, atol=FINGERPRINT_TOL * np.abs(expected).max()
-        ):
-            raise ValueError(
-                f"The given features (or the policy) are not those of the evaluation in {path}: they give different "
-                "rows for observations of its log."
-            )
-        if stored.starts is not None or not any(GIVEN_STARTS in note for note in notes):  # else of version 0.1
+        storage.check_fingerprint(path, loaded._fingerprint(), expected)
+        of_version_1 = stored.starts is None and any(GIVEN_STARTS in note for note in notes)
+        if not loaded.sampled and not of_version_1:  # a sample has other starts, version 0.1 did not write given ones
             function = starts_of(log, problem, fitted, target, settings["values"], stored.starts)
             storage.check_estimate(path, policy_value.estimate, function.c, result.theta)
         return loaded
@@ -415,21 +439,9 @@ def evaluate(
 
 
 def _fit(
-    log: Transitions,
-    features: Any,
-    *,
-    discount: float,
-    policy: Policy | None,
-    trace: float,
-    ridge: float,
-    penalty: float,
-    values: str,
-    seed: int,
-    starts: Any,
-    interval: Kind,
-    level: float,
-    **solving: Any,
-) -> tuple[Fit, list[str]]:
+    log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
+    penalty: float, values: str, seed: int, starts: Any, interval: Kind, level: float, **solving: Any,
+) -> tuple[Fit, list[str]]:  # fmt: skip
     """The solved problem of a log in memory with its policy value, and notes. solving: arguments of `solve`."""
     notes = [*log.notes]
     if policy is not None and values == "state":
@@ -470,6 +482,7 @@ def _of_shards(
     ]  # fmt: skip
     return replace(
         sample, result=result, policy_value=whole.value, notes=notes, whole=whole.size,
+        streamed=whole.errors, weight_errors=whole.weights,
         checks=tuple(solved if check.name == solved.name else check for check in sample.checks),
     )  # fmt: skip
 
@@ -478,21 +491,10 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
     """The evaluation of a fit, with its checks and cross-checks."""
     others, left_out = cross_checks(fit)
     return Evaluation(
-        log=fit.log,
-        problem=fit.problem,
-        result=fit.result,
-        features=fit.features,
-        policy=fit.policy,
-        discount=fit.discount,
-        trace=fit.problem.trace,
-        ridge=0.0 if fit.penalty else fit.problem.ridge,
-        values=fit.values,
-        seed=fit.seed,
-        policy_value=fit.value,
-        notes=[*notes, left_out] if left_out else notes,
-        checks=(*run_checks(fit, checks), agreement(others)),
-        starts=starts,
-        cross_checks=others,
-        penalty=fit.penalty,
+        log=fit.log, problem=fit.problem, result=fit.result, features=fit.features, policy=fit.policy,
+        discount=fit.discount, trace=fit.problem.trace, ridge=0.0 if fit.penalty else fit.problem.ridge,
+        values=fit.values, seed=fit.seed, policy_value=fit.value,
+        notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
+        starts=starts, cross_checks=others, penalty=fit.penalty,
         centre=None if fit.errors.sandwich.first is None else fit.errors.sandwich.first.theta,
-    )
+    )  # fmt: skip

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from valuefit.data.frames import is_frame
 from valuefit.data.load import load
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions, cluster_numbers
+from valuefit.data.validation import episode_starts
+from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.policy_value import value_rows
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.features.registry import Fitted
 from valuefit.messages import shown
 from valuefit.problem.problem import Problem
+from valuefit.typing import Array
 
 
 def load_log(source: Any, columns: Any, cluster: Any, client: Any = None) -> Any:
@@ -50,3 +56,33 @@ def make_problem(
     if values == "state":
         return Problem(log, fitted, discount=discount, trace=trace, ridge=ridge)
     return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
+
+
+@dataclass(frozen=True)
+class MakePart:
+    """The problem of some episodes of a log: a function that can be sent to another process."""
+
+    features: Fitted
+    policy: Policy | None
+    values: str
+    discount: float
+    trace: float
+    ridge: float
+
+    def weighted(self, log: Transitions) -> Transitions:
+        """With the ratios of the policy, for state values."""
+        if self.policy is None or self.values != "state":
+            return log
+        return with_ratios(log, self.policy, part=True)
+
+    def __call__(self, log: Transitions) -> Problem:
+        settings: dict[str, Any] = {"discount": self.discount, "trace": self.trace, "ridge": self.ridge, "part": True}
+        if self.values == "state":
+            return Problem(self.weighted(log), self.features, **settings)
+        return state_action_problem(log, self.features, policy=self.policy, **settings)
+
+    def starts(self, log: Transitions, columns: int) -> tuple[Any, Array]:
+        """The rows of the first observations of the episodes, and the steps that they belong to."""
+        first = np.flatnonzero(episode_starts(log.episode))
+        rows = value_rows(self.features, self.values, self.policy, columns, log.observations[log.now[first]])
+        return rows, first

@@ -31,6 +31,7 @@ import scipy.linalg as linalg
 from valuefit.data.validation import episode_starts
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
+from valuefit.evaluation.signs import random_signs
 from valuefit.memory import memory_limit
 from valuefit.problem.clusters import MIN_BLOCK_STEPS, clusters
 from valuefit.problem.exact import Exact
@@ -266,14 +267,15 @@ class Sandwich:
         found = self.respond(above / problem.n, total / problem.n)
         return (found if self.first is None else found + self._through_first(self.first.changes(weight).T)).T
 
-    def sign_changes(self, draws: int, rng: np.random.Generator) -> Array:
-        """`changes` by steps with random signs, (draws, clusters, d).
+    def sign_changes(self, draws: int, first_step: int = 0) -> Array:
+        """`changes` by steps with random signs, (draws, clusters, d). first_step: its number, if this is a part.
 
-        The expected square of their product with any c is its `Influence.expected`.
+        The expected square of their product with any c is its `Influence.expected`, up to a common factor.
         """
-        n, delta = self.problem.n, self.td_errors
-        error = None if self.w.any() else np.full(n, np.sqrt(np.mean(delta**2)))
-        return np.array([self.changes(rng.choice([-1.0, 1.0], n), error) for _ in range(draws)])
+        steps = len(self.cluster)
+        error = None if self.w.any() or self.first is not None else np.ones(steps)
+        signs = (random_signs((0, draw), first_step, first_step + steps)[:, 0] for draw in range(draws))
+        return np.array([self.changes(sign, error) for sign in signs])
 
     @cached_property
     def values(self) -> Array:
@@ -317,6 +319,17 @@ class Sandwich:
             influences = [own + other for own, other in zip(influences, before, strict=True)]
             squares = [influence**2 for influence in influences]
         return influences, squares
+
+    def expected_sums(self, g_theta: Array, g_w: Array) -> Array:
+        """`Influence.expected` for each column of g_theta (d, columns) and g_w (k, columns), up to a factor of its own.
+
+        (columns, clusters). Cheaper than `_influences`, where w = 0; without starts.
+        """
+        if self.w.any() or self.first is not None:
+            squares = self._influences(g_theta, g_w)[1]
+        else:
+            squares = [self._u_products(q) ** 2 for q in np.ascontiguousarray(self.problem.psi.matmul(g_w).T)]
+        return np.array([np.bincount(self.cluster, square, self.clusters) for square in squares])
 
     def _u_products(self, psi_x: Array) -> Array:
         """u_t'x of every step, from Psi x."""

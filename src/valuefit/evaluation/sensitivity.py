@@ -15,7 +15,8 @@ a disease that the log does not contain) is outside the model: the bounds need n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 import scipy.sparse as sparse
@@ -32,6 +33,7 @@ MAX_ITERATIONS = 1000  # of the worst case; each solves for the values exactly, 
 VALUE_TOL = 1e-10  # relative change of the values at which the worst case is found
 MAX_ODDS = 1000.0  # up to which `breakdown` searches
 ODDS_TOL = 1e-4  # relative, of `breakdown`
+MAX_COUNTED_STEPS = 1_000_000  # distinct steps of a log in shards, of 48 bytes each
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,30 +48,82 @@ class Sensitivity:
     upper: float | Array
 
 
+@dataclass(frozen=True)
+class CountedSteps:
+    """Steps by state, action, reward and next state, (m,), and how many they stand for; `ends`: there is no next state.
+
+    starts: states in which so many (start_count) episodes start. A log in shards is the sum of those of its shards.
+    """
+
+    state: Array
+    action: Array
+    reward: Array
+    after: Array
+    ends: Array
+    count: Array
+    starts: Array
+    start_count: Array
+
+    @classmethod
+    def of(cls, log: Transitions) -> CountedSteps:
+        """Each step of a log of numbered states by itself."""
+        state, ends = np.asarray(log.observations).ravel(), log.terminated | (log.next < 0)
+        first = log.now[np.unique(log.episode, return_index=True)[1]]
+        starts, start_count = np.unique(state[first], return_counts=True)
+        after = state[np.where(ends, log.now, log.next)]
+        return cls(state[log.now], action_numbers(log), log.reward, after, ends, np.ones(len(log)), starts, start_count)
+
+    def merged(self) -> CountedSteps:
+        """The same with equal steps counted together."""
+        order = np.lexsort((self.state, self.action, self.reward, self.after, self.ends))
+        columns = [column[order] for column in (self.state, self.action, self.reward, self.after, self.ends)]
+        new = np.ones(len(order), bool)
+        new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+        starts, place = np.unique(self.starts, return_inverse=True)
+        if new.sum() > MAX_COUNTED_STEPS:
+            raise ValueError(
+                f"Bounds under hidden confounding of a log that is read in parts need at most {MAX_COUNTED_STEPS:,} "
+                "steps that differ in state, action, reward or next state, but there are more. Round the rewards, or "
+                "load the log into memory."
+            )
+        state, action, reward, after, ends = (column[new] for column in columns)
+        count = np.bincount(np.cumsum(new) - 1, self.count[order])
+        return CountedSteps(state, action, reward, after, ends, count, starts, np.bincount(place, self.start_count))
+
+    def __add__(self, other: CountedSteps) -> CountedSteps:
+        names = [field.name for field in fields(self)]
+        both = CountedSteps(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+        return both.merged()
+
+
 class ConfoundedModel:
     """The steps of a log by state and action, and the policy.
 
     An action of the policy that the log never takes in a state has any value that rewards can add up to, from
-    min(reward, 0) / (1 - discount) to max(reward, 0) / (1 - discount).
+    min(reward, 0) / (1 - discount) to max(reward, 0) / (1 - discount). count: returns the steps of which the log is a
+    sample; None if it is none.
     """
 
-    def __init__(self, log: Transitions, policy: Policy | None, discount: float, starts: Array | None) -> None:
-        _refuse(log, policy, discount)
-        self.log, self.discount = log, discount
-        self.states = np.asarray(log.observations).ravel()
-        action = action_numbers(log)
-        table = None if policy is None or policy.table is None else policy.table.shape[1]
-        actions = int(action.max()) + 1 if policy is not None and policy.takes_actions else table
-        self.probability = action_probabilities(policy, log.observations, actions)
-        check_action_range(action, self.probability.shape[1], "the policy" if policy is None else policy.name)
-        self.pair = log.now * self.probability.shape[1] + action
-        self.visits = np.bincount(self.pair, minlength=self.probability.size)
-        of_state = np.bincount(log.now, minlength=len(self.states))
-        self.frequency = self.visits[self.pair] / of_state[log.now]
-        self.after = np.where(log.next < 0, 0, log.next)
-        self.step_discount = np.where(log.terminated | (log.next < 0), 0.0, discount)
-        first = log.now[np.unique(log.episode, return_index=True)[1]]
-        self.starts = self.states[first] if starts is None else np.asarray(array_of("starts", starts)).ravel()
+    def __init__(
+        self, log: Transitions, policy: Policy | None, discount: float, starts: Array | None,
+        count: Callable[[], CountedSteps] | None = None,
+    ) -> None:  # fmt: skip
+        policy = _known_policy(log, policy, discount)
+        steps = CountedSteps.of(log) if count is None else count()
+        self.steps, self.discount = steps, discount
+        self.states, place = np.unique(np.concatenate([steps.state, steps.after]), return_inverse=True)
+        self.now, self.after = np.split(place, 2)
+        table = None if policy.table is None else policy.table.shape[1]
+        actions = int(steps.action.max()) + 1 if policy.takes_actions else table
+        self.probability = action_probabilities(policy, self.states, actions)
+        check_action_range(steps.action, self.probability.shape[1], policy.name)
+        self.pair = self.now * self.probability.shape[1] + steps.action
+        self.visits = np.bincount(self.pair, steps.count, self.probability.size)
+        of_state = np.bincount(self.now, steps.count, len(self.states))
+        self.frequency = self.visits[self.pair] / of_state[self.now]
+        self.step_discount = np.where(steps.ends, 0.0, discount)
+        given = None if starts is None else np.asarray(array_of("starts", starts)).ravel()
+        self.starts = (steps.starts, steps.start_count) if given is None else (given, np.ones(len(given)))
 
     def bounds(self, odds: float) -> tuple[float, float]:
         """The lower and the upper bound of the policy value."""
@@ -77,35 +131,36 @@ class ConfoundedModel:
 
     def _lower(self, odds: float, sign: float) -> float:
         """The lower bound for rewards times `sign`."""
-        reward = sign * self.log.reward
+        reward = sign * self.steps.reward
         worst = min(float(reward.min()), 0.0) / (1 - self.discount)
-        value = self._values(np.ones(len(reward)) / self.visits[self.pair], reward, worst)
+        value = self._values(self.steps.count / self.visits[self.pair], reward, worst)
         for _ in range(MAX_ITERATIONS):
             weights = self._worst_weights(reward + self.step_discount * value[self.after], odds)
             previous, value = value, self._values(weights, reward, worst)
             if np.abs(value - previous).max() <= VALUE_TOL * np.abs(value).max():
                 break
-        place = np.minimum(np.searchsorted(self.states, self.starts), len(self.states) - 1)
-        return float(np.where(self.states[place] == self.starts, value[place], worst).mean())
+        starts, count = self.starts
+        place = np.minimum(np.searchsorted(self.states, starts), len(self.states) - 1)
+        return float(np.average(np.where(self.states[place] == starts, value[place], worst), weights=count))
 
     def _worst_weights(self, y: Array, odds: float) -> Array:
-        """The weight of each step in Q(s, a) that makes it least, (n,): they sum to 1 over the steps of (s, a)."""
-        order = np.lexsort((y, self.pair))
-        ends = np.cumsum(self.visits)
-        rank = np.empty(len(y))
-        rank[order] = np.arange(len(y)) - (ends - self.visits)[self.pair[order]]
-        count = self.visits[self.pair]
-        tail = count / (1 + odds)
+        """The weight of each step in Q(s, a) that makes it least, (m,): they sum to 1 over the steps of (s, a)."""
+        order, count = np.lexsort((y, self.pair)), self.steps.count
+        before = np.empty(len(y))  # steps of the same pair with lower y
+        before[order] = np.cumsum(count[order]) - count[order]
+        before -= (np.cumsum(self.visits) - self.visits)[self.pair]
+        total = self.visits[self.pair]
+        tail = total / (1 + odds)
         alpha = self.frequency + (1 - self.frequency) / odds
-        return np.asarray(alpha / count + (1 - alpha) * np.clip(tail - rank, 0.0, 1.0) / tail)
+        return np.asarray(alpha * count / total + (1 - alpha) * np.clip(tail - before, 0.0, count) / tail)
 
     def _values(self, weights: Array, reward: Array, worst: float) -> Array:
         """The value of each state where Q(s, a) is the mean of reward + discount V(s') with these weights."""
         size = len(self.states)
         weights = weights * self.probability.ravel()[self.pair]
-        transition = sparse.csc_array((weights * self.step_discount, (self.log.now, self.after)), shape=(size, size))
+        transition = sparse.csc_array((weights * self.step_discount, (self.now, self.after)), shape=(size, size))
         unseen = np.where(self.visits == 0, self.probability.ravel(), 0.0).reshape(self.probability.shape).sum(axis=1)
-        right = np.bincount(self.log.now, weights * reward, size) + worst * unseen
+        right = np.bincount(self.now, weights * reward, size) + worst * unseen
         return np.asarray(spsolve(sparse.eye_array(size, format="csc") - transition, right)).reshape(size)
 
 
@@ -148,7 +203,8 @@ def breakdown(model: ConfoundedModel, other: ConfoundedModel | float) -> float:
     return lost
 
 
-def _refuse(log: Transitions, policy: Policy | None, discount: float) -> None:
+def _known_policy(log: Transitions, policy: Policy | None, discount: float) -> Policy:
+    """The policy, if log, policy and discount have bounds; raises ValueError with what is needed otherwise."""
     if not log.has_numbered_states:
         raise ValueError(
             "Bounds under hidden confounding need numbered states, but the observations of this log are vectors. "
@@ -161,3 +217,4 @@ def _refuse(log: Transitions, policy: Policy | None, discount: float) -> None:
         )
     if discount == 1:
         raise ValueError("Bounds under hidden confounding need a discount below 1.")
+    return policy

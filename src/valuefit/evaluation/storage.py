@@ -17,6 +17,7 @@ from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.penalty import penalised_features
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
@@ -32,7 +33,7 @@ OPTIONAL_NUMBERS = (
     "solver_error",
     "effective_episodes",
 )  # of a policy value
-ESTIMATE_TOL = 1e-6  # relative: machines round differently
+ESTIMATE_TOL = FINGERPRINT_TOL = 1e-6  # relative: machines round differently
 REMEDY = "Evaluate and save again."
 WITHOUT_CHECKS = f"This evaluation was saved by version 0.1, which made few checks. {REMEDY}"
 LOG_ARRAYS = (
@@ -174,6 +175,50 @@ def cross_checks_of(facts: dict[str, Any]) -> tuple[CrossCheck, ...]:
             str(entry["note"]),
         ))  # fmt: skip
     return tuple(found)
+
+
+def whole_of(facts: dict[str, Any], log: Transitions) -> tuple[int, int] | None:
+    """Steps and episodes of a log that was read in parts, of which this is all or a sample."""
+    whole = facts.get("whole")
+    if whole is None:
+        return None
+    steps, episodes = whole
+    if type(steps) is not int or type(episodes) is not int or not len(log) <= steps or not 1 <= episodes <= steps:
+        raise ValueError(f"it is of {shown(steps)} steps and {shown(episodes)} episodes")
+    return steps, episodes
+
+
+def weight_errors_of(facts: dict[str, Any], theta: Array) -> tuple[ErrorEstimate, ...]:
+    """The errors of the weights of a log that was read in parts, with their types checked; none of other logs."""
+    found = []
+    for entry in facts.get("weight_errors", ()):
+        size, solver_error = (
+            None if entry[name] is None else _finite(name, entry[name]) for name in ("standard_error", "solver_error")
+        )
+        effective, determined = _finite("effective_clusters", entry["effective_clusters"]), bool(entry["determined"])
+        found.append(ErrorEstimate(size, effective, determined, str(entry["reason"]), solver_error))
+    if found and len(found) != len(theta):
+        raise ValueError(f"it has errors of {len(found)} weights, but {len(theta)} weights")
+    return tuple(found)
+
+
+def check_weights(path: Path, stored: Stored, columns: int) -> None:
+    """Raise ValueError if there is not one weight for each feature."""
+    if any(one.shape != (columns,) for one in (stored.result.theta, stored.centre) if one is not None):
+        raise ValueError(
+            f"{path} holds {stored.result.theta.size} weights, but there are {columns} features. Give the features "
+            "(and the policy) of that evaluation."
+        )
+
+
+def check_fingerprint(path: Path, found: Array, expected: Array) -> None:
+    """Raise ValueError if the rows of some observations are not those of the saved evaluation."""
+    tol = FINGERPRINT_TOL
+    if found.shape != expected.shape or not np.allclose(found, expected, rtol=tol, atol=tol * np.abs(expected).max()):
+        raise ValueError(
+            f"The given features (or the policy) are not those of the evaluation in {path}: they give different "
+            "rows for observations of its log."
+        )
 
 
 def stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, path: Path) -> Fitted:

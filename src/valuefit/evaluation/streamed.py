@@ -7,7 +7,6 @@ the standard error. Logs that fit into the samples get the same features and che
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,25 +20,23 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
-from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
-from valuefit.evaluation.importance import with_ratios
-from valuefit.evaluation.jackknife import Basis, jackknife_basis
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.evaluation.state_action import action_count, state_action_problem
-from valuefit.evaluation.uncertainty import MAX_SHARE_OF_ONE, MIN_CLUSTERS_OF_SHARE, Uncertainty
+from valuefit.evaluation.state_action import action_count
+from valuefit.evaluation.streamed_errors import EpisodeSums, StreamedErrors
+from valuefit.evaluation.uncertainty import Kind
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
-from valuefit.problem.parts import Part, Parts, read_ahead, sum_shards
-from valuefit.problem.problem import Problem
+from valuefit.problem.parts import MAX_AT_ONCE, Part, Parts, part_sizes, read_ahead, sum_shards
 from valuefit.problem.row_cache import ROWS_COMPUTED, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
-from valuefit.rows.compile import MIN_COMPILED_NUMBERS
 from valuefit.solvers.solver import Solver
 from valuefit.threads import thread_count
 from valuefit.typing import Array
@@ -49,38 +46,6 @@ MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; ab
 MOMENTS_GAP = 1e-8  # that is asked of the direct solution
 STEP_BYTES = 100  # of a step without its observation
 SAMPLE_COPIES = 8  # of a sample while it is made and joined
-MAX_AT_ONCE = 4  # parts that are computed at a time
-PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
-
-
-@dataclass(frozen=True)
-class MakePart:
-    """The problem of some episodes of a log: a function that can be sent to another process."""
-
-    features: Fitted
-    policy: Policy | None
-    values: str
-    discount: float
-    trace: float
-    ridge: float
-
-    def weighted(self, log: Transitions) -> Transitions:
-        """With the ratios of the policy, for state values."""
-        if self.policy is None or self.values != "state":
-            return log
-        return with_ratios(log, self.policy, part=True)
-
-    def __call__(self, log: Transitions) -> Problem:
-        settings: dict[str, Any] = {"discount": self.discount, "trace": self.trace, "ridge": self.ridge, "part": True}
-        if self.values == "state":
-            return Problem(self.weighted(log), self.features, **settings)
-        return state_action_problem(log, self.features, policy=self.policy, **settings)
-
-    def starts(self, log: Transitions, columns: int) -> tuple[Any, Array]:
-        """The rows of the first observations of the episodes, and the steps that they belong to."""
-        first = np.flatnonzero(episode_starts(log.episode))
-        rows = value_rows(self.features, self.values, self.policy, columns, log.observations[log.now[first]])
-        return rows, first
 
 
 @dataclass
@@ -88,11 +53,11 @@ class Samples:
     """Every k-th observation and every k-th episode of a log, k being powers of two such that they fit."""
 
     most: int = MAX_SAMPLE_STEPS
-    shards: int = 0
     steps: int = 0
     episodes: int = 0
     terminated: bool = False
     states: Array | None = None  # all numbered states, which features need to know
+    counts: list[tuple[int, int]] = field(default_factory=list)  # steps and episodes of each shard
     _observations: list[tuple[Array, Array]] = field(default_factory=list)
     _logs: list[tuple[Array, Transitions]] = field(default_factory=list)
     _stride: int = 1
@@ -104,7 +69,8 @@ class Samples:
         number = np.arange(self.steps + -self.steps % self._stride, self.steps + len(log), self._stride)
         episode = np.arange(self.episodes, self.episodes + len(starts) - 1)
         kept, chosen = log.now[number - self.steps], episode % self._episode_stride == 0
-        self.shards, self.steps, self.episodes = self.shards + 1, self.steps + len(log), int(episode[-1]) + 1
+        self.steps, self.episodes = self.steps + len(log), int(episode[-1]) + 1
+        self.counts.append((len(log), len(episode)))
         self.terminated = self.terminated or bool(log.terminated.any())
         if log.has_numbered_states:
             known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
@@ -119,8 +85,8 @@ class Samples:
         """Those of both; other: of shards that come after these. The samples are those of one after the other."""
         known = [states for states in (self.states, other.states) if states is not None]
         both = Samples(
-            self.most, self.shards + other.shards, other.steps, other.episodes, self.terminated or other.terminated,
-            np.unique(np.concatenate(known)) if known else None,
+            self.most, other.steps, other.episodes, self.terminated or other.terminated,
+            np.unique(np.concatenate(known)) if known else None, [*self.counts, *other.counts],
             [*self._observations, *other._observations], [*self._logs, *other._logs],
             max(self._stride, other._stride), max(self._episode_stride, other._episode_stride),
         )  # fmt: skip
@@ -178,6 +144,8 @@ class Whole:
     sample: Transitions
     size: tuple[int, int]  # steps and episodes
     notes: list[str]
+    errors: StreamedErrors
+    weights: tuple[ErrorEstimate, ...]  # none where there are many
 
 
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
@@ -191,36 +159,26 @@ def take_samples(log: ShardedLog, client: Any = None) -> Samples:
     shards = tuple(log.shards)
     firsts = np.array(log.firsts) if log.firsts is not None else np.zeros((len(shards), 2), int)
     for _ in range(2):
-        samples, counts = sum_shards(shards, partial(_sample, firsts=firsts, limit=log.limit), client)
-        found = np.cumsum([(0, 0), *counts[:-1]], axis=0)
+        (samples,) = sum_shards(shards, partial(_sample, firsts=firsts, limit=log.limit), client)
+        found = np.cumsum([(0, 0), *samples.counts[:-1]], axis=0)
         if (found == firsts).all():
             return samples
         firsts = found
     raise ValueError(f"{log.source} has other steps whenever it is read. Save it, so that it stays the same.")
 
 
-def _sample(log: Transitions, number: int, *, firsts: Array, limit: int) -> tuple[Samples, list[tuple[int, int]]]:
-    """The samples of a shard, and how many steps and episodes it has."""
+def _sample(log: Transitions, number: int, *, firsts: Array, limit: int) -> tuple[Samples]:
+    """The samples of a shard."""
     step, episode = map(int, firsts[number])
     samples = Samples(_sample_steps(log, limit), steps=step, episodes=episode)
     samples.add(log)
-    return samples, [(samples.steps - step, samples.episodes - episode)]
+    return (samples,)
 
 
 def _sample_steps(log: Transitions, limit: int) -> int:
     """The most steps of a sample of such a log."""
     step_bytes = STEP_BYTES + log.observations.nbytes // len(log.observations)
     return int(np.clip(limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
-
-
-def part_sizes(limit: int, columns: int) -> tuple[int, int]:
-    """Steps of a part, and how many parts are computed at a time, if together they may take `limit` bytes.
-
-    Each has moments of its own, and enough steps for compiled loops.
-    """
-    numbers = max(2 * columns**2, PART_COPIES * MIN_COMPILED_NUMBERS)
-    at_once = int(np.clip(limit / (8 * numbers), 1, MAX_AT_ONCE))
-    return max(1, int(limit / (8 * PART_COPIES * columns * at_once))), at_once
 
 
 def refuse_with_shards(
@@ -281,11 +239,14 @@ def solve_shards(
     rows, at_once = part_sizes(log.limit, columns)
     shards = Parts(log.shards, maker, rows, client, at_once)
     parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
-    problem, function, ratios = _problem(parts, maker, columns, starts, solver)
+    problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
     if isinstance(problem, MomentProblem):
         solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
     result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
-    error, kind = _errors(parts, maker, problem, result, function, interval)
+    sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
+    kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
+    errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
+    error, weights = errors.of_evaluation(parts)
     estimate = float(function.c @ result.theta)
     value = PolicyValue(
         estimate=estimate,
@@ -303,7 +264,7 @@ def solve_shards(
     passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
     features_note = problem.rows_note if isinstance(problem, ShardedProblem) else ROWS_COMPUTED
     notes = [
-        f"The log of {samples.steps:,} steps was not loaded: its {samples.shards} shards were read "
+        f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
         f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
         f"{passes:.0f} times for the solution and its error; {features_note}."
     ]
@@ -317,7 +278,7 @@ def solve_shards(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
             f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
         )
-    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes)
+    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
 
 def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
@@ -327,27 +288,28 @@ def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Che
     if not isinstance(folder, str | Path) or not str(folder):
         raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
     known = {name: value for name, value in settings.items() if name != "callback"}
-    return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (PartSums, _Episodes))
+    return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (PartSums, EpisodeSums))
 
 
 def _problem(
     parts: Parts | KeptParts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
-) -> tuple[SaddlePoint, LinearFunction, Array]:
-    """The problem of all parts, the mean value over the starts, and the sums of the ratios and of their squares."""
+) -> tuple[SaddlePoint, LinearFunction, Array, Array]:
+    """The problem of all parts, the mean value over the starts, the sums of the ratios and of their squares, and the
+    mean feature row of the steps."""
     name = solver if isinstance(solver, str) else solver.name
     settings = {"trace": maker.trace, "discount": maker.discount, "ridge": maker.ridge}
     problem: SaddlePoint
     if name == "lstd" or (name == "auto" and columns <= MAX_MOMENT_FEATURES):
-        sums, c, count, ratios = parts.sum(partial(_moments, maker=maker))
+        sums, c, count, ratios, total = parts.sum(partial(_moments, maker=maker))
         problem = MomentProblem(sums, **settings)
     else:
         problem = _sharded(parts, **settings)
-        c, count, ratios = parts.sum(partial(_starts, maker=maker))
+        c, count, ratios, total = parts.sum(partial(_starts, maker=maker))
     if starts is None:
-        return problem, LinearFunction(c / count, total=count), ratios
+        return problem, LinearFunction(c / count, total=count), ratios, total / problem.n
     rows = value_rows(maker.features, maker.values, maker.policy, columns, starts)
     mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
-    return problem, LinearFunction(mean, rows), ratios
+    return problem, LinearFunction(mean, rows), ratios, total / problem.n
 
 
 def _sharded(parts: Parts | KeptParts, **settings: float) -> ShardedProblem:
@@ -366,101 +328,6 @@ def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
 
 def _starts(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
     rows, first = maker.starts(part.log, part.problem.d)
-    ratio = part.problem.ratio
-    return np.asarray(rows.sum(axis=0), float).ravel(), len(first), np.array([ratio.sum(), ratio @ ratio])
-
-
-# ---- standard errors: what each episode adds -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Episodes:
-    """By episode, (episodes,): its part in the error, the squares that count it, and its starts; and three sums."""
-
-    parts: Array
-    squares: Array
-    starts: Array
-    sums: Array  # of squared TD errors, of squared deviations of the starts, of undetermined episodes
-
-    def __add__(self, other: _Episodes) -> _Episodes:
-        return _Episodes(
-            np.concatenate([self.parts, other.parts]), np.concatenate([self.squares, other.squares]),
-            np.concatenate([self.starts, other.starts]), self.sums + other.sums,
-        )  # fmt: skip
-
-
-def _errors(
-    parts: Parts | KeptParts,
-    maker: MakePart,
-    problem: SaddlePoint,
-    result: Result,
-    function: LinearFunction,
-    interval: str,
-) -> tuple[ErrorEstimate, str]:
-    """The errors of the policy value by CR3, or CR1 where that was asked for or the moments are too expensive."""
-    sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
-    adjoint = sandwich._adjoint(function.c)
-    kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
-    if isinstance(adjoint, ErrorEstimate):
-        return adjoint, kind
-    solver_error, dual = sandwich._solver_error(adjoint), sandwich.w.any()
-    basis = jackknife_basis(problem, sandwich.w) if kind == "cr3" else None
-    task = partial(
-        _of_episodes, sandwich=sandwich, adjoint=adjoint, function=function, kind=kind, basis=basis, maker=maker
-    )
-    found: _Episodes = parts.sum(task)[0]
-    count = len(found.parts)
-    if count < 2:
-        return ErrorEstimate(None, reason="A log of one episode that is read in parts gives no standard error."), kind
-    contributions = np.sqrt((count - 1) / count if kind == "cr3" else count / (count - 1)) * found.parts
-    size = float(np.linalg.norm(contributions))
-    expected = found.squares * (1.0 if dual else found.sums[0] / problem.n)
-    expected = expected + found.starts * found.sums[1] / function.starts
-    effective = Influence(found.parts, expected, solver_error).effective_clusters
-    one = float(np.abs(contributions).max()) ** 2 > MAX_SHARE_OF_ONE * size**2 > 0
-    one = (one and effective >= MIN_CLUSTERS_OF_SHARE) or bool(found.sums[2] > 0)
-    return ErrorEstimate(size, effective, solver_error=solver_error, one_cluster=one), kind
-
-
-def _of_episodes(
-    part: Part,
-    *,
-    sandwich: Sandwich,
-    adjoint: tuple[Array, Array],
-    function: LinearFunction,
-    kind: str,
-    basis: Basis | None,
-    maker: MakePart,
-) -> tuple[_Episodes]:
-    problem = _with_moments_of(part.problem, sandwich.problem)
-    own = sandwich.of_part(problem, part.log.episode)
-    g_theta, g_w = adjoint
-    (influence,), (squares,) = own._influences(g_theta[:, None], g_w[:, None])
-    starts, deviations, local = np.zeros(own.clusters), np.zeros(0), function
-    if function.total is not None:
-        local = function._replace(**dict(zip(("rows", "first"), maker.starts(part.log, problem.d), strict=True)))
-        deviations = own.start_deviations(local)
-        influence[local.first] += deviations
-        starts = np.bincount(own.cluster[local.first], minlength=own.clusters).astype(float)
-    undetermined = 0
-    if kind == "cr1":
-        parts = np.bincount(own.cluster, influence, own.clusters)
-    else:
-        errors = Uncertainty(own, "cr3", basis=basis)
-        parts, undetermined = -errors._without_each(local), int(errors._undetermined_without_one(local))
-    sums = np.array([own.td_errors @ own.td_errors, deviations @ deviations, undetermined])
-    return (_Episodes(parts, np.bincount(own.cluster, squares, own.clusters), starts, sums),)
-
-
-def _with_moments_of(problem: Problem, whole: SaddlePoint) -> Problem:
-    """The steps of a part with the number of steps and the moments of the whole log: sums over n are then its share."""
-    other = copy.copy(problem)
-    for name in ("traits", "cost", "second_moment"):
-        other.__dict__.pop(name, None)
-    other.n, other.ridge, other.dead = whole.n, whole.ridge, whole.dead
-    unused = np.zeros(whole.d, bool)
-    unused[whole.dead] = True
-    other.phi = other.psi = problem.phi.without(unused)
-    other.__dict__["b"] = whole.b
-    other.__dict__.update({name: vars(whole)[name] for name in ("A", "C") if name in vars(whole)})
-    return other
+    problem, ratio = part.problem, part.problem.ratio
+    sums = np.asarray(rows.sum(axis=0), float).ravel(), len(first), np.array([ratio.sum(), ratio @ ratio])
+    return *sums, problem.phi.tdot(problem.visits)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sparse
-from scipy.special import ndtr
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.jackknife import Basis, Centre, Replicates, replicates
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.evaluation.student import t_quantile
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
@@ -28,9 +26,6 @@ KINDS = ("cr3", "cr1", "bootstrap")
 MIN_EFFECTIVE_CLUSTERS = 2  # with fewer effective episodes one dominates, and long ones are cut into blocks
 MIN_STREAM_BLOCKS = 8  # of a log of one episode
 BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
-MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
-MULTIPLIER_DRAWS = 1000  # of random signs of the clusters, for simultaneous intervals
-CHUNK_ROWS = 1024  # numbers whose intervals are computed at a time
 MAX_SHARE_OF_ONE = 0.5  # of the variance; above it the value rests on one cluster, if many count by their weights:
 MIN_CLUSTERS_OF_SHARE = 20  # effective ones; with fewer of unequal weight such a share is common in clean logs
 MIN_UNDETERMINED = 0.05  # |cosine| of c with a direction that the other clusters do not determine, to rest on one
@@ -69,11 +64,14 @@ class Uncertainty:
     @property
     def changes(self) -> Array:
         """(clusters, d): the norm of the products with c is the standard error of c'theta, for fixed c."""
-        sandwich, count = self.sandwich, self.sandwich.clusters
+        return np.asarray(count_factor(self.kind, self.sandwich.clusters) * self.unscaled_changes)
+
+    @property
+    def unscaled_changes(self) -> Array:
+        """`changes` without the factor of the number of clusters, which is that of the whole log."""
         if self.kind != "cr1":
-            return np.asarray(np.sqrt((count - 1) / count) * -self.replicates.theta)
-        first_order = sandwich.changes(np.ones(len(sandwich.cluster)))
-        return np.asarray(np.sqrt(count / (count - 1)) * first_order)
+            return -self.replicates.theta
+        return self.sandwich.changes(np.ones(len(self.sandwich.cluster)))
 
     def error(self, function: LinearFunction) -> ErrorEstimate:
         """The errors of one number."""
@@ -115,8 +113,7 @@ class Uncertainty:
         ]
 
     def _jackknife_parts(self, function: LinearFunction) -> Array:
-        count = self.sandwich.clusters
-        return np.asarray(np.sqrt((count - 1) / count) * -self._without_each(function))
+        return np.asarray(count_factor("cr3", self.sandwich.clusters) * -self._without_each(function))
 
     def _without_each(self, function: LinearFunction) -> Array:
         """v_g - v of each cluster."""
@@ -156,6 +153,11 @@ class Uncertainty:
         return found
 
 
+def count_factor(kind: str, clusters: int) -> float:
+    """What parts of clusters are multiplied by, for a standard error without bias if they are equal."""
+    return float(np.sqrt((clusters - 1) / clusters if kind != "cr1" else clusters / (clusters - 1)))
+
+
 def _replicates(sandwich: Sandwich, basis: Basis | None = None) -> Replicates:
     first = sandwich.first
     centre = None if first is None else Centre(first.theta, _replicates(first).theta)
@@ -163,68 +165,10 @@ def _replicates(sandwich: Sandwich, basis: Basis | None = None) -> Replicates:
     return replicates(sandwich.problem, *weights, *clusters, centre, basis=basis, error=sandwich.td_errors)
 
 
-class Band(NamedTuple):
-    """Intervals (m, 2) and standard errors (m,) of several numbers, and the smallest number of effective clusters."""
-
-    intervals: Array
-    standard_errors: Array
-    effective_clusters: float
-
-
 def _along(rows: Array, directions: Array) -> Array:
     """Whether rows, (m, d), have a component along one of these directions, (d, count)."""
     sizes = np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(directions, axis=0)
     return np.asarray((np.abs(rows @ directions) > MIN_UNDETERMINED * sizes).any(axis=1))
-
-
-def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneous: bool) -> Band:
-    """Intervals of the products of theta with rows (m, d); `has_row_intervals` must be true.
-
-    Infinite where the data do not determine one, or where one cluster alone does: its error cannot be estimated.
-
-    simultaneous: all of them hold at once with this probability. The quantile of the largest t statistic, with random
-    signs of the clusters, becomes a level, and this level a quantile of Student's t for each number.
-    """
-    sandwich, count, rng = errors.sandwich, errors.sandwich.clusters, np.random.default_rng(0)
-    draws = -(-MIN_SIGN_SUMS // count)
-    by_sign = sandwich.sign_changes(draws, rng).reshape(draws * count, -1)
-    change = errors.changes
-    signs = rng.choice([-1.0, 1.0], (count, MULTIPLIER_DRAWS))
-    standard_error, effective, largest = np.empty(len(rows)), np.empty(len(rows)), np.zeros(MULTIPLIER_DRAWS)
-    for start in range(0, len(rows), CHUNK_ROWS):
-        chunk = slice(start, start + CHUNK_ROWS)
-        peak = np.abs(rows[chunk]).max(axis=1)
-        unit = rows[chunk] / np.where(peak > 0, peak, 1.0)[:, None]  # squares of small features would underflow
-        parts = unit @ change.T
-        size = np.linalg.norm(parts, axis=1)
-        standard_error[chunk] = peak * size
-        expected = ((unit @ by_sign.T) ** 2).reshape(-1, draws, count).mean(axis=1)
-        effective[chunk] = _effective_number(expected, draws)
-        if simultaneous:
-            scaled = parts / np.where(size > 0, size, 1.0)[:, None]
-            largest = np.maximum(largest, np.abs(scaled @ signs).max(axis=0))
-    tail = (1 - level) / 2
-    if simultaneous:  # the quantile of a few draws is too small at extreme levels
-        tail = min(float(ndtr(-np.quantile(largest, level))), tail)
-    solver_error = np.abs(rows @ sandwich.to_minimiser)
-    half = t_quantile(np.maximum(effective - 1, 1.0), tail) * standard_error + solver_error
-    half[~sandwich.determines(rows) | errors.rests_on_one(rows)] = np.inf
-    standard_error[np.isinf(half)] = np.inf
-    value = rows @ sandwich.theta
-    return Band(np.column_stack([value - half, value + half]), standard_error, float(effective.min()))
-
-
-def _effective_number(expected: Array, draws: int) -> Array:
-    """Effective clusters, (m,), from squares (m, clusters) that are means over this many draws of random signs.
-
-    Such a mean has a relative variance of 2 / draws, by which the sum of its squares is too large.
-    """
-    count = expected.shape[1]
-    peak = expected.max(axis=1)
-    shares = expected / np.where(peak > 0, peak, 1.0)[:, None]
-    with np.errstate(invalid="ignore"):
-        found = (1 + 2 / draws) * shares.sum(axis=1) ** 2 / (shares**2).sum(axis=1)
-    return np.where(peak > 0, np.clip(found, 1.0, count), count)
 
 
 def _row_products(rows: Any, others: Array) -> Array:

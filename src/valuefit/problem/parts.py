@@ -12,6 +12,8 @@ from functools import partial, reduce
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from valuefit.data.frames import FrameShard, layer
 from valuefit.data.shards import Shard, episode_blocks
 from valuefit.data.transitions import Transitions
@@ -19,11 +21,14 @@ from valuefit.extras import need
 from valuefit.memory import reuse_freed_memory
 from valuefit.messages import said
 from valuefit.problem.problem import Problem
+from valuefit.rows.compile import MIN_COMPILED_NUMBERS
 from valuefit.threads import one_blas_thread, one_thread, thread_count
 
 FAN_IN = 8  # results that are added in one task of a cluster
 TASK_RETRIES = 2  # of a task that failed on a worker
 TASKS_PER_THREAD = 2  # of a cluster, whose results are asked for together
+MAX_AT_ONCE = 4  # parts that are computed at a time
+PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
 
 Place = tuple[int, int]  # of a part: the number of its shard, and its number in it
 
@@ -104,6 +109,16 @@ class Parts:
     def __getstate__(self) -> dict[str, Any]:
         """For workers: without the shards and the client."""
         return {"shards": (), "make": self.make, "steps": self.steps, "client": None, "at_once": 1}
+
+
+def part_sizes(limit: int, columns: int) -> tuple[int, int]:
+    """Steps of a part, and how many parts are computed at a time, if together they may take `limit` bytes.
+
+    Each has moments of its own, and enough steps for compiled loops.
+    """
+    numbers = max(2 * columns**2, PART_COPIES * MIN_COMPILED_NUMBERS)
+    at_once = int(np.clip(limit / (8 * numbers), 1, MAX_AT_ONCE))
+    return max(1, int(limit / (8 * PART_COPIES * columns * at_once))), at_once
 
 
 def sum_shards(

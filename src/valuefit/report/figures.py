@@ -10,11 +10,11 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts, step_numbers
+from valuefit.evaluation.bands import Band
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.policy_value import value_rows
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.text import number
-from valuefit.evaluation.uncertainty import Band, row_intervals
 from valuefit.report import svg as charts
 from valuefit.report.histograms import (
     Cells,
@@ -91,8 +91,8 @@ def values_at(evaluation: Evaluation, steps: Array) -> Array:
 
 def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: int) -> Band | None:
     """Intervals of the mean value before the steps of each group, -1 for none; None where there are no intervals."""
-    errors, problem, log = evaluation.errors, evaluation.problem, evaluation.log
-    if not errors.has_row_intervals:
+    problem, log = evaluation.problem, evaluation.log
+    if not has_intervals(evaluation):
         return None
     steps, group = steps[group >= 0], group[group >= 0]
     share = 1 / np.bincount(group, minlength=groups)[group]
@@ -104,7 +104,12 @@ def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: i
             seen = log.observations[log.now[steps[part]]]
             found = Rows(value_rows(evaluation.features, evaluation.values, evaluation.policy, problem.d, seen))
             rows += found.group_sums(np.arange(len(seen)), share[part], group[part], groups)
-    return row_intervals(errors, rows, level=evaluation.policy_value.level, simultaneous=False)
+    return evaluation.band(rows, level=evaluation.policy_value.level)
+
+
+def has_intervals(evaluation: Evaluation) -> bool:
+    """Whether single values have intervals."""
+    return not (evaluation.sampled and evaluation.streamed is None) and evaluation.errors.has_row_intervals
 
 
 def observation_names(log: Transitions) -> list[str]:
@@ -143,7 +148,7 @@ def _state_bars(evaluation: Evaluation, states: Array, values: Array, visits: Ar
     columns = [[str(state) for state in states.tolist()], [*map(number, values)], [f"{each:,}" for each in visits]]
     header, caption, intervals = ["state", "value", "visits"], f"For {which}.", None
     tips = [f"state {label}: {value} ({visited} steps)" for label, value, visited in zip(*columns, strict=True)]
-    if evaluation.errors.has_row_intervals:
+    if has_intervals(evaluation):
         intervals = evaluation.value_interval(states, level=evaluation.policy_value.level)
         header += [f"{level} interval from", "to"]
         columns += [[*map(number, ends)] for ends in intervals.T]

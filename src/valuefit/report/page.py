@@ -120,8 +120,8 @@ def _key_numbers(evaluation: Evaluation) -> list[tuple[str, str]]:
     """The numbers that are shown next to the answer."""
     value = evaluation.policy_value
     entries = [
-        ("steps", f"{len(evaluation.log):,}"),
-        ("episodes", f"{len(evaluation.log.episodes):,}"),
+        ("steps", f"{evaluation.size[0]:,}"),
+        ("episodes", f"{evaluation.size[1]:,}"),
         ("features", f"{evaluation.problem.d:,}"),
         ("discount", f"{evaluation.discount:g}"),
     ]
@@ -172,8 +172,10 @@ def _data_rows(evaluation: Evaluation, statistics: EpisodeStatistics) -> list[tu
     log = evaluation.log
     lengths, returns, terminated = statistics.lengths, statistics.returns, statistics.terminated
     episodes = len(lengths)
+    size = evaluation.size
+    sample = f", a sample of {size[0]:,} in {counted(size[1], 'episode')}" if evaluation.sampled else ""
     rows = [
-        ("Steps", f"{len(log):,}"),
+        ("Steps", f"{len(log):,}{sample}"),
         ("Episodes", f"{episodes:,}: {terminated:,} terminated, {episodes - terminated:,} truncated"),
         ("Steps per episode", f"{lengths.min():,} to {lengths.max():,}, mean {number(float(lengths.mean()))}"),
         ("Reward", _range_text(log.reward)),
@@ -209,8 +211,9 @@ def _column_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
 
 def _ratio_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ratio, size = evaluation.log.ratio, evaluation.policy_value.effective_sample_size or 0.0
+    steps = evaluation.size[0]
     return [
-        ("Effective sample size", f"{number(size)} of {counted(len(ratio), 'step')} ({size / len(ratio):.1%})"),
+        ("Effective sample size", f"{number(size)} of {counted(steps, 'step')} ({size / steps:.1%})"),
         ("Mean ratio (close to 1 if the probabilities are correct)", number(float(ratio.mean()))),
         ("Largest ratio", number(float(ratio.max()))),
         ("Steps with ratio 0", f"{int((ratio == 0).sum()):,}"),
