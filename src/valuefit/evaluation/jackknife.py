@@ -53,10 +53,12 @@ class Replicates:
     """`theta`, (clusters, d): the minimiser without each cluster, minus the minimiser.
 
     undetermined: where removing a cluster leaves directions of theta undetermined, its number and a basis, (d, count).
+    first_order: `theta` to first order in the part of the cluster, where it was computed on the way.
     """
 
     theta: Array
     undetermined: dict[int, Array] = field(default_factory=dict)
+    first_order: Array | None = None
 
 
 class Basis(NamedTuple):
@@ -228,7 +230,8 @@ def replicates(
     if not log.basis.primal.size:  # all features are zero, and so is theta
         return found
     if problem.large and log.whole_episodes:
-        x, converged = _iterated(log)
+        x, first, converged = _iterated(log)
+        found.first_order = first @ log.basis.primal.T
         found.theta[converged] = x[converged] @ log.basis.primal.T
         left = ~converged
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
@@ -352,8 +355,8 @@ def _basis(problem: SaddlePoint) -> Basis:
     return Basis((right / lengths).T / scale, root @ left / scale, sigma)
 
 
-def _iterated(log: _Log) -> tuple[Array, Array]:
-    """x without each cluster minus x, (clusters, p), by x <- S^-1 (S_g x + rho_g), and where that converged.
+def _iterated(log: _Log) -> tuple[Array, Array, Array]:
+    """x without each cluster minus x, (clusters, p), by x <- S^-1 (S_g x + rho_g), its start, and where it converged.
 
     The error shrinks by the leverage of the cluster, the spectral radius of S^-1 S_g, in every iteration; clusters that
     have converged are left out of the next.
@@ -383,7 +386,7 @@ def _iterated(log: _Log) -> tuple[Array, Array]:
             break
     converged = np.ones(log.count, bool)
     converged[left] = False
-    return x[:, :p], converged
+    return x[:, :p], first[:, :p], converged
 
 
 def _plain_change(rows: _Steps) -> _Change:

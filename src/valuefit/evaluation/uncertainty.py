@@ -126,7 +126,7 @@ class Uncertainty:
         values = np.asarray(function.rows @ self.sandwich.theta).ravel()
         mean = values.mean() if function.total is None else float(function.c @ self.sandwich.theta)
         owner, starts = self.sandwich.cluster[function.first], function.starts
-        own = _row_products(function.rows, self.replicates.theta[owner])
+        own = row_products(function.rows, self.replicates.theta[owner])
         count = np.bincount(owner, minlength=len(change))
         removed = np.bincount(owner, weights=values + own, minlength=len(change))
         left = starts - count
@@ -227,7 +227,7 @@ def _effective_number(expected: Array, draws: int) -> Array:
     return np.where(peak > 0, np.clip(found, 1.0, count), count)
 
 
-def _row_products(rows: Any, others: Array) -> Array:
+def row_products(rows: Any, others: Array) -> Array:
     """The product of each row with the same row of `others`."""
     if sparse.issparse(rows):
         return np.asarray(rows.multiply(others).sum(axis=1)).ravel()
