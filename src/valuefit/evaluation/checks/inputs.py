@@ -65,8 +65,9 @@ class TestInputs:
     @cached_property
     def td_sums(self) -> TDSums:
         """All of them; the rows are read once."""
-        steps, ratio = self.steps, self.fit.problem.ratio[self.steps]
-        z = np.hstack([self.current, _residual(self.instruments.history(steps), self.current, ratio)])
+        steps = self.steps
+        z = np.hstack([self.current, self.instruments.history(steps)])
+        z[:, 1 + COUNT :] -= _regression(z[:, 1 + COUNT :], self.current, self.fit.problem.ratio[steps])
         share = float(self.late[self.fit.errors.sandwich.cluster[steps]].mean())
         border = len(steps) - round(share * len(steps))
         early, late = (self.moments.terms(steps[half], z[half]) for half in (slice(border), slice(border, None)))
@@ -76,9 +77,9 @@ class TestInputs:
         return TDSums(*map(self.moments.corrected, found))
 
 
-def _residual(z: Array, x: Array, weight: Array) -> Array:
-    """z minus its weighted regression on x, a constant and instruments, so that it is unrelated to the observation."""
+def _regression(z: Array, x: Array, weight: Array) -> Array:
+    """The weighted regression of z on x, without which z is unrelated to the observation."""
     weighted = x if (weight == 1).all() else weight[:, None] * x
     gram = weighted.T @ x
     gram += (REGULARISATION * np.trace(gram) / len(gram) + np.finfo(float).tiny) * np.eye(len(gram))
-    return np.asarray(z - x @ linalg.solve(gram, weighted.T @ z, assume_a="pos"))
+    return np.asarray(x @ linalg.solve(gram, weighted.T @ z, assume_a="pos"))

@@ -63,12 +63,13 @@ class Instruments:
         if log.action is not None:
             codes = self.action_codes
             parts.append(past * _Angles(self._action_values, codes, [self.seed, 3], count).of(codes[before]))
-        angle = np.hstack(parts)
+        angle = np.hstack(parts, dtype=self.dtype, casting="same_kind")
         angle[:, ::MIXED_EVERY] += self._observation.of(log.now[steps], slice(None, None, MIXED_EVERY))
         return self._cosines(angle)
 
     def _cosines(self, angle: Array) -> Array:
-        return np.cos(angle.astype(self.dtype, copy=False)).astype(np.float64, copy=False)
+        angle = angle.astype(self.dtype, copy=False)
+        return np.cos(angle, out=angle).astype(np.float64, copy=False)
 
     @cached_property
     def _observation(self) -> _Angles:
@@ -146,7 +147,9 @@ class _Angles:
         if self.labels:
             return self.angle[self.group[rows], functions]
         scaled = np.clip((self._chosen(rows) - self.mean) / self.scale, -CLIP, CLIP)
-        return scaled @ self.direction[:, functions] + self.shift[functions]
+        angle = scaled @ self.direction[:, functions]
+        angle += self.shift[functions]
+        return angle
 
 
 def step_numbers(begins: Array) -> Array:

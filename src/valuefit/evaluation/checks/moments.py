@@ -173,15 +173,13 @@ class TDMoments:
         sums: Array = np.bincount(sandwich.cluster, terms, sandwich.clusters)
         if self.without_each is None:
             rows = problem.phi.shape[0]
-            balance = np.bincount(problem.now, weighted, rows)
-            balance -= np.bincount(problem.next, weighted * problem.discount, rows)
-            return self.corrected(Terms(total, squares, sums[:, None], problem.phi.tdot(balance)[None]))
-        # both rows of a step side by side, because the next row is usually the first of the following step
-        index = np.column_stack([problem.now, problem.next]).ravel()
-        weights = np.column_stack([weighted, -weighted * problem.discount]).ravel()
-        kept = np.flatnonzero(weights)  # rows with weight 0 are not read
-        cluster = np.repeat(sandwich.cluster, 2)[kept]
-        by_cluster = problem.phi.group_sums(index[kept], weights[kept], cluster, sandwich.clusters)
+            weights = np.bincount(problem.now, weighted, rows)
+            weights -= np.bincount(problem.next, weighted * problem.discount, rows)
+            return self.corrected(Terms(total, squares, sums[:, None], problem.phi.tdot(weights)[None]))
+        # the next row of a step is usually the first of the following step: each row is read once
+        now, later = ((problem.now, weighted), (problem.next, weighted * problem.discount))
+        entries = (self._row_weights(*now) - self._row_weights(*later)).tocoo()
+        by_cluster = problem.phi.group_sums(entries.col, entries.data, entries.row, sandwich.clusters)
         sums -= 0.5 * row_products(by_cluster, self.without_each)
         return self.corrected(Terms(total, squares, sums[:, None], by_cluster.sum(axis=0)[None]))
 
@@ -210,6 +208,12 @@ class TDMoments:
         parts = terms.parts - change
         kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * np.sqrt(terms.squares)
         return Sums(terms.total * kept, parts * kept) if kept.any() else None
+
+    def _row_weights(self, index: Array, weights: Array) -> Any:
+        """The sum of the weights of each row in each cluster, a sparse matrix (clusters, rows)."""
+        kept, sandwich = np.flatnonzero(weights), self.sandwich
+        shape = sandwich.clusters, self.problem.phi.shape[0]
+        return sparse.csr_array((weights[kept], (sandwich.cluster[kept], index[kept])), shape=shape)
 
     def _v_rows(self, steps: Array) -> Any:
         """v_t of these steps, (m, d)."""
