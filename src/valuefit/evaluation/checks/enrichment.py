@@ -49,7 +49,7 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array) -> Change | None:
     after = np.where(log.next[steps] < 0, log.now[steps], log.next[steps])
     y = z - problem.discount[steps, None] * _expected(fit, instruments, after)[:, :count]
     weighted = problem.ratio[steps, None] * z
-    B = moments.derivative(steps, weighted)
+    B = moments.derivative(steps, z)
     x = sandwich.respond(np.zeros((problem.d, y.shape[1])), _mean_with_u(moments, steps, y))
     S = weighted.T @ y - B @ x
     starts = _expected(fit, instruments, log.now[first])[:, :count] - np.asarray(fit.starts.rows @ x)

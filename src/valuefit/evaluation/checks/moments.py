@@ -152,17 +152,16 @@ class TDMoments:
         """Of instruments (m, k) at these steps."""
         problem, sandwich, size = self.problem, self.sandwich, max(1, TEMPORARY_BYTES // (8 * self.problem.d))
         ratio, cluster = problem.ratio[steps], sandwich.cluster[steps]
-        error, left_out, weighted = ratio * self.td_errors[steps], np.zeros(len(steps)), bool((ratio != 1).any())
+        error, left_out = ratio * self.td_errors[steps], np.zeros(len(steps))
         B, squares = np.zeros((z.shape[1], problem.d)), np.zeros(z.shape[1])
         for start in range(0, len(steps), size):
             here = slice(start, start + size)
             v = self._v_rows(steps[here])
             if self.without_each is not None:
                 left_out[here] = row_products(v, self.without_each[cluster[here]])
-            B += np.asarray((v.T @ (ratio[here, None] * z[here] if weighted else z[here])).T)
+            B += np.asarray((v.T @ z[here]).T)
             squares += error[here] ** 2 @ z[here] ** 2
-        parts = cluster_sums(z, cluster, sandwich.clusters, error - 0.5 * ratio * left_out)
-        return Terms(error @ z, squares, parts, B)
+        return Terms(error @ z, squares, cluster_sums(z, cluster, sandwich.clusters, error - 0.5 * left_out), B)
 
     def weighted_sum(self, weight: Array) -> Sums | None:
         """`sums` of one instrument with this value at every step, (n,), without copies of the rows."""
@@ -187,12 +186,12 @@ class TDMoments:
         """Sums over the clusters, (clusters, k), of rows (m, k) that belong to these steps."""
         return cluster_sums(rows, self.sandwich.cluster[steps], self.sandwich.clusters)
 
-    def derivative(self, steps: Array, weighted: Array) -> Array:
-        """sum weighted_t v_t' over these steps, (k, d)."""
-        B, size = np.zeros((weighted.shape[1], self.problem.d)), max(1, TEMPORARY_BYTES // (8 * self.problem.d))
+    def derivative(self, steps: Array, z: Array) -> Array:
+        """B of instruments (m, k) at these steps, (k, d)."""
+        B, size = np.zeros((z.shape[1], self.problem.d)), max(1, TEMPORARY_BYTES // (8 * self.problem.d))
         for start in range(0, len(steps), size):
             here = slice(start, start + size)
-            B += np.asarray((self._v_rows(steps[here]).T @ weighted[here]).T)
+            B += np.asarray((self._v_rows(steps[here]).T @ z[here]).T)
         return B
 
     def v_products(self, steps: Array, x: Array) -> Array:
@@ -216,12 +215,14 @@ class TDMoments:
         return sparse.csr_array((weights[kept], (sandwich.cluster[kept], index[kept])), shape=shape)
 
     def _v_rows(self, steps: Array) -> Any:
-        """v_t of these steps, (m, d)."""
-        problem, discount = self.problem, self.problem.discount[steps]
+        """ratio_t v_t of these steps, (m, d)."""
+        problem, ratio = self.problem, self.problem.ratio[steps]
         now, later = problem.phi.take(problem.now[steps]), problem.phi.take(problem.next[steps])
         if problem.phi.sparse:
-            return now - sparse.diags_array(discount) @ later
-        later *= -discount[:, None]
+            return sparse.diags_array(ratio) @ now - sparse.diags_array(ratio * problem.discount[steps]) @ later
+        later *= -(ratio * problem.discount[steps])[:, None]
+        if (ratio != 1).any():
+            now *= ratio[:, None]
         later += now
         return later
 
