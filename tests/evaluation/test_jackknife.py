@@ -58,6 +58,17 @@ def test_they_are_the_minimisers_of_the_remaining_log(variant, storage, compiled
     assert not found.undetermined
 
 
+@pytest.mark.parametrize("storage", ["dense", "csr"])
+def test_expensive_updates_of_a_small_log_are_iterated(storage):
+    log = small_log()
+    with patch.object(jackknife, "MAX_SMALL_FLOPS", 0):
+        found = replicates_of(problem_of(log, storage), log.episode)
+    assert found.first_order is not None
+    assert replicates_of(problem_of(log, storage), log.episode).first_order is None
+    expected = without(log, log.episode)
+    np.testing.assert_allclose(found.theta, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["direct", "iterated"])
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "ridge" in variant], ids="+".join)
 @pytest.mark.parametrize("merged", [1, 3])

@@ -168,6 +168,26 @@ def test_more_dual_features_than_features_are_overidentifying_instruments():
     assert not np.allclose(factor * np.array(found), expected.std_errors, rtol=1e-3)
 
 
+def test_iterative_adjoints_start_from_combinations_of_known_ones(monkeypatch):
+    force_method(AdjointMethod.ITERATIVE, monkeypatch)
+    log, products = small_log(trace=0.7), []
+    problem = problem_of(log)
+    product = problem.At_dot
+    monkeypatch.setattr(problem, "At_dot", lambda w: products.append(0) or product(w))
+    theta, known, c = np.zeros(3), np.array([[1.0, -0.5, 0.3], [0.2, 1.0, 0.1]]), np.array([1.8, -2.0, 0.5])
+    errors, counts = [], []
+    np.testing.assert_allclose(2 * known[0] - known[1], c)
+    for vectors in ([], known):
+        sandwich = Sandwich(problem, theta, log.episode)
+        for one in vectors:
+            sandwich.error(LinearFunction(one))
+        products.clear()
+        errors.append(sandwich.error(LinearFunction(c)).standard_error)
+        counts.append(len(products))
+    assert counts[1] < counts[0]
+    assert errors[1] == pytest.approx(errors[0], rel=1e-3)
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
 @pytest.mark.parametrize("method", [AdjointMethod.PSEUDO_INVERSE, AdjointMethod.ITERATIVE])
 def test_all_adjoint_methods_agree(variant, method, monkeypatch):

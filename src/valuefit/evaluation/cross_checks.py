@@ -24,7 +24,7 @@ from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.episode_weights import EpisodeWeights
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import is_continuous, target_probabilities
+from valuefit.evaluation.importance import is_continuous
 from valuefit.evaluation.penalty import sandwich_of, solve_corrected
 from valuefit.evaluation.policy_value import starts_of
 from valuefit.evaluation.sandwich import AdjointMethod
@@ -89,7 +89,7 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
         return (), ""
     found, note = [], ""
-    ratio = _ratios(fit)
+    ratio = fit.ratios
     if ratio is not None:
         weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
         found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
@@ -120,17 +120,6 @@ def agreement(found: Sequence[CrossCheck]) -> Check:
         f"The policy value differs from other estimates beyond their joint errors: {listed}. The features, the "
         "probabilities of the log, or the Markov assumption are wrong. Use richer features, and check behaviour_prob.",
     )  # fmt: skip
-
-
-def _ratios(fit: Fit) -> Array | None:
-    """Importance ratios of the policy, (n,); None where they are unknown."""
-    if fit.values == "state":
-        return fit.log.ratio
-    if fit.policy is None or fit.log.behaviour_prob is None:
-        return None
-    with np.errstate(over="ignore"):
-        ratio = target_probabilities(fit.policy, fit.log) / fit.log.behaviour_prob
-    return ratio if np.isfinite(ratio).all() and ratio.any() else None
 
 
 class _Units:

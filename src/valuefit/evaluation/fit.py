@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.importance import target_probabilities
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
+from valuefit.typing import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +40,17 @@ class Fit:
     errors: Uncertainty
     value: PolicyValue
     error: ErrorEstimate
+
+    @cached_property
+    def ratios(self) -> Array | None:
+        """Importance ratios of the policy, (n,); None where they are unknown."""
+        if self.values == "state":
+            return self.log.ratio
+        if self.policy is None or self.log.behaviour_prob is None:
+            return None
+        with np.errstate(over="ignore"):
+            ratio = target_probabilities(self.policy, self.log) / self.log.behaviour_prob
+        return ratio if np.isfinite(ratio).all() and ratio.any() else None
 
     @property
     def penalty(self) -> float:

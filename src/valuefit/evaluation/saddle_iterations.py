@@ -31,12 +31,12 @@ def _operator(size: int, product: Callable[[Array], Array]) -> Any:
     return iterative.LinearOperator((size, size), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
 
 
-def gmres(problem: SaddlePoint, c: Array) -> Array:
-    """A'^-1 c by GMRES over products with the log, preconditioned by the diagonal of C."""
+def gmres(problem: SaddlePoint, c: Array, start: Array | None = None) -> Array:
+    """A'^-1 c by GMRES over products with the log, preconditioned by the diagonal of C. start: an approximation."""
     scale = _diagonal(problem, problem.k)
     restart = 60
     solution, _ = iterative.gmres(
-        _operator(problem.k, problem.At_dot), c, rtol=ITERATIVE_RESIDUAL_TOL / 100, restart=restart,
+        _operator(problem.k, problem.At_dot), c, start, rtol=ITERATIVE_RESIDUAL_TOL / 100, restart=restart,
         maxiter=max(1, MAX_ITERATIONS // restart), M=_operator(problem.k, lambda x: x / scale),
     )  # fmt: skip
     return np.asarray(solution)

@@ -123,7 +123,7 @@ class Uncertainty:
         values = np.asarray(function.rows @ self.sandwich.theta).ravel()
         mean = values.mean() if function.total is None else float(function.c @ self.sandwich.theta)
         owner, starts = self.sandwich.cluster[function.first], function.starts
-        own = _row_products(function.rows, self.replicates.theta[owner])
+        own = row_products(function.rows, self.replicates.theta[owner])
         count = np.bincount(owner, minlength=len(change))
         removed = np.bincount(owner, weights=values + own, minlength=len(change))
         left = starts - count
@@ -171,7 +171,7 @@ def _along(rows: Array, directions: Array) -> Array:
     return np.asarray((np.abs(rows @ directions) > MIN_UNDETERMINED * sizes).any(axis=1))
 
 
-def _row_products(rows: Any, others: Array) -> Array:
+def row_products(rows: Any, others: Array) -> Array:
     """The product of each row with the same row of `others`."""
     if sparse.issparse(rows):
         return np.asarray(rows.multiply(others).sum(axis=1)).ravel()

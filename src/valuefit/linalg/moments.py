@@ -34,14 +34,12 @@ def second_moment(psi: Rows, visits: Array) -> Array:
     if psi.sparse:
         rows = np.flatnonzero(visits)
         return _sparse_product(psi, psi, rows, np.arange(len(rows) + 1), rows, visits[rows])
-    C = np.zeros((k, k), order="F")
-    for index in pieces(np.flatnonzero(visits), 2 * k, min_size=MIN_PRODUCT_ROWS, size_bytes=PRODUCT_BYTES):
+    C = np.zeros((k, k))
+    for index in pieces(np.flatnonzero(visits), 2 * k, min_size=max(MIN_PRODUCT_ROWS, k), size_bytes=PRODUCT_BYTES):
         weight = visits[index]
         block = _rows(psi, index) if (weight == 1).all() else psi.take(index) * np.sqrt(weight)[:, None]
-        C = blas.dsyrk(1.0, block.T, beta=1.0, c=C, lower=1, overwrite_c=1)
-    above = np.triu_indices(k, 1)
-    C[above] = C.T[above]
-    return np.ascontiguousarray(C)
+        C += block.T @ block  # NumPy computes half of a product of a matrix with itself
+    return C
 
 
 def sparse_second_moment(psi: Rows, visits: Array) -> Any:

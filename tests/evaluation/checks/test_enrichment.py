@@ -6,7 +6,7 @@ import pytest
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation.checks.enrichment import enrichment
-from valuefit.evaluation.checks.instruments import COUNT, Instruments
+from valuefit.evaluation.checks.instruments import COUNT
 from valuefit.evaluation.checks.moments import TDMoments
 from valuefit.evaluation.errors import Influence
 
@@ -22,8 +22,7 @@ def test_it_is_the_change_by_all_functions_of_the_state(setting):
     settings |= {"discount": 0.9, "tol": 1e-12, "interval": "cr1"}
     settings["policy"] = mdp.policy if "off_policy" in setting else None
     fit, full = fit_of(log, features=mdp.rows, **settings), fit_of(log, features="one-hot", **settings)
-    instruments = Instruments(log, actions="values" in setting, seed=0)
-    change = enrichment(fit, TDMoments(fit), instruments, np.arange(len(log)))
+    change = enrichment(fit, TDMoments(fit), np.arange(len(log)))
     assert change.functions == COUNT
     rel = 0.2 if "trace" in setting else 1e-6  # the equations that are added have no trace
     assert change.value == pytest.approx(full.value.estimate - fit.value.estimate, rel=rel)
@@ -39,5 +38,4 @@ def parts(fit):
 def test_given_starts_have_no_known_instruments():
     mdp = SmallMDP()
     fit = fit_of(mdp.log(30), features=mdp.rows, discount=0.9, starts=np.array([0, 1]))
-    instruments = Instruments(fit.log, actions=False, seed=0)
-    assert enrichment(fit, TDMoments(fit), instruments, np.arange(fit.problem.n)) is None
+    assert enrichment(fit, TDMoments(fit), np.arange(fit.problem.n)) is None

@@ -73,6 +73,16 @@ def test_the_first_step_of_an_episode_has_no_past():
     np.testing.assert_array_equal(found[12:], expected[12:])
 
 
+def test_in_float32_they_are_the_same_functions_also_late_in_an_episode():
+    steps, shown = 300_000, np.arange(0, 300_000, 7)
+    observation, action = RNG.normal(size=(steps, 3)), RNG.integers(0, 2, steps)
+    log = vf.Transitions.from_arrays(observation, RNG.normal(size=steps), terminated=np.arange(steps) == steps - 1,
+                                     action=action)  # fmt: skip
+    single, double = (Instruments(log, actions=True, seed=0, dtype=dtype) for dtype in (np.float32, np.float64))
+    np.testing.assert_allclose(single.logged(shown), double.logged(shown), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(single.history(shown), double.history(shown), rtol=0, atol=1e-5)
+
+
 def test_step_numbers_restart_after_the_gaps_of_a_sliced_log():
     log = log_of(OBSERVATIONS["states"])
     np.testing.assert_array_equal(step_numbers(log.begins)[:14], [*range(12), 0, 1])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
+import valuefit as vf
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation.checks.moments import DRAWS, MAX_SIGN_GROUPS, Sums, TDMoments
@@ -111,6 +112,31 @@ def test_features_are_no_instruments():
     assert moments.sums(steps, features) is None
     found = moments.sums(steps, np.column_stack([features, z]))
     assert (found.parts.any(axis=0) == np.repeat([False, True], [3, 4])).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_terms_of_disjoint_steps_add_up(variant):
+    """With factors they are those of instruments times these factors."""
+    fit, z = fitted(**variant)
+    moments, steps = TDMoments(fit), np.arange(fit.problem.n)
+    late = np.random.default_rng(2).random(len(steps)) < 0.5
+    early, later = (moments.terms(steps[part], z[part]) for part in (~late, late))
+    found = early.columns(slice(1, 3)).plus(later.columns(slice(1, 3)), own=-0.3, factor=0.7)
+    expected = moments.terms(steps, (late - 0.3)[:, None] * z[:, 1:3])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_the_first_order_of_the_jackknife_are_the_changes_of_the_sandwich():
+    rng = np.random.default_rng(3)
+    steps, length = 12_000, 40
+    ends = np.arange(steps) % length == length - 1
+    log = vf.Transitions.from_arrays(rng.normal(size=(steps, 90)), rng.normal(size=steps), terminated=ends)
+    fit = fit_of(log, features=lambda x: x, discount=0.9)
+    assert fit.errors.replicates.first_order is not None  # the log is large
+    assert TDMoments(fit).sandwich is fit.errors.sandwich
+    expected = fit.errors.sandwich.changes(np.ones(steps))
+    np.testing.assert_allclose(TDMoments(fit).changes, expected, rtol=1e-8, atol=1e-10 * np.abs(expected).max())
 
 
 def test_the_p_value_is_that_of_random_signs():

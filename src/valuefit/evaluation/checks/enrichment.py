@@ -31,25 +31,25 @@ class Change(NamedTuple):
     functions: int
 
 
-def enrichment(fit: Fit, moments: TDMoments, instruments: Instruments, steps: Array) -> Change | None:
-    """The change by adding instruments.
+def enrichment(fit: Fit, moments: TDMoments, steps: Array) -> Change | None:
+    """The change by adding the instruments of the current observation, whose equations are those of these steps.
 
     None where starts were given, moments are too expensive to form, or a log with traces is too large.
     """
-    problem, sandwich, log = moments.problem, moments.sandwich, fit.log
-    first = fit.starts.first
+    problem, sandwich, log, first = moments.problem, moments.sandwich, fit.log, fit.starts.first
     if first is None or moments.iterative:
         return None
     if problem.trace and len(steps) < problem.n:  # u_t depends on all steps before
         return None
     if fit.values == "state-action" and not problem.trace:
         steps = steps[:: 1 + len(steps) * _actions(fit) // MAX_NEXT_PAIRS]
+    instruments = Instruments(log, actions=fit.values == "state-action", seed=fit.seed)
     count = max(1, len(steps) // MIN_STEPS_PER_FUNCTION)
     z = instruments.logged(steps)[:, :count]
     after = np.where(log.next[steps] < 0, log.now[steps], log.next[steps])
     y = z - problem.discount[steps, None] * _expected(fit, instruments, after)[:, :count]
     weighted = problem.ratio[steps, None] * z
-    B = moments.derivative(steps, weighted)
+    B = moments.derivative(steps, z)
     x = sandwich.respond(np.zeros((problem.d, y.shape[1])), _mean_with_u(moments, steps, y))
     S = weighted.T @ y - B @ x
     starts = _expected(fit, instruments, log.now[first])[:, :count] - np.asarray(fit.starts.rows @ x)

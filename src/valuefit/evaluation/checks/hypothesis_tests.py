@@ -30,7 +30,7 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
         return []
     if error.standard_error <= NO_RANDOMNESS * float(np.abs(fit.log.reward).max()):
         return []
-    instruments = Instruments(fit.log, actions=fit.values == "state-action", seed=fit.seed)
+    instruments = Instruments(fit.log, actions=fit.values == "state-action", seed=fit.seed, dtype=np.float32)
     inputs = TestInputs(fit, TDMoments(fit), instruments, sampled_steps(fit.problem.n, fit.seed))
     tests = [ratios_test]
     if inputs.moments.available:

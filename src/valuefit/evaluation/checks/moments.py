@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
@@ -22,6 +22,7 @@ import scipy.sparse as sparse
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
+from valuefit.evaluation.uncertainty import row_products
 from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 
@@ -43,11 +44,6 @@ class Sums:
     def statistic(self) -> float:
         """|total|^2 over its expectation under the hypothesis."""
         return float(self.total @ self.total) / float(np.sum(self.parts**2))
-
-    def columns(self, chosen: slice) -> Sums | None:
-        """Those of some instruments; None where all of them are features."""
-        found = Sums(self.total[chosen], self.parts[:, chosen])
-        return found if found.parts.any() else None
 
     def scaled(self) -> Sums:
         """With an expectation of |total|^2 of 1 under the hypothesis."""
@@ -78,6 +74,32 @@ def cluster_sums(rows: Array, cluster: Array, count: int, weights: Array | None 
     return np.asarray(sparse.csr_array((weights, (cluster, order)), shape=(count, len(order))) @ rows)
 
 
+class Terms(NamedTuple):
+    """Sums over some steps, before the correction for the fit of theta; those of disjoint steps add up.
+
+    total: of ratio_t z_t delta_t, (k,). squares: of the squares of these. parts: of each cluster in the total, where
+    half of the change of theta without the cluster is included, (clusters, k). B: (k, d).
+    """
+
+    total: Array
+    squares: Array
+    parts: Array
+    B: Array
+
+    def columns(self, chosen: slice) -> Terms:
+        """Those of some instruments."""
+        return Terms(self.total[chosen], self.squares[chosen], self.parts[:, chosen], self.B[chosen])
+
+    def plus(self, other: Terms, *, own: float = 1.0, factor: float = 1.0) -> Terms:
+        """With instruments that are `own` times these at the steps of these, and `factor` times those of the other."""
+        return Terms(
+            own * self.total + factor * other.total,
+            own**2 * self.squares + factor**2 * other.squares,
+            own * self.parts + factor * other.parts,
+            own * self.B + factor * other.B,
+        )
+
+
 class TDMoments:
     """Sums of instruments times TD errors for one fit."""
 
@@ -96,9 +118,11 @@ class TDMoments:
             if np.linalg.norm(move) > ROUNDING * np.linalg.norm(sandwich.theta):
                 sandwich = sandwich.at(sandwich.theta + move)
         self.sandwich = sandwich
-        self.without_each = None
+        self.without_each = self._first_order = None
         if fit.errors.kind == "cr3" and not fit.problem.ridge:
             self.without_each = fit.errors.replicates.theta
+            if sandwich is fit.errors.sandwich:
+                self._first_order = fit.errors.replicates.first_order
 
     @property
     def available(self) -> bool:
@@ -116,86 +140,100 @@ class TDMoments:
     @cached_property
     def changes(self) -> Array:
         """The first-order part of each cluster in theta, (clusters, d)."""
+        if self._first_order is not None:
+            return -self._first_order
         return self.sandwich.changes(np.ones(self.problem.n), self.td_errors)
 
     def sums(self, steps: Array, z: Array) -> Sums | None:
         """Of instruments (m, k) at these steps; None where they are features, or their sums cannot be corrected."""
-        ratio, sandwich = self.problem.ratio[steps], self.sandwich
-        B, left_out = self._derivative(steps, z, ratio)
-        error = ratio * self.td_errors[steps]
-        parts = cluster_sums(z, sandwich.cluster[steps], sandwich.clusters, error - 0.5 * ratio * left_out)
-        return self._corrected(error @ z, np.sqrt(error**2 @ z**2), parts, B)
+        return self.corrected(self.terms(steps, z))
+
+    def terms(self, steps: Array, z: Array) -> Terms:
+        """Of instruments (m, k) at these steps."""
+        problem, sandwich, size = self.problem, self.sandwich, max(1, TEMPORARY_BYTES // (8 * self.problem.d))
+        ratio, cluster = problem.ratio[steps], sandwich.cluster[steps]
+        error, left_out = ratio * self.td_errors[steps], np.zeros(len(steps))
+        B, squares = np.zeros((z.shape[1], problem.d)), np.zeros(z.shape[1])
+        for start in range(0, len(steps), size):
+            here = slice(start, start + size)
+            v = self._v_rows(steps[here])
+            if self.without_each is not None:
+                left_out[here] = row_products(v, self.without_each[cluster[here]])
+            B += np.asarray((v.T @ z[here]).T)
+            squares += error[here] ** 2 @ z[here] ** 2
+        return Terms(error @ z, squares, cluster_sums(z, cluster, sandwich.clusters, error - 0.5 * left_out), B)
 
     def weighted_sum(self, weight: Array) -> Sums | None:
         """`sums` of one instrument with this value at every step, (n,), without copies of the rows."""
         problem, sandwich = self.problem, self.sandwich
         weighted = problem.ratio * weight
         terms = weighted * self.td_errors
-        total, size = np.array([terms.sum()]), np.array([np.linalg.norm(terms)])
-        sums = np.bincount(sandwich.cluster, terms, sandwich.clusters)
+        total, squares = np.array([terms.sum()]), np.array([terms @ terms])
+        sums: Array = np.bincount(sandwich.cluster, terms, sandwich.clusters)
         if self.without_each is None:
             rows = problem.phi.shape[0]
-            balance = np.bincount(problem.now, weighted, rows)
-            balance -= np.bincount(problem.next, weighted * problem.discount, rows)
-            return self._corrected(total, size, sums[:, None], problem.phi.tdot(balance)[None])
-        by_cluster = self._row_sums(problem.now, weighted) - self._row_sums(problem.next, weighted * problem.discount)
-        sums -= 0.5 * np.einsum("ij,ij->i", by_cluster, self.without_each)
-        return self._corrected(total, size, sums[:, None], by_cluster.sum(axis=0)[None])
+            weights = np.bincount(problem.now, weighted, rows)
+            weights -= np.bincount(problem.next, weighted * problem.discount, rows)
+            return self.corrected(Terms(total, squares, sums[:, None], problem.phi.tdot(weights)[None]))
+        # the next row of a step is usually the first of the following step: each row is read once
+        now, later = ((problem.now, weighted), (problem.next, weighted * problem.discount))
+        entries = (self._row_weights(*now) - self._row_weights(*later)).tocoo()
+        by_cluster = problem.phi.group_sums(entries.col, entries.data, entries.row, sandwich.clusters)
+        sums -= 0.5 * row_products(by_cluster, self.without_each)
+        return self.corrected(Terms(total, squares, sums[:, None], by_cluster.sum(axis=0)[None]))
 
     def by_cluster(self, steps: Array, rows: Array) -> Array:
         """Sums over the clusters, (clusters, k), of rows (m, k) that belong to these steps."""
         return cluster_sums(rows, self.sandwich.cluster[steps], self.sandwich.clusters)
 
-    def derivative(self, steps: Array, weighted: Array) -> Array:
-        """sum weighted_t v_t' over these steps, (k, d)."""
-        return self._derivative(steps, weighted, np.ones(len(steps)))[0]
+    def derivative(self, steps: Array, z: Array) -> Array:
+        """B of instruments (m, k) at these steps, (k, d)."""
+        B, size = np.zeros((z.shape[1], self.problem.d)), max(1, TEMPORARY_BYTES // (8 * self.problem.d))
+        for start in range(0, len(steps), size):
+            here = slice(start, start + size)
+            B += np.asarray((self._v_rows(steps[here]).T @ z[here]).T)
+        return B
 
     def v_products(self, steps: Array, x: Array) -> Array:
         """v_t'x at these steps, (m,)."""
         problem, p = self.problem, self.problem.phi.dot(x)
         return np.asarray(p[problem.now[steps]] - problem.discount[steps] * p[problem.next[steps]])
 
-    def _corrected(self, total: Array, size: Array, parts: Array, B: Array) -> Sums | None:
-        """With the parts of the clusters in theta; parts are (clusters, k), half of them left out.
-
-        total, size: the sum of the terms and their norm, (k,).
-        """
-        change = self._products_with_changes(B)
-        if change is not None and self.without_each is not None:
-            change = 0.5 * (change - self.without_each @ B.T)
+    def corrected(self, terms: Terms) -> Sums | None:
+        """With the parts of the clusters in theta; None where all instruments are features, or where it is unknown."""
+        change = self._products_with_changes(terms.B)
         if change is None:
             return None
-        parts = parts - change
-        kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * size
-        return Sums(total * kept, parts * kept) if kept.any() else None
+        parts = terms.parts - change
+        kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * np.sqrt(terms.squares)
+        return Sums(terms.total * kept, parts * kept) if kept.any() else None
 
-    def _row_sums(self, index: Array, weights: Array) -> Array:
-        """The sum of weighted rows over each cluster, (clusters, d); rows with weight 0 are not read."""
+    def _row_weights(self, index: Array, weights: Array) -> Any:
+        """The sum of the weights of each row in each cluster, a sparse matrix (clusters, rows)."""
         kept, sandwich = np.flatnonzero(weights), self.sandwich
-        return self.problem.phi.group_sums(index[kept], weights[kept], sandwich.cluster[kept], sandwich.clusters)
+        shape = sandwich.clusters, self.problem.phi.shape[0]
+        return sparse.csr_array((weights[kept], (sandwich.cluster[kept], index[kept])), shape=shape)
 
-    def _derivative(self, steps: Array, z: Array, ratio: Array) -> tuple[Array, Array]:
-        """B, (k, d), and v_t'(theta without the cluster of t - theta), (m,), which is 0 in the first-order form."""
-        problem, size = self.problem, max(1, TEMPORARY_BYTES // (8 * self.problem.d))
-        B, left_out, weighted = np.zeros((z.shape[1], problem.d)), np.zeros(len(steps)), bool((ratio != 1).any())
-        for start in range(0, len(steps), size):
-            here = slice(start, start + size)
-            chosen = steps[here]
-            now, later = problem.phi.take(problem.now[chosen]), problem.phi.take(problem.next[chosen])
-            discount = problem.discount[chosen]
-            v: Any = now - sparse.diags_array(discount) @ later if problem.phi.sparse else _minus(now, discount, later)
-            if self.without_each is not None:
-                x = self.without_each[self.sandwich.cluster[chosen]]
-                products = v.multiply(x).sum(axis=1) if problem.phi.sparse else np.einsum("ij,ij->i", v, x)
-                left_out[here] = np.asarray(products).ravel()
-            B += np.asarray((v.T @ (ratio[here, None] * z[here] if weighted else z[here])).T)
-        return B, left_out
+    def _v_rows(self, steps: Array) -> Any:
+        """ratio_t v_t of these steps, (m, d)."""
+        problem, ratio = self.problem, self.problem.ratio[steps]
+        now, later = problem.phi.take(problem.now[steps]), problem.phi.take(problem.next[steps])
+        if problem.phi.sparse:
+            return sparse.diags_array(ratio) @ now - sparse.diags_array(ratio * problem.discount[steps]) @ later
+        later *= -(ratio * problem.discount[steps])[:, None]
+        if (ratio != 1).any():
+            now *= ratio[:, None]
+        later += now
+        return later
 
     def _products_with_changes(self, B: Array) -> Array | None:
-        """B change_g, (clusters, k); None where an iterative adjoint did not converge."""
+        """B times the part of each cluster in theta, (clusters, k); None where an iterative adjoint did not converge.
+
+        With the jackknife it is the mean of the first-order part and of theta - theta_(-g).
+        """
         sandwich = self.sandwich
         if not self.iterative:
-            return self.changes @ B.T
+            return self._theta_parts @ B.T
         columns = []
         for influence in sandwich.influences([LinearFunction(row) for row in B]):
             if isinstance(influence, ErrorEstimate):
@@ -203,9 +241,6 @@ class TDMoments:
             columns.append(np.bincount(sandwich.cluster, weights=influence.steps, minlength=sandwich.clusters))
         return np.column_stack(columns)
 
-
-def _minus(now: Array, discount: Array, later: Array) -> Array:
-    """now - discount later, (m, d), in the memory of `later`."""
-    later *= -discount[:, None]
-    later += now
-    return later
+    @cached_property
+    def _theta_parts(self) -> Array:
+        return self.changes if self.without_each is None else 0.5 * (self.changes - self.without_each)

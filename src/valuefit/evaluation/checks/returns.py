@@ -13,7 +13,7 @@ from valuefit.evaluation.checks.inputs import TestInputs
 from valuefit.evaluation.checks.instruments import step_numbers
 from valuefit.evaluation.episode_weights import MAX_LOG_PRODUCT
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import effective_sample_size, log_products, ratios
+from valuefit.evaluation.importance import effective_sample_size, log_products
 from valuefit.typing import Array
 
 HORIZON = 30  # steps off-policy; longer products of ratios are too noisy
@@ -27,7 +27,7 @@ def returns_test(inputs: TestInputs) -> HypothesisTest | None:
     """
     fit = inputs.fit
     number = step_numbers(fit.log.begins)
-    weight = fit.discount**number
+    weight = discounts = (fit.discount ** np.arange(number.max() + 1))[number]
     if not inputs.on_policy:
         products = cumulative_ratios(fit, number)
         last = np.append(number[1:] == 0, True)
@@ -46,7 +46,7 @@ def returns_test(inputs: TestInputs) -> HypothesisTest | None:
             f"estimated value of their starts is {numbers}"
         )
     else:
-        weights = "" if (weight == fit.discount**number).all() else ", weighted by the ratios so far,"
+        weights = "" if (weight == discounts).all() else ", weighted by the ratios so far,"
         what = f"The discounted sum of TD errors over the first {HORIZON} steps of an episode{weights} is {numbers}"
     rejected = (
         f"{what}, more than chance: the estimated values are too {'low' if difference > 0 else 'high'} along the log. "
@@ -62,10 +62,7 @@ def cumulative_ratios(fit: Fit, number: Array) -> Array:
     State values: up to the step before, because `problem.ratio` weights the step itself. State-action values: up to the
     step itself.
     """
-    log, state = fit.log, fit.values == "state"
-    if not state and (log.behaviour_prob is None or fit.policy is None):
-        return np.ones(len(log))
-    product = np.exp(
-        np.minimum(log_products(log.ratio if state else ratios(fit.policy, log), log.begins), MAX_LOG_PRODUCT)
-    )
-    return np.where(number == 0, 1.0, np.roll(product, 1)) if state else product
+    if fit.ratios is None:
+        return np.ones(len(fit.log))
+    product = np.exp(np.minimum(log_products(fit.ratios, fit.log.begins), MAX_LOG_PRODUCT))
+    return np.where(number == 0, 1.0, np.roll(product, 1)) if fit.values == "state" else product

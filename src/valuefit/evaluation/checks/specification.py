@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from valuefit.evaluation.checks.check import TEST_LEVEL, HypothesisTest
 from valuefit.evaluation.checks.enrichment import enrichment
 from valuefit.evaluation.checks.inputs import TestInputs
@@ -24,7 +22,7 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
     advice = "Use richer features, or a longer trace."
     size = None
     if p < TEST_LEVEL:
-        change = enrichment(fit, inputs.moments, inputs.instruments, inputs.steps)
+        change = enrichment(fit, inputs.moments, inputs.sample)
         if change is not None and fit.value.standard_error:
             size = abs(change.value) / fit.value.standard_error
             found += (
@@ -61,8 +59,7 @@ def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
     ratio, sandwich = fit.problem.ratio, fit.errors.sandwich
     if (ratio == 1).all():
         return None
-    z = np.column_stack([np.ones(len(steps)), inputs.current])
-    parts = cluster_sums((ratio[steps] - 1)[:, None] * z, sandwich.cluster[steps], sandwich.clusters)
+    parts = cluster_sums(inputs.current, sandwich.cluster[steps], sandwich.clusters, ratio[steps] - 1)
     if not parts.any():
         return None
     sums = Sums(parts.sum(axis=0), parts)

@@ -23,7 +23,7 @@ def stability_test(inputs: TestInputs) -> HypothesisTest | None:
     compared = {"TD errors": inputs.td_sums.halves}
     if inputs.on_policy:
         reward = fit.log.reward[steps]
-        compared["observations"] = _difference(inputs.current, late, cluster[steps])
+        compared["observations"] = _difference(inputs.current[:, 1:], late, cluster[steps])
         compared["rewards"] = _difference(
             np.column_stack([reward, np.abs(reward - np.median(reward))]), late, cluster[steps]
         )
