@@ -77,13 +77,13 @@ def test_the_rest_is_the_schur_complement_of_the_eliminated_columns(seed):
     assert found.rest.has_sorted_indices
 
 
-@pytest.mark.parametrize("size", [6, 7, 8])
-def test_pairs_of_a_cycle_are_eliminated_once(size):
-    """Row i uses columns i and i + 1, so that no column has a single row; differences are not combined again."""
+@pytest.mark.parametrize(("size", "rank"), [(7, 7), (8, 7)])
+def test_a_cycle_of_pairs_is_eliminated(size, rank):
+    """Row i uses columns i and i + 1: no column has a single row, and an even number of them is dependent."""
     cycle = sparse.csr_array(np.eye(size) + np.roll(np.eye(size), 1, axis=1))
     found = eliminate_rare_columns(Rows(cycle, "features"), np.arange(1.0, size + 1))
-    assert len(found.columns) == size // 2
-    assert found.rest.shape[0] == size - size // 2
+    assert len(found.columns) == rank
+    assert found.rest.nnz == 0
 
 
 @pytest.mark.parametrize("ones", [False, True])
@@ -117,7 +117,7 @@ def test_differences_do_not_fill_the_rest():
     matrix = sparse.csr_array((np.ones(len(column)), (edges.ravel(), column)), shape=(1000, len(edges)))
     found = eliminate_rare_columns(Rows(matrix, "features"), np.ones(1000))
     products = (np.diff(matrix.indptr) ** 2).sum()
-    assert (np.diff(found.rest.indptr) ** 2).sum() <= 2 * products
+    assert (np.diff(found.rest.indptr) ** 2).sum() <= products
     assert 1 < len(found.columns) < 900  # of a rank of almost 1000
 
 
