@@ -94,7 +94,7 @@ def test_passes_count_the_factor_and_the_sweeps(monkeypatch):
     moment = module.sparse_moment(problem, limit=np.inf, ridge=0.0)
     assert info.passes >= 1 + problem.cost.C + problem.cost.flops(moment.plan.flops)
     found = state.memory.equations.preconditioner
-    assert found.apply_passes >= problem.cost.reads(2 * (found.factor.size + found.matrix.singletons.size))
+    assert found.apply_passes >= problem.cost.reads(2 * (found.factor.size + found.matrix.rare.size))
     monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
     state, info = Krylov().init(problem, *start)
     found = state.memory.equations.preconditioner
@@ -123,6 +123,48 @@ def test_nearly_equal_features_get_no_false_certificate(monkeypatch, limit):
         theta = vf.solve(problem, "saga", tol=0, max_passes=passes).theta
         bound = evidence.gap(theta, np.zeros(problem.k), tol=1e-2, allowance=1000)
         assert bound is None or bound >= 0.1 * exact.gap(theta)
+
+
+@pytest.mark.parametrize("tol", [0.05, 1e-3, 1e-5])
+def test_with_sweeps_a_gap_near_what_was_asked_for_is_decided_truly(monkeypatch, tol):
+    """The certificate ends as soon as its bounds say enough; neither side of the gap asked for is confused."""
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
+    problem = tiled(hashed=150)
+    exact, noise = Exact(problem), np.random.default_rng(0).standard_normal(problem.d)
+    size = np.sqrt(tol / exact.gap(exact.theta + noise))
+    for part in (0.05, 0.5, 0.9, 1.1, 2.0, 20.0):
+        theta = exact.theta + np.sqrt(part) * size * noise
+        true = exact.gap(theta)
+        bound = Certificate(problem, np.zeros(problem.d)).gap(theta, np.zeros(problem.k), tol=tol, allowance=1000)
+        assert bound >= 0.999 * true
+        assert (bound <= tol) == (part < 1)
+
+
+def test_a_certificate_with_sweeps_takes_fewer_passes_where_less_is_asked_for(monkeypatch):
+    monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
+    problem = tiled(hashed=150)
+    exact = Exact(problem)
+    theta = exact.theta + 1e-3 * np.random.default_rng(0).standard_normal(problem.d)
+    true, passes = exact.gap(theta), []
+    evidence = Certificate(problem, np.zeros(problem.d))
+    for tol in (true, 1e3 * true, 1.05 * true, 1e-3 * true):  # the first also pays for what is computed once
+        before = evidence.passes
+        bound = evidence.gap(theta, np.zeros(problem.k), tol=tol, allowance=1000)
+        assert (bound <= tol) == (tol > true)
+        passes.append(evidence.passes - before)
+    assert passes[1] < passes[2] > passes[3]
+
+
+def test_a_preconditioner_that_returns_nan_is_not_convergence(monkeypatch):
+    problem = tiled()
+
+    def broken(problem):
+        found = module.precondition(problem)
+        monkeypatch.setattr(type(found), "dual", lambda self, r: np.full(len(r), np.nan))
+        return found
+
+    result = vf.solve(problem, Krylov(preconditioner=broken), tol=1e-6, max_passes=50)
+    assert result.status != "converged" or Exact(problem).gap(result.theta) <= 1e-6
 
 
 def test_a_rank_in_doubt_has_no_known_excess():

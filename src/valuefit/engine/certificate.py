@@ -17,7 +17,8 @@ from valuefit.typing import Array
 PROBE_STEPS = 8  # conjugate-gradient steps on a random vector that estimate the accuracy of a diagonal preconditioner
 FREE_PASSES = 5.0  # the moments are formed without further conditions where that costs at most this
 RITZ_MARGIN = 2.0  # assumed maximum of the smallest Ritz value over the smallest eigenvalue
-# where `excess` is not known, the residual must fall below this part of the energy, for columns may be dependent
+# where `excess` is not known, the residual must fall below this part of the energy, or of the one asked for, because
+# C~^+ C may have smaller eigenvalues than its Ritz values show
 MAX_RESIDUAL_WITHOUT_EXCESS = 1e-5
 
 
@@ -67,7 +68,8 @@ class Certificate:
     def gap(self, theta: Array, w: Array, *, tol: float, allowance: float) -> float | None:
         """An upper bound of the gap at theta, or None where it would cost more than `allowance` passes.
 
-        It may be loose where the gap is far above `tol`, and is infinite where the gap is at least ten times that.
+        It may be loose where the gap is not near `tol`, and is infinite where the gap is certainly larger, or, with a
+        ridge, at least ten times that.
         """
         problem, self._allowance = self.problem, allowance
         if self._exact is not None or self.exact_cost <= min(FREE_PASSES, allowance):
@@ -93,9 +95,13 @@ class Certificate:
     def _fixed_point_gap(self, theta: Array, tol: float) -> float | None:
         r = self.problem.residual(theta)
         self.passes += 1
-        below, upper = self._energy(r, beyond=self._excessive_energy(tol))
+        beyond, enough = np.inf, 0.0
+        if self.problem.b.any() and tol > 0:
+            beyond = tol * self.problem.reward_squares()[0]  # b' C^+ b is at most this mean square
+            enough = 0.99 * tol / (1 + tol) * self._energy_of_b()  # the gap is then at most 0.99 tol
+        below, upper = self._energy(r, beyond=beyond, enough=enough)
         if upper is None:
-            return np.inf if below > self._excessive_energy(tol) else None
+            return np.inf if below > beyond else None
         self.objective = 0.5 * upper
         return self._relative(self.objective)
 
@@ -176,10 +182,11 @@ class Certificate:
             self._b_energy = energy
         return self._b_energy
 
-    def _energy(self, r: Array, beyond: float = np.inf) -> tuple[float, float | None]:
+    def _energy(self, r: Array, beyond: float = np.inf, enough: float = 0.0) -> tuple[float, float | None]:
         """r' C^+ r from below, and from above if the iteration converged, by preconditioned conjugate gradients.
 
-        Where `excess` is not known, it ends without the second as soon as the first exceeds `beyond`.
+        Where `excess` is not known, it ends without the second as soon as the first exceeds `beyond`, and with a loose
+        one that is at most `enough`.
         """
         if self.problem.identity:
             return float(r @ r), float(r @ r)
@@ -189,6 +196,8 @@ class Certificate:
             self._ritz = min(self._ritz, ritz)
             above = left * (self._preconditioner.excess if certain else RITZ_MARGIN / self._ritz)
             if above <= 0.2 * energy and (certain or left <= MAX_RESIDUAL_WITHOUT_EXCESS * energy):
+                return energy, energy + above
+            if not certain and energy + above <= enough and left <= MAX_RESIDUAL_WITHOUT_EXCESS * enough:
                 return energy, energy + above
             if not certain and energy > beyond:
                 return energy, None

@@ -42,11 +42,12 @@ def second_moment(psi: Rows, visits: Array) -> Array:
     return C
 
 
-def sparse_second_moment(psi: Rows, visits: Array) -> Any:
-    """`second_moment` of sparse rows as a sparse matrix with sorted indices."""
-    columns = psi.matrix.T.tocsr()
-    found = gram(*psi.kernel, columns.data, columns.indices, columns.indptr, visits)
-    C = sparse.csr_array(found, shape=(psi.shape[1], psi.shape[1]))
+def sparse_second_moment(rows: Any, weights: Array) -> Any:
+    """sum over the rows of a CSR matrix, with sorted indices, of weight * row row', as such a matrix too."""
+    columns = rows.T.tocsr()
+    found = gram(rows.data, rows.indices, rows.indptr, columns.data, columns.indices, columns.indptr, weights)
+    below = sparse.csr_array(found, shape=(rows.shape[1], rows.shape[1]))
+    C = below + sparse.tril(below, -1).T.tocsr()
     C.sort_indices()
     return C
 

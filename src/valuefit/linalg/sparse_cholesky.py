@@ -385,7 +385,7 @@ def back_fronts(starts, ranks, rows, offsets, places, values, y):
 
 @compiled
 def gram(data, indices, indptr, tdata, tindices, tindptr, weights):
-    """Phi' diag(weights) Phi in CSR, from Phi by rows and by columns."""
+    """Phi' diag(weights) Phi on and below its diagonal, in CSR, from Phi by rows, indices ascending, and by columns."""
     d = len(tindptr) - 1
     starts, sums, seen = np.zeros(d + 1, np.int64), np.zeros(d), np.full(d, -1, np.int64)
     room, count = 1 << 16, 0
@@ -403,6 +403,8 @@ def gram(data, indices, indptr, tdata, tindices, tindptr, weights):
                 columns, values = more, others
             for f in range(indptr[row], indptr[row + 1]):
                 j = indices[f]
+                if j > i:
+                    break
                 if seen[j] != i:
                     seen[j], sums[j] = i, 0.0
                     columns[count] = j

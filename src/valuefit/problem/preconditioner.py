@@ -13,7 +13,7 @@ import scipy.sparse as sparse
 from valuefit.linalg import sparse_cholesky
 from valuefit.linalg.gauss_seidel import GaussSeidel, symmetric_gauss_seidel
 from valuefit.linalg.moments import sparse_second_moment
-from valuefit.linalg.singletons import Singletons, column_singletons
+from valuefit.linalg.rare_columns import RareColumns, eliminate_rare_columns
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
 from valuefit.problem.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
@@ -28,7 +28,7 @@ MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
 class SparseC(NamedTuple):
-    """C (k, k): the sum over `singletons` and a sparse matrix `inside` between the dual features `kept`.
+    """C (k, k): the sum over rows eliminated with `rare` columns and a sparse matrix `inside` of the features `kept`.
 
     Dual features that are neither kept nor eliminated have no data, or depend on those that were eliminated.
     """
@@ -36,23 +36,23 @@ class SparseC(NamedTuple):
     inside: Any
     kept: Array
     size: int
-    singletons: Singletons | None = None
+    rare: RareColumns | None = None
 
     @property
     def stored(self) -> int:
         """Numbers read in a product."""
-        return int(self.inside.nnz) + (0 if self.singletons is None else 2 * self.singletons.size)
+        return int(self.inside.nnz) + (0 if self.rare is None else 2 * self.rare.size)
 
     def __matmul__(self, x: Array) -> Array:
         product = self._on_kept(lambda part: self.inside @ part, x)
-        return product if self.singletons is None else product + self.singletons @ x
+        return product if self.rare is None else product + self.rare @ x
 
     def solve(self, inverse: Callable[[Array], Array], r: Array) -> Array:
         """C^+ r, given a function that solves with `inside`; approximately where that does."""
-        if self.singletons is None:
+        if self.rare is None:
             return self._on_kept(inverse, r)
-        products, left = self.singletons.forward(r)
-        return self.singletons.backward(products, self._on_kept(inverse, left))
+        products, left = self.rare.forward(r)
+        return self.rare.backward(products, self._on_kept(inverse, left))
 
     def _on_kept(self, function: Callable[[Array], Array], x: Array) -> Array:
         """A function of the features kept, zero elsewhere."""
@@ -258,7 +258,7 @@ def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> Sparse
     """C as a sparse matrix, or None where that would not fit into memory or `limit` passes, or rows are elsewhere.
 
     Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
-    entries than C. Column singletons are eliminated, but not where C + ridge I is needed too, which has none.
+    entries than C. Rare columns are eliminated, but not where C + ridge I is needed too, which has none.
     """
     forming = 2 + problem.cost.C if problem.sparse else np.inf
     most = min(limit, MAX_SPARSE_PASSES + forming)
@@ -270,16 +270,15 @@ def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> Sparse
     entries = min(float(problem.k) ** 2, problem.n * (psi.stored / psi.shape[0]) ** 2)
     if 24 * entries > memory_limit():
         return None
-    weights, singletons = visits / problem.n, None
+    rows, weights, rare = psi.matrix, visits / problem.n, None
     if not ridge:
-        singletons = column_singletons(psi, weights)
-        weights = np.where(singletons.remaining, weights, 0.0)
-    C = sparse_second_moment(psi, weights)
-    kept = np.flatnonzero(C.diagonal())
-    C = C[kept][:, kept]
+        rare = eliminate_rare_columns(psi, weights)
+        rows, weights = rare.rest, rare.rest_weights
+    kept = np.flatnonzero((rows**2).T @ weights)
+    C = sparse_second_moment(rows[:, kept], weights)
     plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.host_flops(1.0), numbers=memory_limit() / 16)
     factor_passes = 0.0 if plan is None else problem.cost.host_flops(plan.flops)
-    return SparseMoment(SparseC(C, kept, problem.k, singletons), plan, forming + factor_passes)
+    return SparseMoment(SparseC(C, kept, problem.k, rare), plan, forming + factor_passes)
 
 
 def sparse_preconditioner(
@@ -288,12 +287,12 @@ def sparse_preconditioner(
     """The sparse factors of C and C + ridge I, or sweeps over these."""
     matrix, plan, passes = moment
     C, cost = matrix.inside, problem.cost
-    singleton_passes = cost.sparse_product(matrix.stored - C.nnz)
+    rare_passes = cost.sparse_product(matrix.stored - C.nnz)
     shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
     if plan is not None:
         factor = sparse_cholesky.factorise(C, plan)
         shifted = sparse_cholesky.factorise(shift, plan) if ridge else factor
-        apply_passes = cost.reads(2 * factor.size) + singleton_passes
+        apply_passes = cost.reads(2 * factor.size) + rare_passes
         if ridge:
             passes += cost.host_flops(plan.flops)
             apply_passes = cost.reads(6 * factor.size) + cost.sparse_product(C.nnz)
@@ -303,7 +302,7 @@ def sparse_preconditioner(
     solves = 2 if ridge else 1
     inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
     apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * C.shape[0])
-    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes + 2 * singleton_passes)
+    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes + 2 * rare_passes)
 
 
 def diagonal_preconditioner(problem: SaddlePoint) -> Diagonal:

@@ -185,7 +185,7 @@ def _state(memory: Memory, passes: float) -> tuple[State, Info]:
     equations = memory.equations
     state = State(*equations.split(memory.x), gradient=equations.gradient(memory.residual), memory=memory)
     info = Info(passes, provisional=bool(memory.basis), preconditioner=equations.preconditioner)
-    if not memory.trail[-1] > 0 and equations.trusted:
+    if memory.trail[-1] == 0 and equations.trusted:
         return state, info._replace(gap=0.0, finished=True)
     gap, objective = equations.gap(memory.x, memory.residual, memory.dual)
     return state, info._replace(gap=gap, objective=objective)
