@@ -2,8 +2,10 @@
 
 Writes benchmarks/streaming.md. Each size runs in a process of its own, whose peak of anonymous memory is recorded:
     python -m benchmarks.streaming [--steps 1e6 1e7] [--width 8] [--folder FOLDER]
+    python -m benchmarks.streaming --steps
     python -m benchmarks.streaming --gigabytes 20 --width 64 --features identity
-The second evaluates a log of 20 GB, and fails if that takes more than 2 GB of memory; it needs 20 GB of disk.
+The second measures the single passes alone, and prints them. The third evaluates a log of 20 GB, and fails if that
+takes more than 2 GB of memory; it needs 20 GB of disk.
 """
 
 from __future__ import annotations
@@ -18,15 +20,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 from numpy.lib import format as npy
 
 import valuefit as vf
 from valuefit.atomic import write_bytes
 from valuefit.data.readers.native import LOG_FORMAT, METADATA_FILE
+from valuefit.evaluation.streamed import solve_shards, take_samples
+from valuefit.problem.parts import Parts
+from valuefit.threads import one_blas_thread, thread_count
 
 PAGE = Path(__file__).with_name("streaming.md")
 LENGTH = 200  # steps in an episode
@@ -34,6 +45,9 @@ COLUMN_BYTES = 43  # of a step in a saved folder, besides its observation
 MAX_PEAK = 2e9  # bytes of memory
 BLOCK = 1_000_000  # steps that are written at a time
 LIMIT = 256 << 20  # bytes that a stream may hold
+PASS_STEPS, PASS_WIDTHS = 1_000_000, (8, 64)  # of the logs whose passes are measured
+PASSES = ("samples", "moments", "errors")
+REPEATS = 5  # of which the fastest counts
 
 
 def write_log(folder: Path, steps: int, width: int) -> None:
@@ -86,6 +100,16 @@ def drop_from_cache(folder: Path) -> None:
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def read_files(folder: Path) -> int:
+    """Read all files of a folder; their bytes."""
+    size = 0
+    for file in sorted(folder.iterdir()):
+        with open(file, "rb", buffering=0) as stream:
+            while block := stream.read(16 << 20):
+                size += len(block)
+    return size
+
+
 def measure(folder: Path, features: str) -> dict[str, float]:
     """Seconds of a plain read of all files, of `evaluate`, and the peak of memory while that runs.
 
@@ -93,11 +117,7 @@ def measure(folder: Path, features: str) -> dict[str, float]:
     """
     drop_from_cache(folder)
     started = time.perf_counter()
-    size = 0
-    for file in sorted(folder.iterdir()):
-        with open(file, "rb", buffering=0) as stream:
-            while block := stream.read(16 << 20):
-                size += len(block)
+    size = read_files(folder)
     read = time.perf_counter() - started
     drop_from_cache(folder)
     log = vf.load(folder, memory="stream", limit=LIMIT)
@@ -118,6 +138,127 @@ def measure(folder: Path, features: str) -> dict[str, float]:
         "steps": log.steps, "bytes": size, "read": read, "seconds": seconds, "peak": peak[0],
         "estimate": value.estimate, "standard_error": value.standard_error or 0.0,
     }  # fmt: skip
+
+
+# ---- single passes ------------------------------------------------------------------------------------------------
+
+
+def settings(features: str) -> dict[str, Any]:
+    """The arguments of `solve_shards` for the moments and the errors of a log."""
+    return {
+        "features": features, "policy": None, "values": "state", "discount": 0.95, "trace": 0.0, "ridge": 0.0,
+        "starts": None, "solver": "lstd", "tol": 1e-8, "max_passes": 100, "seed": 0, "interval": "cr3", "level": 0.95,
+        "callback": None, "checkpoint": None, "client": None,
+    }  # fmt: skip
+
+
+@contextmanager
+def recorded(
+    spent: dict[str, Any], names: list[str], clock: Callable[[], Any], before: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """The time by `clock` of each call of `Parts.sum`, by these names in order; before: called first, untimed."""
+    remaining, whole = iter(names), Parts.sum
+
+    def timed(self: Parts, function: Any) -> Any:
+        before()
+        started = clock()
+        try:
+            return whole(self, function)
+        finally:
+            spent[next(remaining)] = clock() - started
+
+    Parts.sum = timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Parts.sum = whole  # type: ignore[method-assign]
+
+
+def clocks() -> np.ndarray:
+    """Seconds of the wall, and of the processors for this process."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def clocked(call: Callable[[], Any], before: Callable[[], None] = lambda: None) -> np.ndarray:
+    before()
+    started = clocks()
+    call()
+    return clocks() - started
+
+
+def products(width: int) -> np.ndarray:
+    """Seconds of the products u'v and u'u of blocks of as many rows in memory, on all threads."""
+    X = np.random.default_rng(0).random((PASS_STEPS // thread_count() // 10, width))
+    Y, block = X + 1, 1024
+
+    def multiply(_: int) -> None:
+        for _ in range(10):
+            for start in range(0, len(X), block):
+                u = X[start : start + block]
+                u.T @ Y[start : start + block]
+                u.T @ u
+
+    with one_blas_thread(), ThreadPoolExecutor(thread_count()) as threads:
+        return clocked(lambda: list(threads.map(multiply, range(thread_count()))))
+
+
+def passes(source: Path, width: int, plain: Callable[[], Any], before: Callable[[], None]) -> dict[str, np.ndarray]:
+    """By name, wall and processor seconds: a plain read, the three passes and the products, the smallest of REPEATS."""
+    found: dict[str, np.ndarray] = {}
+    log = vf.load(source, memory="stream", limit=LIMIT)
+    for _ in range(REPEATS):
+        spent = {"plain": clocked(plain, before), "samples": clocked(lambda: take_samples(log), before)}
+        with recorded(spent, ["moments", "errors"], clocks, before):
+            solve_shards(log, **settings("identity"))
+        spent["products"] = products(width)
+        found = {name: np.minimum(value, found.get(name, np.inf)) for name, value in spent.items()}
+    return found
+
+
+def as_parquet(folder: Path, file: Path) -> list[str]:
+    """Write the steps of a saved log as Parquet; the names of the columns."""
+    arrays = {name: np.load(folder / f"{name}.npy") for name in ("observations", "reward", "terminated", "episode")}
+    observations = arrays.pop("observations")
+    columns = {**arrays, **{f"obs_{k}": np.ascontiguousarray(x) for k, x in enumerate(observations.T)}}
+    parquet.write_table(pyarrow.table(columns), file, use_dictionary=["terminated", "episode"])
+    return list(columns)
+
+
+def read_batches(file: Path, columns: list[str]) -> None:
+    for _ in parquet.ParquetFile(file).iter_batches(columns=columns):
+        pass
+
+
+def pass_table(place: Path) -> str:
+    """What a pass costs next to a plain read of the same file and to the matrix products of as many rows in memory."""
+    lines = [
+        f"Single passes over {PASS_STEPS:.0e} steps with identity features on {thread_count()} threads, the fastest of "
+        f"{REPEATS} interleaved runs. Files of valuefit's own format are read without the page cache, and the plain "
+        "read is that of their bytes; that of Parquet is `iter_batches` of pyarrow, from the cache. Products are u'v "
+        "and u'u of as many rows in memory, compared by processor time.",
+        "",
+        "| format | numbers | pass | seconds | processor seconds | rate of the plain read | rate of the products |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for width in PASS_WIDTHS:
+        folder, file = place / "log", place / "log.parquet"
+        write_log(folder, PASS_STEPS, width)
+        columns = as_parquet(folder, file)
+        for name, found in (
+            ("native", passes(folder, width, partial(read_files, folder), partial(drop_from_cache, folder))),
+            ("Parquet", passes(file, width, partial(read_batches, file, columns), lambda: None)),
+        ):
+            lines.append(f"| {name} | {width} | plain read | {found['plain'][0]:.2f} | {found['plain'][1]:.2f} | | |")
+            for one in PASSES:
+                wall, cpu = found[one]
+                share = f"{found['products'][1] / cpu:.0%}" if one == "moments" else ""
+                lines.append(
+                    f"| {name} | {width} | {one} | {wall:.2f} | {cpu:.2f} | {found['plain'][0] / wall:.0%} | {share} |"
+                )
+            print("\n".join(lines[-4:]), flush=True)
+        shutil.rmtree(folder)
+        file.unlink()
+    return "\n".join(lines) + "\n"
 
 
 def table(records: list[dict[str, Any]], width: int) -> str:
@@ -165,11 +306,12 @@ def main() -> None:
                 records.append({**json.loads(found.stdout), "features": features})
                 print(records[-1], flush=True)
             shutil.rmtree(folder)
-    peak = max(record["peak"] for record in records)
+        single = "" if options.gigabytes else pass_table(Path(place))
+    peak = max((record["peak"] for record in records), default=0)
     if peak > MAX_PEAK:
         sys.exit(f"The peak of memory was {peak / 1e9:.1f} GB, more than {MAX_PEAK / 1e9:.0f}.")
-    if not options.gigabytes:
-        write_bytes(PAGE, table(records, options.width).encode(), force=True)
+    if records and not options.gigabytes:
+        write_bytes(PAGE, f"{table(records, options.width)}\n{single}".encode(), force=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from valuefit.data.npy import array_names, map_array, read_header, read_npz_arrays
+from valuefit.data.npy import array_names, find_array, map_array, read_header, read_npz_arrays
 
 HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }"
 DAMAGED_HEADERS = {
@@ -124,3 +124,23 @@ def test_headers_of_python_2_are_read_without_a_warning(tmp_path):
         warnings.simplefilter("error")
         assert read_npz_arrays(tmp_path / "log.npz", limit=1 << 20)["x"].tolist() == [0.0, 1.0, 2.0]
         assert map_array(tmp_path / "x.npy").tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 3)])
+def test_some_rows_of_a_file_are_those_of_the_array(tmp_path, shape, order):
+    values = np.asarray(np.arange(np.prod(shape), dtype=">i4").reshape(shape), order=order)
+    np.save(tmp_path / "x.npy", values)
+    found = find_array(tmp_path / "x.npy")
+    for first, last in ((0, 7), (2, 5), (6, 7), (3, 3)):
+        rows = found.rows(first, last)
+        np.testing.assert_array_equal(rows, values[first:last])
+        assert not isinstance(rows, np.memmap)
+
+
+def test_a_file_that_becomes_shorter_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(10.0))
+    found = find_array(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.arange(5.0))
+    with pytest.raises(ValueError, match=r"x.npy has become shorter while it was read. Save the log again"):
+        found.rows(3, 8)

@@ -5,6 +5,9 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from time import sleep
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,6 +18,7 @@ import pytest
 import valuefit as vf
 from helpers.streamed import FILE_KINDS, hdf5_file, in_shards, log_with_actions
 from valuefit.data import shards
+from valuefit.data.readers import parquet
 from valuefit.data.shards import ShardedLog, compact, episode_blocks, join_logs, open_shards
 from valuefit.memory import TooLarge
 
@@ -129,6 +133,37 @@ def test_files_of_other_types_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({**columns, "obs": np.arange(4.0) / 3}), tmp_path / "part-2.parquet")
     with pytest.raises(ValueError, match=r"'obs' of .*part-2.parquet has type double, but that of .* has type int64"):
         vf.load(str(tmp_path / "*.parquet"), memory="stream")
+
+
+def test_rows_that_another_thread_is_decoding_are_not_decoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second shard is asked for while the first is being decoded: it waits, and goes on with the same stream."""
+    opened, decoding, go_on = [], Event(), Event()
+
+    class Stream(parquet._RowStream):
+        def __init__(self, *arguments: Any) -> None:
+            opened.append(self)
+            super().__init__(*arguments)
+
+        def read(self, start: int, stop: int, limit: int) -> Any:
+            decoding.set()
+            assert go_on.wait(60)
+            return super().read(start, stop, limit)
+
+    log = log_with_actions(40)
+    sharded = in_shards(log, tmp_path, "parquet", steps=100)
+    assert not isinstance(sharded.shards, shards.IteratedShards)
+    monkeypatch.setattr(parquet, "_RowStream", Stream)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(sharded.shards[0].read)
+        assert decoding.wait(60)
+        second = threads.submit(sharded.shards[1].read)
+        sleep(0.1)  # in which the second would open a stream of its own
+        go_on.set()
+        steps = len(first.result()) + len(second.result())
+    same(join_logs([first.result(), second.result()]), compact(log[:steps]))
+    assert len(opened) == 1
 
 
 def test_a_file_with_fewer_rows_than_it_declares_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from helpers.problems import PROBLEM
-from valuefit.data.validation import array_of, last_steps, number, numbers, step_numbers, whole_number
+from valuefit.data.validation import all_finite, array_of, last_steps, number, numbers, step_numbers, whole_number
 from valuefit.messages import shown
 
 LOG = vf.Transitions.from_arrays(np.arange(8.0).reshape(4, 2), np.ones(4), terminated=[0, 1, 0, 1])
@@ -175,3 +175,26 @@ def test_runs_of_steps_equal_those_of_a_loop(flags):
 def test_a_log_without_steps_has_no_runs():
     none = np.zeros(0, bool)
     assert len(last_steps(none)) == len(step_numbers(none)) == 0
+
+
+# ---- finite numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f8", np.longdouble, np.int64])
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_numbers_are_finite_also_where_their_squares_are_not(dtype, order):
+    top = np.iinfo(dtype).max if np.dtype(dtype).kind == "i" else np.finfo(dtype).max
+    values = np.full((70, 6), top, dtype)
+    values = values[:, ::2] if order == "strided" else np.asarray(values, order=order)
+    assert all_finite(values)
+    assert all_finite(np.zeros_like(values))
+    assert all_finite(values[:0])
+    if np.dtype(dtype).kind == "i":
+        return
+    for wrong in (np.nan, np.inf, -np.inf):
+        for place in ((0, 0), (69, 2), (33, 1)):
+            one = values.copy()
+            one[place] = wrong
+            assert not all_finite(one)
+            one[(place[0] + 1) % 70, 0] = -wrong  # their sum is NaN
+            assert not all_finite(one)

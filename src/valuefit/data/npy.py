@@ -69,18 +69,48 @@ def _is_shape(shape: tuple[Any, ...]) -> bool:
     return valid and math.prod(max(length, 1) for length in shape) < 1 << 56
 
 
-def map_array(path: Path, *, kinds: str = "biuf") -> Array:
-    """The array in an .npy file, memory-mapped."""
+class StoredArray(NamedTuple):
+    """An array in an .npy file of its own, whose numbers begin after `start` bytes."""
+
+    path: Path
+    header: Header
+    start: int
+
+    def map(self) -> Array:
+        """The array, memory-mapped."""
+        shape, fortran_order, dtype = self.header
+        if self.header.bytes == 0:  # an empty file cannot be mapped
+            return np.empty(shape, dtype)
+        with translated(f"{self.path} cannot be mapped into memory", "Write it again."):
+            order = "F" if fortran_order else "C"
+            return np.memmap(self.path, dtype, "r", self.start, shape, order)  # type: ignore[call-overload]
+
+    def rows(self, first: int, last: int) -> Array:
+        """Some rows in memory: reading the file is faster than touching mapped pages for the first time."""
+        (_, *inner), fortran_order, dtype = self.header
+        if fortran_order and inner:
+            return np.array(self.map()[first:last])
+        size = math.prod(inner)
+        offset = self.start + first * size * dtype.itemsize
+        values = np.fromfile(self.path, dtype, (last - first) * size, offset=offset)
+        if len(values) < (last - first) * size:
+            raise ValueError(f"{self.path} has become shorter while it was read. Save the log again.")
+        return values.reshape(last - first, *inner)
+
+
+def find_array(path: Path, *, kinds: str = "biuf") -> StoredArray:
+    """The array in an .npy file, whose size is checked; its numbers are not read."""
     where = str(path)
     with open(path, "rb") as stream:
         header = read_header(stream, where, kinds=kinds)
         start, end = stream.tell(), os.fstat(stream.fileno()).st_size
     _check_content(header, end - start, where)
-    if header.bytes == 0:  # an empty file cannot be mapped
-        return np.empty(header.shape, header.dtype)
-    with translated(f"{where} cannot be mapped into memory", "Write it again."):
-        order = "F" if header.fortran_order else "C"
-        return np.memmap(path, header.dtype, "r", start, header.shape, order)  # type: ignore[call-overload]
+    return StoredArray(path, header, start)
+
+
+def map_array(path: Path, *, kinds: str = "biuf") -> Array:
+    """The array in an .npy file, memory-mapped."""
+    return find_array(path, kinds=kinds).map()
 
 
 def array_names(path: Path) -> list[str]:

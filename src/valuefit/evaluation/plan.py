@@ -2,6 +2,7 @@
 
     seconds of a pass = max(compute, schedule) + send + reduce
     compute  = rounds of shards on all threads x steps of a shard x seconds of a step
+               + the smaller of a shard and STEAL_SECONDS, if there are several rounds
     schedule = tasks x task_seconds, which the scheduler works off one after the other
     send     = bytes of what workers are told x byte_seconds x ceil(log2(workers + 1))
     reduce   = levels of the tree of sums x (task_seconds + FAN_IN x bytes of a sum x byte_seconds)
@@ -25,6 +26,7 @@ SOLVERS = ("auto", "lstd", "krylov", "pdbg")
 ITERATIONS = {"krylov": 30, "pdbg": 200}  # passes of a solve if none are given; they depend on the problem
 STEP_FLOPS = {"moments": 3.0, "errors": 1.5}  # operations for each step and pair of features
 SCALAR_BYTES = 43  # of a step in a saved folder, beyond its observation
+STEAL_SECONDS = 1.0  # Dask gives workers a task more than they have threads, and moves waiting ones this often
 MAX_STEPS, MAX_FEATURES, MAX_WORKERS = 1e15, 1e6, 1e6
 
 
@@ -48,7 +50,7 @@ class Coefficients:
 
 
 MEASURED = Coefficients(
-    task_seconds=2.9e-3, byte_seconds=5.4e-10, step_seconds=1.0e-7, problem_seconds=4.6e-7,
+    task_seconds=8.0e-4, byte_seconds=5.4e-10, step_seconds=1.0e-7, problem_seconds=4.6e-7,
     feature_seconds=5.4e-9, flop_seconds=2.6e-11, process_bytes=8.1e7,
 )  # fmt: skip
 
@@ -106,7 +108,9 @@ class Cluster:
         rounds = math.ceil(shards / (self.workers * self.threads))
         levels = math.ceil(math.log(shards, FAN_IN) - 1e-9)
         tasks = 1 + shards + sum(math.ceil(shards / FAN_IN**level) for level in range(1, levels + 1))
-        busy = max(rounds * (shard_seconds + returned * one.byte_seconds), tasks * one.task_seconds)
+        compute = rounds * (shard_seconds + returned * one.byte_seconds)
+        uneven = min(shard_seconds, STEAL_SECONDS) if rounds > 1 else 0.0
+        busy = max(compute + uneven, tasks * one.task_seconds)
         send = sent * one.byte_seconds * math.ceil(math.log2(self.workers + 1))
         return busy + send + levels * (one.task_seconds + FAN_IN * returned * one.byte_seconds)
 

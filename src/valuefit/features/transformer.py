@@ -7,13 +7,13 @@ errors.
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
 
+from valuefit.data.validation import all_finite
 from valuefit.typing import Array
 
 MAX_VALUE_CHARACTERS = 700  # per parameter in a repr; the limit of scikit-learn
@@ -159,4 +159,4 @@ def has_fitted_attributes(transformer: Any) -> bool:
 def is_finite_matrix(X: Any) -> bool:
     """Whether X is an array (n, p) of finite real numbers, n and p at least 1."""
     valid = isinstance(X, np.ndarray) and X.ndim == 2 and X.size > 0 and X.dtype.kind in "biuf"
-    return valid and math.isfinite(X.min()) and math.isfinite(X.max())
+    return valid and all_finite(X)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,12 @@ def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Ta
     return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
+@cache
+def _pyarrow() -> Any:
+    """The module: asked for several times for each column, and importing it again takes longer than a small column."""
+    return need("pyarrow", "files", "Reading a table")
+
+
 def check_unique_names(names: Sequence[str], where: str) -> None:
     """Raise ValueError if two columns have the same name, which would be ambiguous."""
     if len(set(names)) < len(names):
@@ -51,7 +58,7 @@ def check_unique_names(names: Sequence[str], where: str) -> None:
 
 def check_type(name: str, kind: Any, where: str) -> None:
     """Raise ValueError unless an Arrow type is text, numbers or lists of numbers; called before the column is read."""
-    types = need("pyarrow", "files", "Reading a table").types
+    types = _pyarrow().types
     inner = kind.value_type if holds_lists(kind) else kind
     if types.is_dictionary(inner):
         inner = inner.value_type
@@ -67,19 +74,19 @@ def check_type(name: str, kind: Any, where: str) -> None:
 
 def holds_lists(kind: Any) -> bool:
     """Whether an Arrow type is lists of values."""
-    types = need("pyarrow", "files", "Reading a table").types
+    types = _pyarrow().types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def is_string(kind: Any) -> bool:
     """Whether an Arrow type is text."""
-    types = need("pyarrow", "files", "Reading a table").types
+    types = _pyarrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def holds_text(kind: Any) -> bool:
     """Whether an Arrow type is text, or a dictionary of texts."""
-    types = need("pyarrow", "files", "Reading a table").types
+    types = _pyarrow().types
     return is_string(kind.value_type if types.is_dictionary(kind) else kind)
 
 
@@ -100,7 +107,7 @@ def to_array(name: str, column: Any, where: str) -> Array:
 
 def _plain_column(column: Any) -> Array:
     """A column of scalars."""
-    pyarrow = need("pyarrow", "files", "Reading a table")
+    pyarrow = _pyarrow()
     types = pyarrow.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

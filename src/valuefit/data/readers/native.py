@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.lib import format as npy
 from valuefit.data.archive import check_version
 from valuefit.data.exact import in_native_order
 from valuefit.data.labels import NAMED_FIELDS, check_names
-from valuefit.data.npy import Header, map_array, read_header
+from valuefit.data.npy import Header, find_array, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.data.validation import check_observations, numbers
 from valuefit.memory import check_size
@@ -74,11 +73,11 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
         raise _damaged(path, f"it has {metadata['steps']} steps, fewer than when it was opened")
     table: dict[str, Any] = {}
     for name, kinds in _column_kinds(path).items():
-        column = map_array(_file(path, name))
-        _check_column(path, name, kinds, column.shape, column.dtype, metadata["steps"])
-        table[name] = _read_rows(column, start, stop)
-    observations = map_array(_file(path, "observations"))
-    _check_consistency(path, table, len(observations) if observations.ndim else 0)
+        column = find_array(_file(path, name))
+        _check_column(path, name, kinds, column.header.shape, column.header.dtype, metadata["steps"])
+        table[name] = _native_bytes(column.rows(start, stop))
+    observations = find_array(_file(path, "observations"))
+    _check_consistency(path, table, observations.header.shape[0] if observations.header.shape else 0)
     now, next = table["now"], table["next"]
     referred = np.concatenate([now, next[next >= 0]])
     low, high = int(referred.min()), int(referred.max()) + 1
@@ -88,7 +87,7 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     else:
         used = np.unique(referred)
         table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
-    part = _read_rows(observations, low, high) if isinstance(used, slice) else _native_bytes(observations[used])
+    part = _native_bytes(observations.rows(low, high) if isinstance(used, slice) else observations.map()[used])
     try:
         check_observations(f"observations.npy of {path}", part)
     except RowError as error:
@@ -172,18 +171,6 @@ def _column_kinds(path: Path) -> dict[str, str]:
 def _check_column(path: Path, name: str, kinds: str, shape: tuple[int, ...], dtype: Any, steps: int) -> None:
     if dtype.kind not in kinds or shape[:1] != (steps,) or (len(shape) > 1 and name != "action"):
         raise _damaged(path, f"{name}.npy has shape {shape} and dtype {dtype} for {steps} steps")
-
-
-def _read_rows(mapped: Array, start: int, stop: int) -> Array:
-    """Rows of a memory-mapped array; reading the file is faster than touching its mapped pages for the first time."""
-    if not (isinstance(mapped, np.memmap) and mapped.filename and mapped.flags.c_contiguous):
-        return _native_bytes(mapped[start:stop])
-    size = math.prod(mapped.shape[1:])
-    offset = mapped.offset + start * size * mapped.dtype.itemsize
-    values = np.fromfile(mapped.filename, mapped.dtype, (stop - start) * size, offset=offset)
-    if len(values) < (stop - start) * size:
-        raise ValueError(f"{mapped.filename} has become shorter while it was read. Save the log again.")
-    return _native_bytes(values.reshape(stop - start, *mapped.shape[1:]))
 
 
 def _native_bytes(values: Array) -> Array:

@@ -132,10 +132,20 @@ class _RowStream:
 
 _STREAMS: dict[tuple[Any, ...], _RowStream] = {}  # at most one: where the last part of a file ended
 _STREAMS_LOCK = Lock()
+_FILE_LOCKS: dict[str, Lock] = {}  # held while rows of a file are decoded
 
 
 def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int) -> Any:
-    """Some rows as a pyarrow.Table; goes on with the stream of the rows before them, if that is open."""
+    """Some rows as a pyarrow.Table; goes on with the stream of the rows before them, if that is open.
+
+    A file is decoded by one thread at a time, so that the rows before are not decoded again where another thread is
+    about to finish them.
+    """
+    with _FILE_LOCKS.setdefault(str(path), Lock()):
+        return _decode_rows(path, wanted, rows, limit)
+
+
+def _decode_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int) -> Any:
     start, stop = rows
     found = os.stat(path)
     file = str(path), found.st_ino, found.st_size, found.st_mtime_ns, *wanted
