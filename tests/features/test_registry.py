@@ -315,13 +315,14 @@ def test_functions_that_fail_or_return_no_matrix_are_refused(features):
 def test_kernel_features_of_several_actions_have_fewer_landmarks_in_the_same_units():
     X = gaussian(2000, 3)
     fitted = make("kernel:landmarks=60", X)[0]
-    fewer = for_actions(fitted, 3)
+    fewer = for_actions(fitted, 3, steps=1200)
     assert fewer.columns == 1 + 20
     assert np.array_equal(fewer.transformer.landmarks_, fitted.transformer.landmarks_[::3])
     assert np.array_equal(fewer.transformer.low_, fitted.transformer.low_)
     assert fewer.transformer.length_scale_[0] > fitted.transformer.length_scale_[0]
     other = make("fourier", X)[0]
-    assert for_actions(other, 3) is other
+    assert for_actions(other, 3, steps=1200) is other
+    assert for_actions(fitted, 3, steps=3600) is fitted
 
 
 def test_kernel_features_of_states_have_as_many_weights_as_those_of_all_actions():

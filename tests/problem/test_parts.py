@@ -77,6 +77,7 @@ def test_workers_give_the_answer_of_this_process(client: Client, settings: dict[
     assert any("workers of a cluster" in note for note in there.notes)
 
 
+@pytest.mark.filterwarnings("ignore:The episodes count as")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("source", ["parquet", "frame"])
 def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(

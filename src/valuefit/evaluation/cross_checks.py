@@ -228,7 +228,7 @@ def _takes_longer_than_solve(problem: Problem) -> bool:
 def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> list[_Candidate]:
     """The estimate of the other route by lstd; none where the log or the cost forbids it.
 
-    Its features are the same, but for kernel features, of which it has about as many weights.
+    Its features are the same, but for kernel features, of which it has as many as the log can pay for.
     """
     other = _ratio_problem(fit, ratio) if values == "state" else _state_action_problem(fit)
     if other is None:
@@ -270,7 +270,7 @@ def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
     assert policy is not None
     assert log.action is not None
     actions = int(np.max(log.action)) + 1 if policy.table is None else policy.table.shape[1]
-    features = for_actions(fit.features, actions)
+    features = for_actions(fit.features, actions, len(log))
     numbers = 2 * len(log.observations) * features.columns * actions
     if not own.phi.sparse and numbers > max(2 * MAX_RELATIVE_COST * own.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):
         return None

@@ -246,12 +246,15 @@ def landmark_count(steps: int, actions: int) -> int:
     return max(count, 1)
 
 
-def for_actions(fitted: Fitted, actions: int) -> Fitted:
-    """State features for state-action values: kernel features with as many landmarks less as there are actions."""
+def for_actions(fitted: Fitted, actions: int, steps: int) -> Fitted:
+    """State features for state-action values: of kernel features as many landmarks as the steps can pay for."""
     if name_of(fitted.transformer) != "kernel":
         return fitted
     landmarks = fitted.transformer.landmarks_
-    return with_landmarks(fitted, landmarks[::actions], landmarks.reshape(-1, *fitted.shape))
+    stride = max(math.ceil(len(landmarks) * STEPS_PER_LANDMARK * actions / steps), 1)
+    if stride == 1:
+        return fitted
+    return with_landmarks(fitted, landmarks[::stride], landmarks.reshape(-1, *fitted.shape))
 
 
 def for_states(fitted: Fitted, actions: int, log: Transitions) -> Fitted:
