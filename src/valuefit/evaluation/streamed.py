@@ -261,11 +261,19 @@ def solve_shards(
     )
     samples.keep(rows)
     sample = samples.log()
+    notes = _notes(samples, sample, problem, result, on_workers=client is not None)
+    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
+
+
+def _notes(
+    samples: Samples, sample: Transitions, problem: SaddlePoint, result: Result, *, on_workers: bool
+) -> list[str]:
+    """How often the log was read, and what was computed from a sample of it."""
     passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
     features_note = problem.rows_note if isinstance(problem, ShardedProblem) else ROWS_COMPUTED
     notes = [
         f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
-        f"{'on the workers of a cluster' if client is not None else 'one after the other'}, once for the samples and "
+        f"{'on the workers of a cluster' if on_workers else 'one after the other'}, once for the samples and "
         f"{passes:.0f} times for the solution and its error; {features_note}."
     ]
     if isinstance(problem, ShardedProblem) and problem.copy_bytes:
@@ -278,7 +286,7 @@ def solve_shards(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
             f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
         )
-    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
+    return notes
 
 
 def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
