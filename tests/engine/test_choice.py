@@ -44,6 +44,12 @@ def test_many_sparse_features_are_not_solved_directly():
     assert reason.startswith(f"'auto' chose {names[0]}: it should take ")
 
 
+def test_many_dense_features_are_expensive_for_methods_of_single_rows():
+    problem = wide(20_000, 1000)
+    svrg, lstd = (solver().cost(problem, 1e-6).seconds for solver in (vf.solvers.SVRG, vf.solvers.LSTD))
+    assert svrg > 2 * lstd  # 1.4 times with five times as many steps, in benchmarks/results.md
+
+
 def test_the_choice_is_reproducible():
     first, second = rank(wide(), 1e-6), rank(wide(), 1e-6)
     assert first == second

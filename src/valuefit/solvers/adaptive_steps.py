@@ -170,8 +170,9 @@ def adaptive_state(
 def adaptive_cost(problem: SaddlePoint, gap: float, *, full_passes: float, update_passes: float) -> Estimate:
     """The estimate for a method with adapted steps that takes so many passes of each kind to a gap of 1e-6.
 
-    On sparse rows, where the diagonal preconditioner needs about 20 times as many, a pass of single-row updates takes
-    as long as three full ones.
+    With d dense features it takes 1 + d / 400 times as many (about 22 at 200 features, 50 to 80 at 1,000 and 300 at
+    4,000 in benchmarks/results.md). On sparse rows, where the diagonal preconditioner needs about 20 times as many, a
+    pass of single-row updates takes as long as three full ones.
     """
     n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
     fixed = problem.cost.fixed_seconds + seconds("fixed")
@@ -180,4 +181,5 @@ def adaptive_cost(problem: SaddlePoint, gap: float, *, full_passes: float, updat
     update = 2 * (4 if "float32" in problem.traits else 8) * d * seconds("svrg_byte") + seconds("svrg_update")
     setup = seconds("gram_flop") * first_sketch_size(problem) * 3 * k * d + seconds("factor_flop") * 4 * d**3
     matrices = 16.0 * (k + d) ** 2 if matrices_fit(problem) else 8.0 * 16 * (k + d)
+    work *= 1 + d / 400
     return Estimate(fixed + setup + work * (full_passes * pass_seconds + update_passes * n * update), matrices)
