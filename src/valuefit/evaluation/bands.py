@@ -21,6 +21,7 @@ from valuefit.typing import Array
 MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
 MULTIPLIER_DRAWS = 1000  # of random signs of the clusters, for simultaneous intervals
 CLUSTER_SIGNS = (1,)  # the key of their signs; those of steps have (0, draw)
+MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
 CHUNK = 1024  # rows, and clusters, whose products are computed at a time
 
 
@@ -128,3 +129,13 @@ def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneou
     asked = BandRows.of(rows, sandwich.theta, sandwich.clusters)
     sums = band_sums(asked, errors, simultaneous=simultaneous)
     return band_of(asked, sums, sandwich, errors.kind, level=level, simultaneous=simultaneous)
+
+
+def few_clusters(band: Band) -> str:
+    """A warning if simultaneous intervals rest on few effective clusters, else an empty string."""
+    if band.effective_clusters >= MIN_SIMULTANEOUS_CLUSTERS:
+        return ""
+    return (
+        f"The episodes count as only {band.effective_clusters:.0f} equal ones at some observations: "
+        f"with fewer than {MIN_SIMULTANEOUS_CLUSTERS} the simultaneous intervals may be too short."
+    )

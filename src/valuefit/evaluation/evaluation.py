@@ -20,7 +20,7 @@ from valuefit.data.validation import boolean, number, one_of
 from valuefit.engine.loop import Progress
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
-from valuefit.evaluation.bands import Band, row_intervals
+from valuefit.evaluation.bands import Band, few_clusters, row_intervals
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.checks.numerics import convergence
 from valuefit.evaluation.checks.run import WHICH, run_checks
@@ -52,7 +52,6 @@ from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.storage import as_plain
-from valuefit.evaluation.streamed import checkpoint_of, refuse_with_shards, solve_shards
 from valuefit.evaluation.streamed_errors import StreamedErrors
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, uncertainty
@@ -66,7 +65,6 @@ from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
-MIN_SIMULTANEOUS_CLUSTERS = 100  # effective episodes, with fewer the simultaneous coverage is below 92%
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 
 
@@ -154,12 +152,8 @@ class Evaluation:
                 "for a direct solution. Use fewer features, or a log of more episodes."
             )
         band = self.band(rows, level=level, simultaneous=simultaneous)
-        if simultaneous and band.effective_clusters < MIN_SIMULTANEOUS_CLUSTERS:
-            warnings.warn(
-                f"The episodes count as only {band.effective_clusters:.0f} equal ones at some observations: "
-                f"with fewer than {MIN_SIMULTANEOUS_CLUSTERS} the simultaneous intervals may be too short.",
-                stacklevel=2,
-            )
+        if simultaneous and (message := few_clusters(band)):
+            warnings.warn(message, stacklevel=2)
         return band.intervals
 
     def band(self, rows: Array, *, level: float, simultaneous: bool = False) -> Band:
@@ -425,8 +419,8 @@ def evaluate(
         "level": level, "callback": callback,
     }  # fmt: skip
     if isinstance(loaded, ShardedLog):
-        refuse_with_shards(penalty=penalty, cluster=cluster, device=device, **settings)
-        return _of_shards(loaded, features, settings, checks, client, checkpoint)
+        other = {"penalty": penalty, "cluster": cluster, "device": device}
+        return _of_shards(loaded, features, settings, other, checks, client, checkpoint)
     if checkpoint is not None:
         raise ValueError(
             'checkpoint is for a log that is read in parts: load it with memory="stream", or leave it out.'
@@ -469,9 +463,13 @@ def _fit(
 
 
 def _of_shards(
-    log: ShardedLog, features: Any, settings: dict[str, Any], checks: str, client: Any, checkpoint: Any
-) -> Evaluation:
+    log: ShardedLog, features: Any, settings: dict[str, Any], other: dict[str, Any], checks: str, client: Any,
+    checkpoint: Any,
+) -> Evaluation:  # fmt: skip
     """The evaluation of a log in shards; its checks are those of a sample of episodes that fits into memory."""
+    from valuefit.evaluation.streamed import checkpoint_of, refuse_with_shards, solve_shards  # not for small logs
+
+    refuse_with_shards(**other, **settings)
     kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
