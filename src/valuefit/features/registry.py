@@ -38,7 +38,7 @@ BUILT_IN = {
 }
 MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observations (images) need an encoder
 # "auto" takes one landmark for 20 steps: with 40 the policy values of seven tasks were less accurate, with 10 some
-# standard errors exploded. Where that costs more operations than this, some 10 s on a laptop, it takes fewer.
+# standard errors exploded. Where that costs more operations than this, some 40 s of processor time, it takes fewer.
 MAX_AUTO_OPERATIONS = 4e11  # steps times weights squared
 
 MAX_FIT_STEPS = 200_000  # whose observations features are fitted to; with more, quantiles hardly change
