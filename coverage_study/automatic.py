@@ -181,7 +181,7 @@ def errors(records: list[Record], method: str) -> Array:
     for record in records:
         entry = record.get(method) or {}
         if method.startswith("importance/"):
-            estimate = record["ratios/auto"].get("others", {}).get(method.split("/")[1])
+            estimate = record.get("ratios/auto", {}).get("others", {}).get(method.split("/")[1])
         else:
             estimate = entry.get("estimate")
         if estimate is not None:
