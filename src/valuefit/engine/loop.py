@@ -202,10 +202,10 @@ def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:
 def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tuple[str, str]:
     """Status and message of a method that has nothing left to do, at a gap above the required one."""
     if test.gap is not None and test.gap <= ROUNDING_GAP:
-        text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.0e}."
+        text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.3g}."
         return "budget", text
     return "singular", (
-        f"The moments are too nearly singular for {solver.name} to reach tol = {rule.gap:.0e}. "
+        f"The moments are too nearly singular for {solver.name} to reach tol = {rule.gap:.3g}. "
         "Add a ridge, or drop features that depend on one another."
     )
 
