@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import difflib
-import importlib
 import inspect
 import math
 import re
@@ -17,8 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit import features as package
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations
+from valuefit.features import BUILT_IN
 from valuefit.features.kernel import MAX_LANDMARKS, STEPS_PER_LANDMARK
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
@@ -26,16 +27,6 @@ from valuefit.messages import said, shown
 from valuefit.threads import user_code
 from valuefit.typing import Array
 
-# name in specs and on the command line -> (module, class)
-BUILT_IN = {
-    "kernel": ("kernel", "Kernel"),
-    "tiles": ("tiles", "Tiles"),
-    "fourier": ("fourier", "Fourier"),
-    "rbf": ("rbf", "RBF"),
-    "polynomial": ("polynomial", "Polynomial"),
-    "one-hot": ("onehot", "OneHot"),
-    "identity": ("identity", "Identity"),
-}
 MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observations (images) need an encoder
 # "auto" takes one landmark for 20 steps: with 40 the policy values of seven tasks were less accurate, with 10 some
 # standard errors exploded. Where that costs more operations than this, some 40 s of processor time, it takes fewer.
@@ -206,8 +197,7 @@ def build(name: str, options: dict[str, Any]) -> Any:
     if name not in BUILT_IN:
         near = suggestion(name, names())
         raise ValueError(f"There are no features {shown(name)}{near}. There are {', '.join(names())}.")
-    module, class_name = BUILT_IN[name]
-    cls = getattr(importlib.import_module(f"valuefit.features.{module}"), class_name)
+    cls = getattr(package, BUILT_IN[name])
     allowed = list(inspect.signature(cls).parameters)
     for key in options:
         if key not in allowed:
@@ -355,10 +345,8 @@ def columns_of(observations: Array) -> Array:
 def name_of(transformer: Any) -> str | None:
     """The name of a built-in transformer; None for any other object."""
     cls = type(transformer)
-    for name, (module, class_name) in BUILT_IN.items():
-        if cls.__module__ == f"valuefit.features.{module}" and cls.__name__ == class_name:
-            return name
-    return None
+    own = cls.__module__.startswith("valuefit.features.")
+    return next((name for name, built_in in BUILT_IN.items() if own and built_in == cls.__name__), None)
 
 
 def is_fitted(transformer: Any) -> bool:
