@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -165,17 +165,13 @@ def fit_named(text: str, observations: Array, visited: Array, actions: int, step
     except (TypeError, OverflowError) as error:
         raise ValueError(f"features {shown(text)} has an option of the wrong type: {said(error)}.") from None
     if fitted.columns * actions * 2 > steps:
-        warning = (
-            f"That is {fitted.columns * actions} features for {steps} steps, too many to estimate well: add a penalty."
+        assert fitted.spec is not None
+        sentence = (
+            f"{fitted.sentence} That is {fitted.columns * actions} features for {steps} steps, too many to estimate "
+            "well: add a penalty."
         )
-        return with_sentence(fitted, f"{fitted.sentence} {warning}")
+        return replace(fitted, sentence=sentence, spec={**fitted.spec, "sentence": sentence})
     return fitted
-
-
-def with_sentence(fitted: Fitted, sentence: str) -> Fitted:
-    """The same features with another sentence."""
-    spec = None if fitted.spec is None else {**fitted.spec, "sentence": sentence}
-    return Fitted(fitted.transformer, fitted.shape, fitted.columns, sentence, spec)
 
 
 def parse_options(text: str, rest: str) -> dict[str, Any]:
@@ -289,7 +285,7 @@ def fit_custom(transformer: Any, observations: Array) -> Fitted:
     class_name, ready = type(transformer).__name__, is_fitted(transformer)
     if not ready:
         transformer = clone(transformer)
-        transformer.fit(columns_of(observations))
+        transformer.fit(at_least_one_column(observations))
     columns = count_columns(transformer, observations[0])
     how = "already fitted, used unchanged" if ready else f"fitted to {len(observations)} observations"
     return Fitted(transformer, observations.shape[1:], columns, f"Used {class_name} ({columns} features), {how}.")
@@ -315,7 +311,7 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
         return transformer.transform(flat(observations))
     with user_code:
         if isinstance(transformer, Transformer):
-            rows = transformer.transform(columns_of(observations))
+            rows = transformer.transform(at_least_one_column(observations))
         else:
             rows = transformer(observations)
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else array_of("features", rows, place="in row")
@@ -337,7 +333,7 @@ def flat(observations: Array) -> Array:
     return observations.reshape(len(observations), math.prod(observations.shape[1:]))
 
 
-def columns_of(observations: Array) -> Array:
+def at_least_one_column(observations: Array) -> Array:
     """Observations (n,) as one column (n, 1), for scikit-learn; others unchanged."""
     return observations[:, None] if observations.ndim == 1 else observations
 
