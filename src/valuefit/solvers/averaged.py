@@ -53,7 +53,7 @@ class AveragedSteps(Steps):
         single_rows(
             problem.row_sets, problem.steps(draws), problem.reward[draws], theta, w, mean_theta, mean_w,
             min(interval, len(draws)) if averaged else len(draws) + 1, memory.updates, decay * problem.n,
-            StepSizes(*state.steps, problem.ridge, problem.identity), self.td_weight,
+            StepSizes.of(problem, state.steps), self.td_weight,
         )  # fmt: skip
         memory = Iterate(theta, w, memory.updates + len(draws), memory.epochs + 1)
         if averaged:

@@ -138,7 +138,7 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
     over STEPS_PER_SUM steps, relative to x at their beginning: float32 then rounds the change of x, not x.
     """
     (G_theta, G_w), (theta, w) = gradient, deviation
-    step_theta, step_w, ridge, identity = step
+    step_theta, step_w, ridge, identity = step.theta, step.w, step.ridge, step.identity
     d, width = theta.shape[0], rows.shape[1]
     number = rows.dtype.type
     shrink_theta, shrink_w = number(1.0 - step_theta * ridge), number(1.0 - step_w if identity else 1.0)
@@ -185,7 +185,7 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
 def saga_fused(rows, places, discount, u_factor, scratch, table, mean, iterate, step):
     """`saga.single_rows` for psi = phi without traces, as `svrg_fused`; B changes relative to its beginning too."""
     (B_theta, B_w), (theta, w) = mean, iterate
-    step_theta, step_w, ridge, identity = step
+    step_theta, step_w, ridge, identity = step.theta, step.w, step.ridge, step.identity
     n = table.shape[0]
     d, width = theta.shape[0], rows.shape[1]
     number = rows.dtype.type

@@ -60,12 +60,17 @@ class Estimate(NamedTuple):
 
 
 class StepSizes(NamedTuple):
-    """Step settings for kernels: the two sizes, the ridge, and whether C is the identity."""
+    """Settings of kernels: the two step sizes, the ridge, whether C is the identity, and whether there are traces."""
 
     theta: float
     w: float
     ridge: float
     identity: bool
+    traced: bool
+
+    @classmethod
+    def of(cls, problem: SaddlePoint, steps: tuple[float, float]) -> StepSizes:
+        return cls(*steps, problem.ridge, problem.identity, problem.trace > 0)
 
 
 @dataclass(frozen=True)
