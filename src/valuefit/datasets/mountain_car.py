@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
 from valuefit.datasets import arguments
 from valuefit.features.tiles import Tiles
 from valuefit.rows.kernels import compiled
@@ -59,8 +60,8 @@ class TilePolicy:
 
     def log(self, steps: int, *, seed: int = 0, cars: int = 50, limit: int = 1000) -> Transitions:
         """A log of `steps` transitions in episodes of at most `limit` steps; the last episode may be truncated."""
-        rng, steps = arguments.generator(seed), arguments.count("steps", steps)
-        cars, limit = arguments.count("cars", cars), arguments.count("limit", limit)
+        rng, steps = arguments.generator(seed), whole_number("steps", steps, low=1)
+        cars, limit = whole_number("cars", cars, low=1), whole_number("limit", limit, low=1)
         arguments.require_room(20 * (steps + cars * limit), f"A log of {steps} steps")
         episodes: list[tuple[Array, Array, bool]] = []
         total = 0
@@ -92,7 +93,7 @@ class TilePolicy:
     def average_length(self, episodes: int = 100, *, seed: int = 0, limit: int = 1000) -> float:
         """Mean number of steps to the goal; `limit` for episodes that do not reach it."""
         rng = arguments.generator(seed)
-        episodes, limit = arguments.count("episodes", episodes), arguments.count("limit", limit)
+        episodes, limit = whole_number("episodes", episodes, low=1), whole_number("limit", limit, low=1)
         arguments.require_room(20 * episodes * limit, f"{episodes} episodes of {limit} steps")
         runs = rollouts(self, episodes, limit, rng)
         return float(np.mean([len(actions) for _, actions, _ in runs]))
@@ -121,7 +122,7 @@ def sarsa(*, episodes: int = 1000, seed: int = 0) -> TilePolicy:
     """A policy learned by Sarsa(0.9) on the 300 tiles; it explores by optimistic initial values."""
     tiles = paper_tiles().fit(np.vstack([LOW, HIGH]))
     weights = np.zeros((3, tiles.tilings * tiles.tiles_))
-    episodes = arguments.count("episodes", episodes)
+    episodes = whole_number("episodes", episodes, low=1)
     arguments.require_room(2 * episodes, f"The starts of {episodes} episodes")
     starts = reset(episodes, arguments.generator(seed))[:, 0]
     learn(

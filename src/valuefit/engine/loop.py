@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import SEED_REQUIREMENT
 from valuefit.data.validation import array_of, number, whole_number
 from valuefit.engine.budget import Budget
 from valuefit.engine.choice import rank
@@ -59,7 +58,7 @@ def solve(
         raise ValueError(
             f"solve takes a Problem, not {type(problem).__name__}: make one with valuefit.Problem(log, ...)."
         )
-    seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
+    seed = whole_number("seed", seed, low=0)
     solver = find(solver)
     if not (isinstance(tol, str) and tol == "statistical"):
         requirement = 'it must be a finite number, 0 or more, or "statistical"'
