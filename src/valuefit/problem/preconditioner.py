@@ -250,7 +250,7 @@ class SparseMoment(NamedTuple):
     """C as a sparse matrix, and the plan of its factor, None where that would cost too much; passes for both."""
 
     C: SparseC
-    plan: sparse_cholesky.Plan | None
+    plan: sparse_cholesky.SymbolicFactor | None
     passes: float
 
 
@@ -276,7 +276,8 @@ def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> Sparse
         rows, weights = rare.rest, rare.rest_weights
     kept = np.flatnonzero((rows**2).T @ weights)
     C = sparse_second_moment(rows[:, kept], weights)
-    plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.host_flops(1.0), numbers=memory_limit() / 16)
+    flops = (most - forming) / problem.cost.host_flops(1.0)
+    plan = sparse_cholesky.symbolic_factor(C, flops=flops, numbers=memory_limit() / 16)
     factor_passes = 0.0 if plan is None else problem.cost.host_flops(plan.flops)
     return SparseMoment(SparseC(C, kept, problem.k, rare), plan, forming + factor_passes)
 
