@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from valuefit.problem.problem import Problem
-from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy2, compiled, dotv
 from valuefit.solvers.solver import FIXED_POINT, FixedPoint, Info, State, check_choice, check_count, check_decay
 from valuefit.typing import Array
@@ -62,7 +61,6 @@ class FLSTDSA(FixedPoint):
 def updates(rows, draws, reward, theta, weighted, step, count, half_life):
     """TD steps; `weighted` sums j * (change j), so that the mean of the iterates is theta - weighted / count."""
     for j in range(reward.shape[0]):
-        now, next, discount, u_row, u_factor = at(draws, j)
-        delta = reward[j] - dotv(rows.phi, now, next, discount, theta)
-        change = step / (1.0 + (count + j) / half_life) * delta * u_factor
-        axpy2(rows.u, u_row, change, theta, change * (count + j), weighted)
+        delta = reward[j] - dotv(rows.phi, draws.now[j], draws.next[j], draws.discount[j], theta)
+        change = step / (1.0 + (count + j) / half_life) * delta * draws.u_factor[j]
+        axpy2(rows.u, draws.u_row[j], change, theta, change * (count + j), weighted)
