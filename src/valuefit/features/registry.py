@@ -20,6 +20,7 @@ from valuefit import features as package
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations
 from valuefit.features import BUILT_IN
+from valuefit.features.featurise import check_shape
 from valuefit.features.kernel import MAX_LANDMARKS, STEPS_PER_LANDMARK
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
@@ -315,11 +316,7 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
         else:
             rows = transformer(observations)
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else array_of("features", rows, place="in row")
-    if rows.ndim != 2 or rows.shape[0] != len(observations):
-        raise ValueError(
-            f"features returned an array of shape {rows.shape} for {len(observations)} observations. "
-            "It must return a matrix with one row for each observation."
-        )
+    check_shape("features", rows.shape, len(observations))
     if columns is not None and rows.shape[1] != columns:
         raise ValueError(
             f"features returned {rows.shape[1]} columns, but {columns} before. "
