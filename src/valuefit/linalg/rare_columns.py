@@ -132,9 +132,8 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
         indices, data = grown(indices, starts[last] + of_i + of_k), grown(data, starts[last] + of_i + of_k)
         gone_indices = grown(gone_indices, gone_starts[found] + of_i + of_k)
         gone_data = grown(gone_data, gone_starts[found] + of_i + of_k)
-        gone = gone_starts, gone_indices, gone_data
-        shares = weights[i] * a / pivot, weights[k] * c / pivot
-        rotate((starts, indices, data), i, k, a / c, last, shares[0], shares[1], gone, found, values)
+        rows, gone = (starts, indices, data), (gone_starts, gone_indices, gone_data)
+        rotate(rows, i, k, a / c, last, weights[i] * a / pivot, weights[k] * c / pivot, gone, found, values)
         made = starts[last + 1] - starts[last]
         if room + of_i**2 + of_k**2 < made**2:
             continue
