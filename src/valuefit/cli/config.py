@@ -162,17 +162,17 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
     elif name in ("log", "policy"):
         paths = value if isinstance(value, list) and value else [value]
-        valid, expected = all(_is_path(one) for one in paths), "text in quotes, or a list of such texts"
+        valid, expected = all(_may_be_path(one) for one in paths), "text in quotes, or a list of such texts"
     elif name in CHOICES:
         valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:
-        valid, expected = _is_path(value), "text in quotes"
+        valid, expected = _may_be_path(value), "text in quotes"
     if not valid:
         raise ValueError(f"{path} sets {name.replace('_', '-')} = {shown(value)}; it must be {expected}.")
     return float(value) if kind == "float" or (name == "tol" and is_number) else value
 
 
-def _is_path(value: Any) -> bool:
+def _may_be_path(value: Any) -> bool:
     """Whether a value is text that may be a path."""
     return isinstance(value, str) and "\0" not in value
 

@@ -43,7 +43,7 @@ def build_log(source: Table) -> Transitions:
     table = {field: _read_field(field, names, source) for field, names in matched.items()}
     _check_lengths(table, matched, where)
     names = _number_ids(table, source)
-    table = {field: _as_numbers(field, matched[field], values, source) for field, values in table.items()}
+    table = {field: _number_column(field, matched[field], values, source) for field, values in table.items()}
     _complete_next(table)
     table = _sort_rows(table, notes, names.get("episode"))
     n = len(table["obs"])
@@ -88,7 +88,7 @@ def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Arra
     """One column as it is, or several columns of numbers concatenated to vectors."""
     if isinstance(names, str):
         return source.read(names)
-    parts = [_as_numbers(field, name, source.read(name), source) for name in names]
+    parts = [_number_column(field, name, source.read(name), source) for name in names]
     parts = [part[:, None] if part.ndim == 1 else part for part in parts]
     n = len(parts[0])
     if any(part.ndim != 2 or len(part) != n for part in parts):
@@ -130,7 +130,7 @@ def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
         )
 
 
-def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
+def _number_column(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
     """The column as numbers in native byte order; next_obs alone may have missing entries, which stay masked or NaN."""
     what = f"Column {name!r} of {source.where}"
     if field == "step" and values.dtype.kind in "mM":

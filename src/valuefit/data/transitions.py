@@ -114,7 +114,7 @@ class Transitions:
             terminated=terminated,
             truncated=truncated,
             episode=episode,
-            action=None if action is None else _actions(action, n),
+            action=None if action is None else _checked_actions(action, n),
             ratio=_importance_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
             behaviour_prob=None if behaviour_prob is None else _positive_probabilities(behaviour_prob, n),
@@ -274,7 +274,7 @@ def _share_rows(
     return rows, now.astype(np.int64), next.astype(np.int64)
 
 
-def _actions(action: Any, n: int) -> Array:
+def _checked_actions(action: Any, n: int) -> Array:
     values = array_of("action", action)
     if values.dtype.hasobject or values.ndim == 0 or len(values) != n:
         raise ValueError(
