@@ -38,7 +38,7 @@ def gram_of(rows):
 def factor_of(S):
     structure = symbolic_factor(S, flops=np.inf, numbers=np.inf)
     assert structure is not None
-    return dissection.factorise(S, structure)
+    return dissection.numeric_factor(S, structure)
 
 
 def test_the_sparse_second_moment_is_the_dense_one():

@@ -97,7 +97,7 @@ def symbolic_factor(S: Any, *, flops: float, numbers: float) -> SymbolicFactor |
     return SymbolicFactor(order, starts, below, parent, work, peak)
 
 
-def factorise(S: Any, structure: SymbolicFactor) -> SparseFactor:
+def numeric_factor(S: Any, structure: SymbolicFactor) -> SparseFactor:
     """Multifrontal: dense Cholesky with pivots in each front; its Schur complement is added to the parent.
 
     The Schur complement of a semi-definite matrix is semi-definite, so a column whose diagonal entry is zero is zero.

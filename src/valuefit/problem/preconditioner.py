@@ -291,8 +291,8 @@ def sparse_preconditioner(
     rare_passes = cost.sparse_product(matrix.stored - C.nnz)
     shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
     if plan is not None:
-        factor = sparse_cholesky.factorise(C, plan)
-        shifted = sparse_cholesky.factorise(shift, plan) if ridge else factor
+        factor = sparse_cholesky.numeric_factor(C, plan)
+        shifted = sparse_cholesky.numeric_factor(shift, plan) if ridge else factor
         apply_passes = cost.reads(2 * factor.size) + rare_passes
         if ridge:
             passes += cost.host_flops(plan.flops)

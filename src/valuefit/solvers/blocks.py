@@ -60,14 +60,14 @@ def shuffled(problem: Problem, size: int) -> Blocks:
     each = np.arange(n)
     if shared:
         now, next = 2 * each, 2 * each + 1
-        phi = psi = _kernel_rows(problem.phi, np.stack([problem.now[order], problem.next[order]], axis=1).ravel())
+        phi = psi = _shuffled_rows(problem.phi, np.stack([problem.now[order], problem.next[order]], axis=1).ravel())
     else:
         now, next = each, each + n
-        phi = _kernel_rows(problem.phi, np.concatenate([problem.now[order], problem.next[order]]))
-        psi = _kernel_rows(problem.psi, problem.now[order])
+        phi = _shuffled_rows(problem.phi, np.concatenate([problem.now[order], problem.next[order]]))
+        psi = _shuffled_rows(problem.psi, problem.now[order])
     u, u_row, u_factor = psi, now, problem.ratio[order]
     if problem.trace:
-        u, u_row, u_factor = _kernel_rows(problem.u, order), each, np.ones(n)
+        u, u_row, u_factor = _shuffled_rows(problem.u, order), each, np.ones(n)
     fused = shared and not problem.trace and not problem.phi.sparse and _sums_fit(problem)
     place = Draws(now, next, problem.discount[order], u_row, u_factor)
     return Blocks(min(size, n), order, RowSets(phi, psi, u), place, fused)
@@ -85,7 +85,7 @@ def _require_room(problem: Problem) -> None:
     )
 
 
-def _kernel_rows(rows: Rows, index: Array) -> Any:
+def _shuffled_rows(rows: Rows, index: Array) -> Any:
     """These rows in the form that kernels take; dense rows are aligned to cache lines."""
     if rows.sparse:
         chosen = rows.matrix[index]
