@@ -17,8 +17,7 @@ from helpers.log_files import flat, steps
 from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_message, escaped
 from valuefit.cli.main import main
-from valuefit.cli.options import FEATURE_NAMES, SECTIONS, solver_names
-from valuefit.features.registry import names as feature_names
+from valuefit.cli.options import SECTIONS, solver_names
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -296,8 +295,7 @@ def test_every_setting_is_an_option_in_a_section_of_the_help():
     assert {one.name for one in main.commands["compare"].params} == options
 
 
-def test_completion_lists_all_features_and_solvers():
-    assert list(FEATURE_NAMES) == feature_names()
+def test_completion_lists_all_solvers():
     assert set(solver_names()) == {"auto", *vf.solvers.names()}
 
 

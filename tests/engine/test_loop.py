@@ -30,6 +30,15 @@ def test_every_solver_fills_in_the_result(name):
     assert np.isfinite(result.w).all()
 
 
+@pytest.mark.parametrize("tol", ["0.014", "1e-06", "0.00251"])
+def test_messages_state_the_tolerance_as_it_was_given(tol):
+    done = vf.solve(Oracle(0).problem(), "svrg", tol=float(tol), max_passes=200)
+    assert done.status == "converged"
+    assert f"; tol = {tol} was asked." in done.message
+    stopped = vf.solve(cosines(2000, 20), raw("pdbg", cosines(2000, 20)), tol=float(tol), max_passes=2)
+    assert f"A gap below tol = {tol} is not shown yet" in stopped.message
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_same_seed_same_bits_other_seed_other_path(name):
     problem = Oracle(4).problem()

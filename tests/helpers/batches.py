@@ -65,12 +65,12 @@ class Setting:
     def _svrg(self, draws: np.ndarray, batch: int | None, kernel: object) -> tuple[np.ndarray, ...]:
         p, (theta, w) = self.problem, self.start
         d_theta, d_w = np.zeros(p.d), np.zeros(p.k)
-        rows, gradient, step = self.rows(draws), p.B(theta, w), StepSizes(*STEPS, p.ridge, p.identity)
+        rows, gradient, step = self.rows(draws), p.B(theta, w), StepSizes.of(p, STEPS)
         if batch is None:
-            svrg.single_rows(*rows, p.trace > 0, gradient, (d_theta, d_w), step)
+            svrg.single_rows(*rows, gradient, (d_theta, d_w), step)
         else:
             (kernel or svrg.batches)(
-                *rows, self.weight[draws], p.trace > 0, gradient, (self.theta, self.w), (d_theta, d_w), batch, step
+                *rows, self.weight[draws], gradient, (self.theta, self.w), (d_theta, d_w), batch, step
             )  # fmt: skip
         return theta + d_theta, w + d_w
 
@@ -81,13 +81,13 @@ class Setting:
         theta, w = state.theta.copy(), state.w.copy()
         mean_theta, mean_w = np.zeros(p.d), np.zeros(p.k)
         rows, steps = self.rows(draws)
-        step = StepSizes(*STEPS, p.ridge, p.identity)
+        step = StepSizes.of(p, STEPS)
         if batch is None:
-            saga.single_rows(rows, draws, steps, p.trace > 0, table, mean, (theta, w), step)
+            saga.single_rows(rows, draws, steps, table, mean, (theta, w), step)
             return theta, w, *mean
         else:
             (kernel or saga.batches)(
-                rows, draws, steps, self.weight[draws], p.trace > 0, table, mean, (self.theta, self.w),
+                rows, draws, steps, self.weight[draws], table, mean, (self.theta, self.w),
                 (theta, w), (mean_theta, mean_w), batch, step,
             )  # fmt: skip
         return theta, w, *mean, mean_theta, mean_w

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from valuefit.linalg import sparse_cholesky as dissection
 from valuefit.linalg.gauss_seidel import symmetric_gauss_seidel
 from valuefit.linalg.moments import second_moment, sparse_second_moment
-from valuefit.linalg.sparse_cholesky import dissect
+from valuefit.linalg.sparse_cholesky import dissect, symbolic_factor
 from valuefit.rows.storage import Rows
 
 
@@ -36,9 +36,9 @@ def gram_of(rows):
 
 
 def factor_of(S):
-    plan = dissection.plan(S, flops=np.inf, numbers=np.inf)
-    assert plan is not None
-    return dissection.factorise(S, plan)
+    structure = symbolic_factor(S, flops=np.inf, numbers=np.inf)
+    assert structure is not None
+    return dissection.numeric_factor(S, structure)
 
 
 def test_the_sparse_second_moment_is_the_dense_one():
@@ -81,13 +81,13 @@ def test_the_factor_of_tiles_has_their_rank_and_gives_energies_in_the_pseudo_inv
     S = gram_of(tiles())
     factor = factor_of(S)
     dense = S.toarray()
-    assert factor.rank == np.linalg.matrix_rank(dense) < S.shape[0]
+    assert factor.ranks.sum() == np.linalg.matrix_rank(dense) < S.shape[0]
     assert factor.clear
     r = dense @ np.random.default_rng(0).standard_normal(S.shape[0])
-    white = factor.half(r)
-    assert np.count_nonzero(white) <= factor.rank
-    assert white @ white == pytest.approx(r @ np.linalg.pinv(dense, hermitian=True) @ r, rel=1e-9)
-    np.testing.assert_allclose(dense @ factor.back(white), r, atol=1e-10 * np.abs(r).max())
+    x = factor.solve(r)
+    assert np.count_nonzero(x) <= factor.ranks.sum()
+    assert r @ x == pytest.approx(r @ np.linalg.pinv(dense, hermitian=True) @ r, rel=1e-9)
+    np.testing.assert_allclose(dense @ x, r, atol=1e-10 * np.abs(r).max())
 
 
 @settings(deadline=None, max_examples=60)
@@ -109,7 +109,7 @@ def test_factors_of_any_sparse_rows(seed, n, d, density, leaf):
     finally:
         dissection.LEAF = before
     r = S @ rng.standard_normal(S.shape[0])
-    np.testing.assert_allclose(S @ factor.back(factor.half(r)), r, atol=1e-7 * max(1.0, np.abs(r).max()))
+    np.testing.assert_allclose(S @ factor.solve(r), r, atol=1e-7 * max(1.0, np.abs(r).max()))
 
 
 def test_columns_that_nearly_depend_on_others_leave_the_rank_in_doubt():
@@ -122,16 +122,16 @@ def test_columns_that_nearly_depend_on_others_leave_the_rank_in_doubt():
 
 def test_what_would_cost_too_much_is_refused():
     S = gram_of(tiles())
-    plan = dissection.plan(S, flops=np.inf, numbers=np.inf)
-    assert dissection.plan(S, flops=0.99 * plan.flops, numbers=np.inf) is None
-    assert dissection.plan(S, flops=np.inf, numbers=0.99 * plan.peak) is None
-    assert dissection.plan(S, flops=plan.flops, numbers=plan.peak) is not None
-    widest = int(np.diff(plan.starts).max())
+    structure = symbolic_factor(S, flops=np.inf, numbers=np.inf)
+    assert symbolic_factor(S, flops=0.99 * structure.flops, numbers=np.inf) is None
+    assert symbolic_factor(S, flops=np.inf, numbers=0.99 * structure.peak) is None
+    assert symbolic_factor(S, flops=structure.flops, numbers=structure.peak) is not None
+    widest = int(np.diff(structure.starts).max())
     assert dissect(S.indptr, S.indices, leaf=dissection.LEAF, largest=widest - 1) is None
     assert dissect(S.indptr, S.indices, leaf=dissection.LEAF, largest=widest) is not None
     full = gram_of(sparse.csr_array(np.ones((2, 200))))
     assert dissect(full.indptr, full.indices, leaf=5, largest=199) is None
-    assert factor_of(S).size == plan.numbers
+    assert factor_of(S).size < structure.peak
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------

@@ -188,13 +188,13 @@ def test_reports_of_the_same_evaluation_are_identical():
 
 
 def test_markup_in_names_is_escaped():
-    text = render(KINDS["hostile"](), config=f'log = "{HOSTILE[0]}"')
+    text = render(KINDS["hostile"]())
     page = Page(text)
     for expected in (
         f"logs/{HOSTILE[0]}\ufffd{HOSTILE[1]}.parquet",
         f"policy {HOSTILE[0]}", f"note {HOSTILE[0]} {HOSTILE[1]} & more",
         f"warning {HOSTILE[0]} 'quoted' \"twice\"", f"Mean value over {HOSTILE[0]} and {HOSTILE[1]}",
-        f'log = "{HOSTILE[0]}"', "valuefit evaluate --config FILE", "a\ufffdb\ufffd",
+        "a\ufffdb\ufffd",
     ):  # fmt: skip
         assert expected in page.text
     title = next(e for e in page.all("title") if not e[1])

@@ -66,7 +66,7 @@ FAULTS = {
         "w left out where C = I": ("(w[c] if step.identity else 0.0)", "0.0"),
         "sums not reset": ("g_theta[:] = 0.0", "pass"),
         "ratio left out": ("weight[j] * u_factor * u_w", "weight[j] * u_w"),
-        "u used for psi": ("dot(psi, now, w) if traced else u_w", "u_w"),
+        "u used for psi": ("dot(psi, now, w) if step.traced else u_w", "u_w"),
         "last batch dropped": ("start < total", "start + batch <= total"),
     },
     "saga": {

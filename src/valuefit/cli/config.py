@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,7 +142,7 @@ def read_config(path: Path) -> dict[str, Any]:
         options[name] = _validate(path, name, value)
     for name in PATH_OPTIONS:
         if name in options:
-            options[name] = _each(options[name], partial(_from_folder, name, path.parent))
+            options[name] = _relocated(name, options[name], lambda one: os.path.relpath(os.path.join(path.parent, one)))
     return options
 
 
@@ -163,17 +162,17 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
     elif name in ("log", "policy"):
         paths = value if isinstance(value, list) and value else [value]
-        valid, expected = all(_is_path(one) for one in paths), "text in quotes, or a list of such texts"
+        valid, expected = all(_may_be_path(one) for one in paths), "text in quotes, or a list of such texts"
     elif name in CHOICES:
         valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:
-        valid, expected = _is_path(value), "text in quotes"
+        valid, expected = _may_be_path(value), "text in quotes"
     if not valid:
         raise ValueError(f"{path} sets {name.replace('_', '-')} = {shown(value)}; it must be {expected}.")
     return float(value) if kind == "float" or (name == "tol" and is_number) else value
 
 
-def _is_path(value: Any) -> bool:
+def _may_be_path(value: Any) -> bool:
     """Whether a value is text that may be a path."""
     return isinstance(value, str) and "\0" not in value
 
@@ -192,19 +191,10 @@ def _validate_columns(path: Path, value: Any) -> dict[str, Any]:
     return {ours: theirs or None for ours, theirs in value.items()}
 
 
-def _each(value: str | list[str], function: Callable[[str], str]) -> str | list[str]:
-    """The function of a path, or of each path of a list."""
-    return function(value) if isinstance(value, str) else [function(one) for one in value]
-
-
-def _from_folder(name: str, folder: Path, path: str) -> str:
-    """A path that is relative to `folder`, as a path that is relative to the current folder."""
-    return os.path.relpath(os.path.join(folder, path)) if _is_relative_path(name, path) else path
-
-
-def _to_folder(name: str, folder: Path, path: str) -> str:
-    """A path that is relative to the current folder, as a path that is relative to `folder`."""
-    return os.path.relpath(path, folder) if _is_relative_path(name, path) else path
+def _relocated(name: str, value: str | list[str], move: Callable[[str], str]) -> str | list[str]:
+    """The path or paths of an option, relative ones relative to another folder."""
+    paths = [move(path) if _is_relative_path(name, path) else path for path in as_list(value)]
+    return paths[0] if isinstance(value, str) else paths
 
 
 def _is_relative_path(name: str, value: str) -> bool:
@@ -236,7 +226,7 @@ def config_text(settings: Settings, folder: Path) -> str:
         if one.name == "columns":  # TOML has no null
             value = {ours: theirs or "" for ours, theirs in value.items()}
         elif one.name in PATH_OPTIONS:
-            value = _each(value, partial(_to_folder, one.name, folder))
+            value = _relocated(one.name, value, lambda path: os.path.relpath(path, folder))
         options[one.name.replace("_", "-")] = value
     text = "\n".join(lines) + "\n" + tomli_w.dumps(options)
     try:

@@ -105,13 +105,13 @@ def _estimates(facts: dict[str, Any], style: str) -> Table:
     table.add_column("")
     for title in ("estimate", "std. error", f"{100 * value['level']:g}% interval"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_row("policy value", *_numbers(value), style=style, end_section=True)
+    table.add_row("policy value", *_estimate_cells(value), style=style, end_section=True)
     for weight in facts["weights"] or []:
-        table.add_row(Text(f"weight of {weight['name']}"), *_numbers(weight))
+        table.add_row(Text(f"weight of {weight['name']}"), *_estimate_cells(weight))
     return table
 
 
-def _numbers(entry: dict[str, Any]) -> tuple[str, str, str]:
+def _estimate_cells(entry: dict[str, Any]) -> tuple[str, str, str]:
     low, high = entry["interval"] or (None, None)
     interval = "unknown" if low is None else f"{number(low)} to {number(high)}"
     return number(entry["estimate"]), number(entry["standard_error"]), interval

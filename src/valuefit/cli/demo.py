@@ -30,7 +30,7 @@ def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) ->
     problem, small = demo_problem(size, seed), demo_problem(QUICK_SIZE, seed)
     console.print(
         f"Random MDP: {size['states']} states, {problem.n:,} logged steps, {problem.d} features, discount 0.95. "
-        f"Each solver runs with its defaults until a gap of {tol:.0e} is certified, at most {max_passes:g} passes."
+        f"Each solver runs with its defaults until a gap of {tol:.3g} is certified, at most {max_passes:g} passes."
     )
     exact = Exact(problem)
     results: list[tuple[Result, float]] = []

@@ -13,10 +13,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from valuefit.cli.config import MAX_SEED, default_of
+from valuefit.features import BUILT_IN
 from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
-FEATURE_NAMES = ("auto", "kernel", "tiles", "fourier", "rbf", "polynomial", "one-hot", "identity")
+FEATURE_NAMES = ("auto", *BUILT_IN)
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts", "memory", "scheduler", "checkpoint"),
     "The value function": ("features", "discount", "values", "trace", "ridge", "penalty"),

@@ -18,6 +18,7 @@ from valuefit.data.validation import (
     ROWS_PER_CHECK,
     check_observations,
     episode_starts,
+    first_row,
     flags,
     last_steps,
     numbers,
@@ -42,7 +43,7 @@ def build_log(source: Table) -> Transitions:
     table = {field: _read_field(field, names, source) for field, names in matched.items()}
     _check_lengths(table, matched, where)
     names = _number_ids(table, source)
-    table = {field: _as_numbers(field, matched[field], values, source) for field, values in table.items()}
+    table = {field: _number_column(field, matched[field], values, source) for field, values in table.items()}
     _complete_next(table)
     table = _sort_rows(table, notes, names.get("episode"))
     n = len(table["obs"])
@@ -87,7 +88,7 @@ def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Arra
     """One column as it is, or several columns of numbers concatenated to vectors."""
     if isinstance(names, str):
         return source.read(names)
-    parts = [_as_numbers(field, name, source.read(name), source) for name in names]
+    parts = [_number_column(field, name, source.read(name), source) for name in names]
     parts = [part[:, None] if part.ndim == 1 else part for part in parts]
     n = len(parts[0])
     if any(part.ndim != 2 or len(part) != n for part in parts):
@@ -129,7 +130,7 @@ def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
         )
 
 
-def _as_numbers(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
+def _number_column(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
     """The column as numbers in native byte order; next_obs alone may have missing entries, which stay masked or NaN."""
     what = f"Column {name!r} of {source.where}"
     if field == "step" and values.dtype.kind in "mM":
@@ -229,8 +230,7 @@ def _sort_rows(table: dict[str, Array], notes: list[str], episode_names: Array |
 def _check_step_numbers(step: Array, code: Array, episode: Array, notes: list[str]) -> None:
     """Refuse repeated step numbers in an episode and note gaps; the arrays are sorted."""
     inside = code[1:] == code[:-1]
-    if (inside & (step[1:] == step[:-1])).any():
-        row = int(np.flatnonzero(inside & (step[1:] == step[:-1]))[0])
+    if (row := first_row(inside & (step[1:] == step[:-1]))) is not None:
         raise ValueError(
             f"Episode {shown(episode[row])} has two rows with step {step[row]}. Remove one, or give different episodes "
             "different numbers."
@@ -251,11 +251,9 @@ def _check_steps_increase(table: dict[str, Array], ended: Array) -> None:
     if "step" not in table:
         return
     step = numbers("step", table["step"], dtype=None)
-    decreases = (step[1:] <= step[:-1]) & ~ended[:-1]
-    if decreases.any():
-        row = int(np.flatnonzero(decreases)[0]) + 1
+    if (row := first_row((step[1:] <= step[:-1]) & ~ended[:-1])) is not None:
         raise RowError(
-            f"step goes from {step[row - 1]} to {step[row]} at", row, ", but no flag marks the end of an episode "
+            f"step goes from {step[row]} to {step[row + 1]} at", row + 1, ", but no flag marks the end of an episode "
             "there. Add an episode column (rows are then sorted by it), or mark the end as truncated or terminated.",
         )  # fmt: skip
 
@@ -290,8 +288,7 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
             truncated = truncated | (done & ~terminated)
         else:
             terminated = done & ~truncated
-        if conflict.any():
-            row = int(np.flatnonzero(conflict)[0])
+        if (row := first_row(conflict)) is not None:
             raise RowError(
                 "done and terminated/truncated disagree at", row, ". Correct one of them, or ignore done with "
                 "columns={'done': None}.", where=where,
@@ -365,10 +362,9 @@ def _next_observations(
     if next_obs is None:
         return None, last & needed
     missing = table.get("next_obs_missing", np.zeros(len(begins), bool))
-    gap = missing & needed & ~last
-    if gap.any():
+    if (row := first_row(missing & needed & ~last)) is not None:
         raise RowError(
-            "next_obs is missing at", int(np.flatnonzero(gap)[0]), ", in the middle of an episode. Fill it, or ignore "
+            "next_obs is missing at", row, ", in the middle of an episode. Fill it, or ignore "
             "the column with columns={'next_obs': None}: the observation of the next row is then used.", "step", where,
         )  # fmt: skip
     return next_obs, last & missing & needed

@@ -115,17 +115,17 @@ def _mapped_columns(field: str, value: Any, names: Sequence[str], where: str) ->
             numbered = _numbered_columns(value, names, where) or tuple(name for name in names if name.startswith(value))
             if numbered and value:
                 return numbered
-        raise _missing(field, value, names, where)
+        raise _no_column(field, value, names, where)
     if field not in VECTOR_FIELDS or not isinstance(value, Sequence) or not value:
         kind = "a column, a prefix or a list of columns" if field in VECTOR_FIELDS else "one column"
         raise ValueError(f"columns must give {kind} for {field}; it gives {value!r}.")
     for name in value:
         if name not in names:
-            raise _missing(field, name, names, where)
+            raise _no_column(field, name, names, where)
     return tuple(value)
 
 
-def _missing(field: str, name: Any, names: Sequence[str], where: str) -> ValueError:
+def _no_column(field: str, name: Any, names: Sequence[str], where: str) -> ValueError:
     return ValueError(
         f"{where} has no column {shown(name)}, which columns gives for {field}. It has {quote_names(names)}."
     )

@@ -44,12 +44,8 @@ READERS: dict[str, Callable[..., Table]] = {
     ".jsonl": read_json_lines,
     ".ndjson": read_json_lines,
     ".json": read_json_lines,
-    ".csv.gz": read_csv,
-    ".tsv.gz": read_csv,
-    ".jsonl.gz": read_json_lines,
-    ".ndjson.gz": read_json_lines,
-    ".json.gz": read_json_lines,
 }
+READERS |= {f"{text}.gz": READERS[text] for text in (".csv", ".tsv", ".jsonl", ".ndjson", ".json")}
 
 
 def load(

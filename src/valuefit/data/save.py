@@ -29,9 +29,9 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     check_save(path, force=force)
     with replacing(path, force=force, folder=is_folder(path)) as temporary:
         if path.suffix.lower() == ".parquet":
-            write_parquet(temporary, _to_columns(log, flat=True), _names(log))
+            write_parquet(temporary, _to_columns(log, flat=True), _listed_names(log))
         elif path.suffix.lower() == ".npz":
-            write_npz(temporary, _to_columns(log, flat=False), _names(log))
+            write_npz(temporary, _to_columns(log, flat=False), _listed_names(log))
         else:
             temporary.mkdir()
             write_native(temporary, log)
@@ -95,7 +95,7 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
     return table
 
 
-def _names(log: Transitions) -> dict[str, Array]:
+def _listed_names(log: Transitions) -> dict[str, Array]:
     """All names of states and episodes, by the field of a table that holds those with a row."""
     names = {field: getattr(log, name) for field, name in NAMED_FIELDS.items()}
     return {field: listed for field, listed in names.items() if listed is not None}

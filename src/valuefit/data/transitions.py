@@ -14,6 +14,7 @@ from valuefit.data.validation import (
     are_state_numbers,
     array_of,
     check_observations,
+    first_row,
     flags,
     last_steps,
     number,
@@ -23,8 +24,6 @@ from valuefit.data.validation import (
 )
 from valuefit.messages import RowError, shown
 from valuefit.typing import Array
-
-SEED_REQUIREMENT = "it must be a whole number, 0 or more"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +100,7 @@ class Transitions:
         episode = numbers("episode", episode, length=n, dtype=np.int64)
         begins = run_starts(episode)
         last = last_steps(begins)
-        early = (terminated | truncated) & ~last
-        if early.any():
-            step = int(np.flatnonzero(early)[0])
+        if (step := first_row((terminated | truncated) & ~last)) is not None:
             raise RowError(
                 "", step, f" is marked as terminated or truncated, but episode {episode[step]} continues after it. "
                 "Give the steps that follow another episode number.", "Step",
@@ -117,7 +114,7 @@ class Transitions:
             terminated=terminated,
             truncated=truncated,
             episode=episode,
-            action=None if action is None else _actions(action, n),
+            action=None if action is None else _checked_actions(action, n),
             ratio=_importance_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
             behaviour_prob=None if behaviour_prob is None else _positive_probabilities(behaviour_prob, n),
@@ -213,7 +210,7 @@ class Transitions:
         """Split by episode into two logs: about `fraction` of the episodes, drawn at random, and the others."""
         ids = self.episodes
         fraction = number("fraction", fraction, "it must lie strictly between 0 and 1", lambda x: 0 < x < 1)
-        seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
+        seed = whole_number("seed", seed, low=0)
         if len(ids) < 2:
             raise ValueError("A log with a single episode cannot be split by episode. Slice it by step instead.")
         count = min(max(round(fraction * len(ids)), 1), len(ids) - 1)
@@ -232,11 +229,10 @@ def cluster_numbers(cluster: Any, episode: Array) -> Array:
         ids = number_names([texts])[1][0]
     ids = numbers("cluster", ids, length=len(episode), dtype=np.int64)
     divided = (episode[1:] == episode[:-1]) & (ids[1:] != ids[:-1])
-    if divided.any():
-        step = int(np.flatnonzero(divided)[0]) + 1
+    if (step := first_row(divided)) is not None:
         raise RowError(
-            f"Episode {episode[step]} belongs to two clusters: another begins at", step, ". A cluster is a group of "
-            "whole episodes: give all steps of an episode the same one, or ignore the column with "
+            f"Episode {episode[step]} belongs to two clusters: another begins at", step + 1, ". A cluster is a group "
+            "of whole episodes: give all steps of an episode the same one, or ignore the column with "
             "columns={'cluster': None}.", "step",
         )  # fmt: skip
     return ids
@@ -248,9 +244,7 @@ def _share_rows(
     """Rows, now, next: the next observation of a step shares the row of the following step where they are equal."""
     n = len(observation)
     if next_observation is None:
-        missing = last & ~terminated
-        if missing.any():
-            step = int(np.flatnonzero(missing)[0])
+        if (step := first_row(last & ~terminated)) is not None:
             raise RowError(
                 f"Episode {episode[step]} ends at", step, " without terminating, but its next observation is missing. "
                 "Give next_observation, or leave that last step out.", "step",
@@ -280,7 +274,7 @@ def _share_rows(
     return rows, now.astype(np.int64), next.astype(np.int64)
 
 
-def _actions(action: Any, n: int) -> Array:
+def _checked_actions(action: Any, n: int) -> Array:
     values = array_of("action", action)
     if values.dtype.hasobject or values.ndim == 0 or len(values) != n:
         raise ValueError(
@@ -291,8 +285,7 @@ def _actions(action: Any, n: int) -> Array:
 
 def _positive_probabilities(behaviour_prob: Any, n: int) -> Array:
     behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
-    if (behaviour <= 0).any():
-        step = int(np.flatnonzero(behaviour <= 0)[0])
+    if (step := first_row(behaviour <= 0)) is not None:
         raise RowError(
             f"behaviour_prob is {behaviour[step]} at", step, ", but that action was taken. Probabilities of logged "
             "actions must be positive (if these are log-probabilities, take exp first).", "step",
@@ -316,11 +309,9 @@ def _importance_ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int
         target = numbers("target_prob", target_prob, length=n)
         with np.errstate(over="ignore"):
             values = target / _positive_probabilities(behaviour_prob, n)
-    if not np.isfinite(values).all():
-        step = int(np.flatnonzero(~np.isfinite(values))[0])
+    if (step := first_row(~np.isfinite(values))) is not None:
         what = f"target_prob / behaviour_prob is {values[step]} at"
         raise RowError(what, step, ": behaviour_prob is too small.", "step")
-    if (values < 0).any():
-        step = int(np.flatnonzero(values < 0)[0])
+    if (step := first_row(values < 0)) is not None:
         raise RowError(f"ratio is {values[step]} at", step, ". Importance ratios cannot be negative.", "step")
     return values

@@ -34,8 +34,9 @@ def number(name: str, value: Any, requirement: str, accepts: Callable[[float], b
     raise ValueError(f"{name} is {shown(value)}; {requirement}.")
 
 
-def whole_number(name: str, value: Any, requirement: str, *, low: int) -> int:
+def whole_number(name: str, value: Any, requirement: str = "", *, low: int) -> int:
     """A scalar argument as an int, at least `low`; 3.0 is accepted, 2**53 and above only as integers below 2**63."""
+    requirement = requirement or f"it must be a whole number, {low} or more"
     number(name, value, requirement, lambda x: x >= low and x.is_integer() and x < 2.0**63)
     return int(value)
 
@@ -71,11 +72,15 @@ def array_of(name: str, values: Any, *, needed: Array | None = None, place: str 
         return array
     rows = np.atleast_1d(missing.any(axis=tuple(range(1, missing.ndim))))
     wrong = rows if needed is None or len(needed) != len(rows) else rows & needed
-    if wrong.any():
-        where = int(np.flatnonzero(wrong)[0])
+    if (where := first_row(wrong)) is not None:
         preposition, kind = place.split()
         raise RowError(f"{name} is missing {preposition}", where, ". Remove that step or give it a value.", kind)
     return np.where(missing, 0, array).astype(array.dtype)
+
+
+def first_row(flags: Array) -> int | None:
+    """The number of the first row that is True; None where there is none."""
+    return int(np.argmax(flags)) if flags.any() else None
 
 
 def _is_missing(value: Any) -> bool:
@@ -105,8 +110,7 @@ def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = n
         return _integers(name, array, np.dtype(dtype))
     with np.errstate(over="ignore"):  # long doubles can exceed float64
         converted = np.array(array, dtype=dtype)
-    if converted.dtype.kind == "f" and not np.isfinite(converted).all():
-        step = int(np.flatnonzero(~np.isfinite(converted))[0])
+    if converted.dtype.kind == "f" and (step := first_row(~np.isfinite(converted))) is not None:
         raise RowError(f"{name} is {array[step]} at", step, ". Remove that step or give it a finite value.", "step")
     return converted
 
@@ -122,8 +126,7 @@ def _integers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     else:
         whole, fits = np.ones(len(array), bool), (array >= limits.min) & (array <= limits.max)
         requirement = f"whole numbers run from {limits.min} to {limits.max}"
-    if not (whole & fits).all():
-        step = int(np.flatnonzero(~(whole & fits))[0])
+    if (step := first_row(~(whole & fits))) is not None:
         raise RowError(f"{name} is {array[step]} at", step, f"; {requirement}.", "step")
     return np.array(array, dtype=dtype)
 
@@ -183,12 +186,11 @@ def check_observations(name: str, values: Any, needed: Array | None = None) -> A
             block = array[start : start + ROWS_PER_CHECK]
             if all_finite(block):  # much faster than row by row
                 continue
-            finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim)))
+            finite = np.asarray(np.isfinite(block).all(axis=tuple(range(1, block.ndim))))
             if needed is not None:
                 finite = finite | ~needed[start : start + ROWS_PER_CHECK]
-            if not finite.all():
-                row = start + int(np.flatnonzero(~finite)[0])
-                raise RowError(f"{name} is NaN or infinite at", row, ". Remove that step or fill the gap.")
+            if (row := first_row(~finite)) is not None:
+                raise RowError(f"{name} is NaN or infinite at", start + row, ". Remove that step or fill the gap.")
     return array
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.signal as signal
 
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import number
+from valuefit.data.validation import number, whole_number
 from valuefit.datasets import arguments
 from valuefit.typing import Array
 
@@ -17,7 +17,7 @@ from valuefit.typing import Array
 def ar1_log(steps: int, *, dimensions: int = 4, memory: float = 0.9, seed: int = 0) -> Transitions:
     """One truncated episode of x' = memory x + noise with unit variance; reward: first coordinate of x plus noise."""
     rng = arguments.generator(seed)
-    steps, dimensions = arguments.count("steps", steps), arguments.count("dimensions", dimensions)
+    steps, dimensions = whole_number("steps", steps, low=1), whole_number("dimensions", dimensions, low=1)
     memory = number("memory", memory, "it must lie strictly between -1 and 1", lambda x: -1 < x < 1)
     arguments.require_room(4 * steps * dimensions, f"A log of {steps} steps in {dimensions} dimensions")
     noise = np.sqrt(1 - memory**2) * rng.standard_normal((steps + 1, dimensions))
@@ -35,7 +35,7 @@ def fourier_features(
     A smaller `spread` gives smoother and worse conditioned features.
     """
     rng = arguments.generator(seed)
-    count, dimensions = arguments.count("count", count), arguments.count("dimensions", dimensions)
+    count, dimensions = whole_number("count", count, low=1), whole_number("dimensions", dimensions, low=1)
     spread = number("spread", spread, "it must be a finite number", math.isfinite)
     arguments.require_room(count * dimensions, f"{count} features of {dimensions} dimensions")
     W = spread * rng.standard_normal((dimensions, count - 1))

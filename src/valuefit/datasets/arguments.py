@@ -10,11 +10,6 @@ from valuefit.data.validation import number, whole_number
 from valuefit.memory import require_memory
 
 
-def count(name: str, value: Any) -> int:
-    """A whole number, 1 or more."""
-    return whole_number(name, value, "it must be a whole number, 1 or more", low=1)
-
-
 def probability(name: str, value: Any) -> float:
     """A number between 0 and 1."""
     return number(name, value, "it must lie between 0 and 1", lambda x: 0 <= x <= 1)
@@ -22,7 +17,7 @@ def probability(name: str, value: Any) -> float:
 
 def generator(seed: Any) -> np.random.Generator:
     """The random generator of a seed."""
-    return np.random.default_rng(whole_number("seed", seed, "it must be a whole number, 0 or more", low=0))
+    return np.random.default_rng(whole_number("seed", seed, low=0))
 
 
 def require_room(numbers: int, what: str) -> None:

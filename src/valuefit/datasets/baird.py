@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
 from valuefit.datasets import arguments
 from valuefit.typing import Array
 
@@ -17,7 +18,7 @@ def baird_log(steps: int = 700, *, seed: int = 0) -> Transitions:
 
     The behaviour policy takes solid with probability 1/7, the target policy with probability 1: ratios are 7 and 0.
     """
-    rng, steps = arguments.generator(seed), arguments.count("steps", steps)
+    rng, steps = arguments.generator(seed), whole_number("steps", steps, low=1)
     arguments.require_room(10 * steps, f"A log of {steps} steps")
     solid = rng.random(steps) < 1 / 7
     after = np.where(solid, 6, rng.integers(0, 6, steps))

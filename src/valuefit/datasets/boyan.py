@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
 from valuefit.datasets import arguments
 from valuefit.typing import Array
 
@@ -14,7 +15,7 @@ EXACT_WEIGHTS = np.array([-24.0, -16.0, -8.0, 0.0])
 
 def boyan_log(episodes: int = 100, *, seed: int = 0) -> Transitions:
     """Episodes from state 12 to 0: down by 1 or 2 with equal probability, reward -3; from 1 to 0, reward -2."""
-    rng, episodes = arguments.generator(seed), arguments.count("episodes", episodes)
+    rng, episodes = arguments.generator(seed), whole_number("episodes", episodes, low=1)
     arguments.require_room(100 * episodes, f"A log of {episodes} episodes")  # of about 8 steps
     state, reward, episode, end = [], [], [], []
     for number in range(episodes):

@@ -49,12 +49,7 @@ def make_example() -> dict[str, Any]:
     }
 
 
-def write_example(path: Path = FILE) -> None:
-    """Simulate the log and write it as a compressed .npz file."""
+if __name__ == "__main__":
     stream = io.BytesIO()
     np.savez_compressed(stream, **make_example())
-    path.write_bytes(stream.getvalue())
-
-
-if __name__ == "__main__":
-    write_example()
+    FILE.write_bytes(stream.getvalue())

@@ -31,7 +31,7 @@ class RandomMDP:
 
     def log(self, steps: int = 20_000, *, seed: int = 0) -> Transitions:
         """One truncated episode of the behaviour policy; observations are state numbers."""
-        rng, steps = arguments.generator(seed), arguments.count("steps", steps)
+        rng, steps = arguments.generator(seed), whole_number("steps", steps, low=1)
         arguments.require_room(10 * steps, f"A log of {steps} steps")
         uniform = rng.random((steps, 2))
         first = int(np.searchsorted(np.cumsum(self.start), rng.random()))
@@ -82,8 +82,8 @@ def random_mdp(
 ) -> RandomMDP:
     """Draw a Random MDP: probabilities proportional to U[0, 1] + 1e-5, features from U[0, 1] and a constant."""
     rng = arguments.generator(seed)
-    states, actions = arguments.count("states", states), arguments.count("actions", actions)
-    features = whole_number("features", features, "it must be a whole number, 0 or more", low=0)
+    states, actions = whole_number("states", states, low=1), whole_number("actions", actions, low=1)
+    features = whole_number("features", features, low=0)
     arguments.require_room(2 * states * (states * actions + features), f"An MDP of {states} states")
 
     def distribution(*shape: int) -> Array:

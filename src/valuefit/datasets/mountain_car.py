@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
 from valuefit.datasets import arguments
 from valuefit.features.tiles import Tiles
 from valuefit.rows.kernels import compiled
@@ -59,8 +60,8 @@ class TilePolicy:
 
     def log(self, steps: int, *, seed: int = 0, cars: int = 50, limit: int = 1000) -> Transitions:
         """A log of `steps` transitions in episodes of at most `limit` steps; the last episode may be truncated."""
-        rng, steps = arguments.generator(seed), arguments.count("steps", steps)
-        cars, limit = arguments.count("cars", cars), arguments.count("limit", limit)
+        rng, steps = arguments.generator(seed), whole_number("steps", steps, low=1)
+        cars, limit = whole_number("cars", cars, low=1), whole_number("limit", limit, low=1)
         arguments.require_room(20 * (steps + cars * limit), f"A log of {steps} steps")
         episodes: list[tuple[Array, Array, bool]] = []
         total = 0
@@ -92,7 +93,7 @@ class TilePolicy:
     def average_length(self, episodes: int = 100, *, seed: int = 0, limit: int = 1000) -> float:
         """Mean number of steps to the goal; `limit` for episodes that do not reach it."""
         rng = arguments.generator(seed)
-        episodes, limit = arguments.count("episodes", episodes), arguments.count("limit", limit)
+        episodes, limit = whole_number("episodes", episodes, low=1), whole_number("limit", limit, low=1)
         arguments.require_room(20 * episodes * limit, f"{episodes} episodes of {limit} steps")
         runs = rollouts(self, episodes, limit, rng)
         return float(np.mean([len(actions) for _, actions, _ in runs]))
@@ -121,26 +122,24 @@ def sarsa(*, episodes: int = 1000, seed: int = 0) -> TilePolicy:
     """A policy learned by Sarsa(0.9) on the 300 tiles; it explores by optimistic initial values."""
     tiles = paper_tiles().fit(np.vstack([LOW, HIGH]))
     weights = np.zeros((3, tiles.tilings * tiles.tiles_))
-    episodes = arguments.count("episodes", episodes)
+    episodes = whole_number("episodes", episodes, low=1)
     arguments.require_room(2 * episodes, f"The starts of {episodes} episodes")
     starts = reset(episodes, arguments.generator(seed))[:, 0]
-    learn(
-        starts, tiles.low_, tiles.scale_, tiles.shift_, tiles.bins_, tiles.tiles_, weights,
-        0.1 / tiles.tilings, 0.9, 2000,
-    )  # fmt: skip
+    grids = tiles.low_, tiles.scale_, tiles.shift_, tiles.bins_, tiles.tiles_
+    learn(starts, grids, weights, 0.1 / tiles.tilings, 0.9, 2000)
     return TilePolicy(weights, tiles)
 
 
 @compiled
-def learn(starts, low, scale, shift, bins, tiles, weights, rate, trace, limit):
+def learn(starts, grids, weights, rate, trace, limit):
     """Undiscounted Sarsa(lambda) with replacing traces; greedy, with optimistic initial values (0)."""
-    tilings = shift.shape[0]
+    tilings = grids[2].shape[0]
     now, after = np.empty(tilings, np.int64), np.empty(tilings, np.int64)
     eligibility = np.zeros_like(weights)
     for episode in range(starts.shape[0]):
         position, velocity = starts[episode], 0.0
         eligibility[:] = 0.0
-        active_tiles(position, velocity, low, scale, shift, bins, tiles, now)
+        active_tiles(position, velocity, grids, now)
         action, value = greedy(weights, now)
         step_size = rate / (1.0 + episode / 100.0)
         for _ in range(limit):
@@ -153,7 +152,7 @@ def learn(starts, low, scale, shift, bins, tiles, weights, rate, trace, limit):
             target = -1.0
             next_action, next_value = 0, 0.0
             if not at_goal:
-                active_tiles(position, velocity, low, scale, shift, bins, tiles, after)
+                active_tiles(position, velocity, grids, after)
                 next_action, next_value = greedy(weights, after)
                 target += next_value
             value = 0.0
@@ -177,7 +176,8 @@ def learn(starts, low, scale, shift, bins, tiles, weights, rate, trace, limit):
 
 
 @compiled
-def active_tiles(position, velocity, low, scale, shift, bins, tiles, out):
+def active_tiles(position, velocity, grids, out):
+    low, scale, shift, bins, tiles = grids
     for k in range(shift.shape[0]):
         x = min(max(int(np.floor((position - low[0]) * scale[0] + shift[k, 0])), 0), bins[0] - 1)
         y = min(max(int(np.floor((velocity - low[1]) * scale[1] + shift[k, 1])), 0), bins[1] - 1)

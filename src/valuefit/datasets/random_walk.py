@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import whole_number
 from valuefit.datasets import arguments
 from valuefit.typing import Array
 
@@ -17,7 +18,7 @@ def random_walk_log(
     behaviour, target: probability of a step to the right under the behaviour and the target policy.
     """
     rng = arguments.generator(seed)
-    episodes, states = arguments.count("episodes", episodes), arguments.count("states", states)
+    episodes, states = whole_number("episodes", episodes, low=1), whole_number("states", states, low=1)
     behaviour, target = arguments.probability("behaviour", behaviour), arguments.probability("target", target)
     arguments.require_room(10 * episodes * _expected_steps(states, behaviour), f"A log of {episodes} episodes")
     state, action, reward, episode, end = [], [], [], [], []
@@ -51,7 +52,7 @@ def _expected_steps(states: int, behaviour: float) -> int:
 
 def random_walk_value(*, states: int = 5, target: float = 0.7, discount: float = 1.0) -> Array:
     """The exact value of every state under the target policy."""
-    states, target = arguments.count("states", states), arguments.probability("target", target)
+    states, target = whole_number("states", states, low=1), arguments.probability("target", target)
     discount = arguments.probability("discount", discount)
     arguments.require_room(4 * states**2, f"The transitions between {states} states")
     P = np.diag(np.full(states - 1, target), 1) + np.diag(np.full(states - 1, 1 - target), -1)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import SEED_REQUIREMENT
 from valuefit.data.validation import array_of, number, whole_number
 from valuefit.engine.budget import Budget
 from valuefit.engine.choice import rank
@@ -59,7 +58,7 @@ def solve(
         raise ValueError(
             f"solve takes a Problem, not {type(problem).__name__}: make one with valuefit.Problem(log, ...)."
         )
-    seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
+    seed = whole_number("seed", seed, low=0)
     solver = find(solver)
     if not (isinstance(tol, str) and tol == "statistical"):
         requirement = 'it must be a finite number, 0 or more, or "statistical"'
@@ -202,10 +201,10 @@ def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:
 def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tuple[str, str]:
     """Status and message of a method that has nothing left to do, at a gap above the required one."""
     if test.gap is not None and test.gap <= ROUNDING_GAP:
-        text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.0e}."
+        text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.3g}."
         return "budget", text
     return "singular", (
-        f"The moments are too nearly singular for {solver.name} to reach tol = {rule.gap:.0e}. "
+        f"The moments are too nearly singular for {solver.name} to reach tol = {rule.gap:.3g}. "
         "Add a ridge, or drop features that depend on one another."
     )
 

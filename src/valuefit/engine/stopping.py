@@ -53,7 +53,7 @@ class Gap:
         return False
 
     def __str__(self) -> str:
-        return f"tol = {self.gap:.0e}"
+        return f"tol = {self.gap:.3g}"
 
 
 class Statistical:
@@ -105,7 +105,7 @@ class Statistical:
         return bool(budget.epoch_passes * np.log(gap / FINEST_GAP) >= -np.log(min(gap, 0.1)) * passes)
 
     def __str__(self) -> str:
-        return f'tol = "statistical", here {self.gap:.0e},'
+        return f'tol = "statistical", here {self.gap:.3g},'
 
 
 class ConvergenceTest:
@@ -165,7 +165,7 @@ class ConvergenceTest:
         if self.gap is not None and np.isfinite(self.gap) and self._gap_of is state:
             known += f" and the gap at most {self.gap:.1e}"
         hint = " 'lstd' is cheap here." if self.certificate.exact_cost < 0.2 * self.budget.max_passes else ""
-        return f"A gap below tol = {self.rule.gap:.0e} is not shown yet: {known}.{hint}"
+        return f"A gap below tol = {self.rule.gap:.3g} is not shown yet: {known}.{hint}"
 
     def _due(self) -> bool:
         if self.certificate.cheap:

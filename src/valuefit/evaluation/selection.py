@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from valuefit.data.shards import ShardedLog
-from valuefit.data.transitions import SEED_REQUIREMENT, Transitions
+from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, one_of, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.errors import ErrorEstimate
@@ -150,9 +150,9 @@ def select(
     cross_fit, progress = boolean("cross_fit", cross_fit), boolean("progress", progress)
     if callback is not None and not callable(callback):
         raise ValueError(f"callback is {shown(callback)}; it must be a function of a SelectionProgress.")
-    folds = whole_number("folds", folds, "it must be a whole number, 2 or more", low=2)
-    jobs = whole_number("jobs", jobs, "it must be a whole number, 1 or more", low=1)
-    seed = whole_number("seed", seed, SEED_REQUIREMENT, low=0)
+    folds = whole_number("folds", folds, low=2)
+    jobs = whole_number("jobs", jobs, low=1)
+    seed = whole_number("seed", seed, low=0)
     log = load_log(log, columns, cluster)
     if isinstance(log, ShardedLog):
         raise ValueError("select compares candidates on a log in memory, but this one is read in parts. Load a sample.")

@@ -30,6 +30,16 @@ _MODULES = {
     "make": "registry",
     "names": "registry",
 }
+# name in specs and on the command line -> class
+BUILT_IN = {
+    "kernel": "Kernel",
+    "tiles": "Tiles",
+    "fourier": "Fourier",
+    "rbf": "RBF",
+    "polynomial": "Polynomial",
+    "one-hot": "OneHot",
+    "identity": "Identity",
+}
 __all__ = [
     "RBF", "Fitted", "Fourier", "Identity", "Kernel", "OneHot", "Polynomial", "StateAction", "Tiles",
     "from_spec", "make", "names",

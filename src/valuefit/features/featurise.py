@@ -34,9 +34,14 @@ def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
         raise ValueError(f"{name} failed with {said(error)}. {remedy}.") from error
     with translated(f"{name} did not return an array", f"{remedy}."):
         shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
-    if len(shape) != 2 or shape[0] != len(observations):
+    check_shape(name, shape, len(observations))
+    return rows
+
+
+def check_shape(name: str, shape: tuple[int, ...], count: int) -> None:
+    """Raise ValueError unless features returned a matrix with one row for each of so many observations."""
+    if len(shape) != 2 or shape[0] != count:
         raise ValueError(
-            f"{name} returned an array of shape {shape} for {len(observations)} observations. "
+            f"{name} returned an array of shape {shape} for {count} observations. "
             "It must return a matrix with one row for each observation."
         )
-    return rows

@@ -9,12 +9,14 @@ import scipy.linalg as linalg
 
 from valuefit.data.validation import number, one_of
 from valuefit.features.scaling import (
+    MAX_SAMPLED_OBSERVATIONS,
     count_option,
     data_range,
     is_list,
     number_text,
     refuse_large,
     row_blocks,
+    squared_distances,
     to_unit,
 )
 from valuefit.features.transformer import FeatureTransformer
@@ -35,9 +37,7 @@ MAX_UNITS = 2.0  # from the median, further observations are clipped
 MAX_JOINT_COLUMNS = 8  # of observations whose kernel has no additive part by default
 ADDITIVE_SHARE = 0.5  # of the kernel, for more columns
 COSINES = 6  # of each column in the additive part; those of higher frequency would have weights below 2e-4
-ADDITIVE_LENGTH_SCALE = 2.0  # in units of a column: half of the range to which observations are clipped
-CUTOFF = 1e-6  # landmarks whose kernel function has a smaller part orthogonal to the others are dropped
-MAX_SAMPLED_OBSERVATIONS = 20_000  # for medians and quantiles
+MIN_ORTHOGONAL_PART = 1e-6  # landmarks whose kernel function has a smaller part orthogonal to the others are dropped
 MAX_BLOCK_BYTES = 32 << 20  # of kernel values: triangular solves need long blocks
 LENGTH_SCALE_RANGE = 1e-12, 1e12
 
@@ -119,7 +119,7 @@ class Kernel(FeatureTransformer):
             drawn = drawn[kept]
         if len(drawn) == 1 and not is_list(self.landmarks):
             values = self._kernel(sample)
-            if values.min() > 1 - CUTOFF:  # a second constant
+            if values.min() > 1 - MIN_ORTHOGONAL_PART:  # a second constant
                 self._place(drawn[:0])
                 self.factor_ = np.zeros((0, 0))
         return self
@@ -155,7 +155,7 @@ class Kernel(FeatureTransformer):
         """The fitted features in words."""
         scales = sorted(set(map(number_text, self.length_scale_)), key=float)
         scale = scales[0] if len(scales) == 1 else f"{scales[0]} to {scales[-1]}"
-        name = {"matern": "Matern", "gaussian": "Gaussian", "laplace": "Laplace"}[self.kernel]
+        name = self.kernel.capitalize()
         if self.scales_ > 1:
             scale += f", and {self.scales_ - 1} longer ones"
         if self.additive_:
@@ -218,13 +218,13 @@ class Kernel(FeatureTransformer):
     def column_functions(self, X: Array) -> Array:
         """Functions of single columns, (m, count), whose inner products are the additive part, its share included.
 
-        Those of a number are cosines over its range, weighted by the spectral density of the Matern kernel; a
-        periodic or categorical column has its coordinates.
+        Those of a number are cosines over its range, weighted by the spectral density of the Matern kernel whose
+        length scale is half of the range; a periodic or categorical column has its coordinates.
         """
         if not self.additive_:
             return np.zeros((len(X), 0))
         frequency = np.pi * np.arange(1, COSINES + 1)
-        weight = (1 + (ADDITIVE_LENGTH_SCALE / (2 * MAX_UNITS) * frequency) ** 2 / 5) ** -3
+        weight = (1 + (0.5 * frequency) ** 2 / 5) ** -3
         weight = np.sqrt(weight / weight.sum())
         parts = [
             part if k in self.periods_ or k in self.categories_ else np.cos(part / (2 * MAX_UNITS) * frequency) * weight
@@ -278,13 +278,6 @@ def kernel_values(kernel: str, distance: Array) -> Array:
     return decay
 
 
-def squared_distances(X: Array, Z: Array) -> Array:
-    """|x - z|^2 for every row x and z."""
-    distance = np.einsum("ij,ij->i", X, X)[:, None] - 2 * X @ Z.T
-    distance += np.einsum("ij,ij->i", Z, Z)
-    return np.maximum(distance, 0, out=distance)
-
-
 def independent(K: Array) -> tuple[Array, Array]:
     """Indices of landmarks whose kernel functions are not, up to rounding, combinations of others; and the Cholesky
     factor of their kernel matrix.
@@ -295,11 +288,11 @@ def independent(K: Array) -> tuple[Array, Array]:
         return np.arange(0), K
     try:
         factor = linalg.cholesky(K, lower=True, check_finite=False)
-        if factor.diagonal().min() ** 2 >= CUTOFF / 2:  # stored landmarks were at CUTOFF, up to rounding
+        if factor.diagonal().min() ** 2 >= MIN_ORTHOGONAL_PART / 2:  # stored landmarks have it, up to rounding
             return np.arange(len(K)), factor
     except linalg.LinAlgError:
         pass
-    factor, order, rank, _ = linalg.lapack.dpstrf(K, tol=CUTOFF, lower=1)
+    factor, order, rank, _ = linalg.lapack.dpstrf(K, tol=MIN_ORTHOGONAL_PART, lower=1)
     return order[:rank] - 1, np.tril(factor[:rank, :rank])
 
 

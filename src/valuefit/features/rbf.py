@@ -8,12 +8,14 @@ import numpy as np
 
 from valuefit.data.validation import number
 from valuefit.features.scaling import (
+    MAX_SAMPLED_OBSERVATIONS,
     count_option,
     data_range,
     number_text,
     range_text,
     refuse_large,
     row_blocks,
+    squared_distances,
     to_unit,
 )
 from valuefit.features.transformer import FeatureTransformer
@@ -21,7 +23,6 @@ from valuefit.messages import shown
 from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
-MAX_PLACING_OBSERVATIONS = 20_000  # a sample that bounds the cost of k-means
 MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
 MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
 
@@ -53,7 +54,7 @@ class RBF(FeatureTransformer):
         if self.bandwidth is not None:
             requirement = "it must be a number from 1e-15 to 1e+15, or None"
             number("bandwidth", self.bandwidth, requirement, lambda x: 1e-15 <= x <= 1e15)
-        count_option("seed", self.seed, 0)
+        seed = count_option("seed", self.seed, 0)
         self.low_, self.high_ = data_range(X, self.low, self.high)
         if np.isscalar(self.centres):
             columns = count_option("centres", self.centres, 1)
@@ -63,10 +64,10 @@ class RBF(FeatureTransformer):
                 )
             refuse_large(len(X), columns, columns, "Use fewer centres.")
             sample = X
-            if len(X) > MAX_PLACING_OBSERVATIONS:
-                rng = np.random.default_rng(self.seed)
-                sample = X[np.sort(rng.choice(len(X), MAX_PLACING_OBSERVATIONS, replace=False))]
-            scaled, spacing = self._place_centres(to_unit(sample, self.low_, self.high_))
+            if len(X) > MAX_SAMPLED_OBSERVATIONS:
+                rng = np.random.default_rng(seed)
+                sample = X[np.sort(rng.choice(len(X), MAX_SAMPLED_OBSERVATIONS, replace=False))]
+            scaled, spacing = self._place_centres(to_unit(sample, self.low_, self.high_), columns, seed)
             self.centres_ = self.low_ + scaled * (self.high_ - self.low_)
         else:
             self.centres_ = given_centres(self.centres, X.shape[1])
@@ -97,12 +98,11 @@ class RBF(FeatureTransformer):
             f"range) and a constant over {range_text(self.low_, self.high_)}"
         )
 
-    def _place_centres(self, Z: Array) -> tuple[Array, float]:
-        """Centres for the scaled observations Z, and the distance between neighbouring centres."""
-        count = count_option("centres", self.centres, 1)
+    def _place_centres(self, Z: Array, count: int, seed: int) -> tuple[Array, float]:
+        """Up to `count` centres for the scaled observations Z, and the distance between neighbouring centres."""
         varying = np.flatnonzero(self.high_ > self.low_)
         if len(varying) > 2:
-            return kmeans_centres(Z, count, count_option("seed", self.seed, 0))
+            return kmeans_centres(Z, count, seed)
         points = int(count ** (1 / max(len(varying), 1)) + 1e-9)
         if len(varying) == 0 or points < 2:
             return Z.mean(axis=0, keepdims=True), 1.0
@@ -133,9 +133,7 @@ def given_centres(centres: Any, dimensions: int) -> Array:
 
 def gaussians(Z: Array, centres: Array, bandwidth: float) -> Array:
     """exp(-|z - c|^2 / (2 bandwidth^2)) for every row z and centre c."""
-    distance = np.einsum("ij,ij->i", Z, Z)[:, None] - 2 * Z @ centres.T
-    distance += np.einsum("ij,ij->i", centres, centres)
-    np.maximum(distance, 0, out=distance)
+    distance = squared_distances(Z, centres)
     distance *= -0.5 / bandwidth**2
     return np.exp(distance, out=distance)
 

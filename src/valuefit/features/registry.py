@@ -5,20 +5,22 @@ from __future__ import annotations
 import ast
 import copy
 import difflib
-import importlib
 import inspect
 import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit import features as package
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations
+from valuefit.features import BUILT_IN
+from valuefit.features.featurise import check_shape
 from valuefit.features.kernel import MAX_LANDMARKS, STEPS_PER_LANDMARK
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
@@ -26,16 +28,6 @@ from valuefit.messages import said, shown
 from valuefit.threads import user_code
 from valuefit.typing import Array
 
-# name in specs and on the command line -> (module, class)
-BUILT_IN = {
-    "kernel": ("kernel", "Kernel"),
-    "tiles": ("tiles", "Tiles"),
-    "fourier": ("fourier", "Fourier"),
-    "rbf": ("rbf", "RBF"),
-    "polynomial": ("polynomial", "Polynomial"),
-    "one-hot": ("onehot", "OneHot"),
-    "identity": ("identity", "Identity"),
-}
 MAX_OBSERVATION_NUMBERS = 4096  # limit of built-in features; larger observations (images) need an encoder
 # "auto" takes one landmark for 20 steps: with 40 the policy values of seven tasks were less accurate, with 10 some
 # standard errors exploded. Where that costs more operations than this, some 40 s of processor time, it takes fewer.
@@ -174,17 +166,13 @@ def fit_named(text: str, observations: Array, visited: Array, actions: int, step
     except (TypeError, OverflowError) as error:
         raise ValueError(f"features {shown(text)} has an option of the wrong type: {said(error)}.") from None
     if fitted.columns * actions * 2 > steps:
-        warning = (
-            f"That is {fitted.columns * actions} features for {steps} steps, too many to estimate well: add a penalty."
+        assert fitted.spec is not None
+        sentence = (
+            f"{fitted.sentence} That is {fitted.columns * actions} features for {steps} steps, too many to estimate "
+            "well: add a penalty."
         )
-        return with_sentence(fitted, f"{fitted.sentence} {warning}")
+        return replace(fitted, sentence=sentence, spec={**fitted.spec, "sentence": sentence})
     return fitted
-
-
-def with_sentence(fitted: Fitted, sentence: str) -> Fitted:
-    """The same features with another sentence."""
-    spec = None if fitted.spec is None else {**fitted.spec, "sentence": sentence}
-    return Fitted(fitted.transformer, fitted.shape, fitted.columns, sentence, spec)
 
 
 def parse_options(text: str, rest: str) -> dict[str, Any]:
@@ -206,8 +194,7 @@ def build(name: str, options: dict[str, Any]) -> Any:
     if name not in BUILT_IN:
         near = suggestion(name, names())
         raise ValueError(f"There are no features {shown(name)}{near}. There are {', '.join(names())}.")
-    module, class_name = BUILT_IN[name]
-    cls = getattr(importlib.import_module(f"valuefit.features.{module}"), class_name)
+    cls = getattr(package, BUILT_IN[name])
     allowed = list(inspect.signature(cls).parameters)
     for key in options:
         if key not in allowed:
@@ -299,7 +286,7 @@ def fit_custom(transformer: Any, observations: Array) -> Fitted:
     class_name, ready = type(transformer).__name__, is_fitted(transformer)
     if not ready:
         transformer = clone(transformer)
-        transformer.fit(columns_of(observations))
+        transformer.fit(at_least_one_column(observations))
     columns = count_columns(transformer, observations[0])
     how = "already fitted, used unchanged" if ready else f"fitted to {len(observations)} observations"
     return Fitted(transformer, observations.shape[1:], columns, f"Used {class_name} ({columns} features), {how}.")
@@ -325,15 +312,11 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
         return transformer.transform(flat(observations))
     with user_code:
         if isinstance(transformer, Transformer):
-            rows = transformer.transform(columns_of(observations))
+            rows = transformer.transform(at_least_one_column(observations))
         else:
             rows = transformer(observations)
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else array_of("features", rows, place="in row")
-    if rows.ndim != 2 or rows.shape[0] != len(observations):
-        raise ValueError(
-            f"features returned an array of shape {rows.shape} for {len(observations)} observations. "
-            "It must return a matrix with one row for each observation."
-        )
+    check_shape("features", rows.shape, len(observations))
     if columns is not None and rows.shape[1] != columns:
         raise ValueError(
             f"features returned {rows.shape[1]} columns, but {columns} before. "
@@ -347,7 +330,7 @@ def flat(observations: Array) -> Array:
     return observations.reshape(len(observations), math.prod(observations.shape[1:]))
 
 
-def columns_of(observations: Array) -> Array:
+def at_least_one_column(observations: Array) -> Array:
     """Observations (n,) as one column (n, 1), for scikit-learn; others unchanged."""
     return observations[:, None] if observations.ndim == 1 else observations
 
@@ -355,10 +338,8 @@ def columns_of(observations: Array) -> Array:
 def name_of(transformer: Any) -> str | None:
     """The name of a built-in transformer; None for any other object."""
     cls = type(transformer)
-    for name, (module, class_name) in BUILT_IN.items():
-        if cls.__module__ == f"valuefit.features.{module}" and cls.__name__ == class_name:
-            return name
-    return None
+    own = cls.__module__.startswith("valuefit.features.")
+    return next((name for name, built_in in BUILT_IN.items() if own and built_in == cls.__name__), None)
 
 
 def is_fitted(transformer: Any) -> bool:

@@ -16,6 +16,7 @@ from valuefit.typing import Array
 MAX_PRODUCTS = 100_000  # listing them takes two seconds; dense rows of more are not practical
 MIN_DROPPED_INDICES = 1000  # of multi-indices on a heap; fewer are not worth sorting it
 MAX_TEMPORARY_BYTES = 4 << 20  # so that temporary arrays stay in the cache
+MAX_SAMPLED_OBSERVATIONS = 20_000  # for quantiles and k-means
 
 
 def count_option(name: str, value: Any, least: int, most: int = MAX_INT32) -> int:
@@ -67,6 +68,13 @@ def data_range(X: Array, low: Any, high: Any) -> tuple[Array, Array]:
 def to_unit(X: Array, low: Array, high: Array) -> Array:
     """X clipped to [low, high] and scaled to [0, 1]; 0 in constant dimensions."""
     return (np.clip(X, low, high) - low) / np.where(high > low, high - low, 1.0)
+
+
+def squared_distances(X: Array, Z: Array) -> Array:
+    """|x - z|^2 for every row x and z."""
+    distance = np.einsum("ij,ij->i", X, X)[:, None] - 2 * X @ Z.T
+    distance += np.einsum("ij,ij->i", Z, Z)
+    return np.maximum(distance, 0, out=distance)
 
 
 def row_blocks(rows: int, width: int, memory: int = MAX_TEMPORARY_BYTES) -> Iterator[slice]:

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.data.validation import numbers
+from valuefit.data.validation import first_row, numbers
 from valuefit.features.registry import Fitted, make
 from valuefit.features.scaling import count_option, refuse_large, row_blocks
 from valuefit.features.transformer import FeatureTransformer
@@ -94,8 +94,7 @@ def split_actions(X: Any) -> tuple[Array, Array]:
 
 def one_hot(action: Array, actions: int) -> sparse.csr_array:
     """Weights (n, actions): 1 at the action of each row."""
-    if len(action) and (action.min() < 0 or action.max() >= actions):
-        where = int(np.flatnonzero((action < 0) | (action >= actions))[0])
+    if (where := first_row((action < 0) | (action >= actions))) is not None:
         raise ValueError(f"The action of row {where} is {action[where]}; actions run from 0 to {actions - 1}.")
     return sparse.csr_array(
         (np.ones(len(action)), action, np.arange(len(action) + 1)), shape=(len(action), actions)

@@ -71,7 +71,7 @@ def whiten(features: Fitted, log: Transitions, *, constant: float, kept: Sequenc
             "features, or a ridge, which leaves them sparse."
         )
     visited, visits = np.unique(log.now, return_counts=True)
-    mean, covariance = _moments(features.transform(log.observations[visited]), visits)
+    mean, covariance = _mean_and_covariance(features.transform(log.observations[visited]), visits)
     deviation = np.sqrt(np.diag(covariance))
     varies = deviation > MIN_DEVIATION * np.sqrt(mean**2 + deviation**2)
     columns = np.flatnonzero(varies) if kept is None else np.asarray(kept, np.int64)
@@ -88,7 +88,7 @@ def whiten(features: Fitted, log: Transitions, *, constant: float, kept: Sequenc
     return Fitted(whitening, features.shape, 1 + len(columns), sentence, features.spec)
 
 
-def _moments(rows: Any, visits: Array) -> tuple[Array, Array]:
+def _mean_and_covariance(rows: Any, visits: Array) -> tuple[Array, Array]:
     """Mean (d,) and covariance (d, d) of rows that occur this often."""
     n, d = visits.sum(), rows.shape[1]
     mean = np.asarray(rows.T @ visits, dtype=np.float64).ravel() / n

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg.blas as blas
 import scipy.sparse as sparse
 
-from valuefit.linalg.sparse_cholesky import gram
+from valuefit.linalg.sparse_cholesky import sparse_gram
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import combine_rows, cross_sparse, step_rows
 from valuefit.rows.storage import TEMPORARY_BYTES, Rows
@@ -45,7 +45,7 @@ def second_moment(psi: Rows, visits: Array) -> Array:
 def sparse_second_moment(rows: Any, weights: Array) -> Any:
     """sum over the rows of a CSR matrix, with sorted indices, of weight * row row', as such a matrix too."""
     columns = rows.T.tocsr()
-    found = gram(rows.data, rows.indices, rows.indptr, columns.data, columns.indices, columns.indptr, weights)
+    found = sparse_gram(rows.data, rows.indices, rows.indptr, columns.data, columns.indices, columns.indptr, weights)
     below = sparse.csr_array(found, shape=(rows.shape[1], rows.shape[1]))
     C = below + sparse.tril(below, -1).T.tocsr()
     C.sort_indices()

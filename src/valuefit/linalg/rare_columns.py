@@ -100,8 +100,7 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
     """Eliminate columns with one row, or two if `pairs`: the rows eliminated (CSR), all rows, and how many these are.
 
     A difference of rows is appended to the others, and weights of rows that are gone become 0. The products of two
-    entries of a row, which S sums, never become more. The numbers of the last two rows of a column, of which one may
-    be the empty row 0, follow from their sum and the sum of their squares.
+    entries of a row, which S sums, never become more.
     """
     d = len(columns)
     uses = np.zeros((d, 3), np.int64)  # of the rows left in a column: their number, sum and sum of squares
@@ -121,8 +120,7 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
             doubles += 1
         if not (uses[j, 0] == 1 or (pairs and uses[j, 0] == 2)):
             continue
-        k = (uses[j, 1] + np.int64(round(np.sqrt(float(2 * uses[j, 2] - uses[j, 1] ** 2))))) // 2
-        i = uses[j, 1] - k
+        i, k = last_rows(uses, j)
         a = entry(indices[starts[i] : starts[i + 1]], data[starts[i] : starts[i + 1]], j)
         c = entry(indices[starts[k] : starts[k + 1]], data[starts[k] : starts[k + 1]], j)
         if abs(a) > abs(c):
@@ -134,9 +132,8 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
         indices, data = grown(indices, starts[last] + of_i + of_k), grown(data, starts[last] + of_i + of_k)
         gone_indices = grown(gone_indices, gone_starts[found] + of_i + of_k)
         gone_data = grown(gone_data, gone_starts[found] + of_i + of_k)
-        gone = gone_starts, gone_indices, gone_data
-        shares = weights[i] * a / pivot, weights[k] * c / pivot
-        rotate((starts, indices, data), i, k, a / c, last, shares[0], shares[1], gone, found, values)
+        rows, gone = (starts, indices, data), (gone_starts, gone_indices, gone_data)
+        rotate(rows, i, k, a / c, last, weights[i] * a / pivot, weights[k] * c / pivot, gone, found, values)
         made = starts[last + 1] - starts[last]
         if room + of_i**2 + of_k**2 < made**2:
             continue
@@ -168,6 +165,14 @@ def count_row(uses, columns, row, sign):
         uses[columns[e], 0] += sign
         uses[columns[e], 1] += sign * row
         uses[columns[e], 2] += sign * row * row
+
+
+@compiled
+def last_rows(uses, column):
+    """The two rows left in a column, the first of them the empty row 0 if there is one, by their sum and squares."""
+    total, squares = uses[column, 1], uses[column, 2]
+    larger = (total + np.int64(round(np.sqrt(float(2 * squares - total**2))))) // 2
+    return total - larger, larger
 
 
 @compiled

@@ -61,7 +61,7 @@ def count_sketch(count: int, size: int, rng: np.random.Generator, *, row_bytes: 
 
 
 @compiled
-def _group(sketch: CountSketch, group: int) -> tuple[int, int, int, int]:
+def _sums_of_group(sketch: CountSketch, group: int) -> tuple[int, int, int, int]:
     """The first sum of a group, the number of its sums, and its part of the order."""
     first = group * sketch.together
     last = min(first + sketch.together, sketch.size)
@@ -69,7 +69,7 @@ def _group(sketch: CountSketch, group: int) -> tuple[int, int, int, int]:
 
 
 @compiled
-def _row(sketch: CountSketch, j: int) -> Any:
+def _row_read(sketch: CountSketch, j: int) -> Any:
     """The j-th row in the order of reading."""
     whole = sketch.pieces.shape[0]
     e = j // sketch.piece
@@ -118,11 +118,11 @@ def _in_threads(sketch: CountSketch, group: int, stop: int, work: Callable[[int,
 def _add_rows(rows: Any, index: Any, weight: Any, sketch: CountSketch, group: int, stop: int, out: Any) -> None:
     start = group * sketch.together
     for g in range(group, stop):
-        first, sums, begin, end = _group(sketch, g)
+        first, sums, begin, end = _sums_of_group(sketch, g)
         for j in range(begin, end):
-            i = _row(sketch, j)
+            i = _row_read(sketch, j)
             if j + PREFETCH_ROWS < sketch.total:
-                prefetch_row(rows, index[_row(sketch, j + PREFETCH_ROWS)])
+                prefetch_row(rows, index[_row_read(sketch, j + PREFETCH_ROWS)])
             place = first - start + _place(sketch, g, sums, j - begin)
             axpy(rows, index[i], _sign(sketch, j) * weight[i], out[place])
 
@@ -134,11 +134,13 @@ def _add_steps(
 ) -> None:  # fmt: skip
     start = group * sketch.together
     for g in range(group, stop):
-        first, sums, begin, end = _group(sketch, g)
+        first, sums, begin, end = _sums_of_group(sketch, g)
         for j in range(begin, end):
-            t = _row(sketch, j)
+            t = _row_read(sketch, j)
             if j + PREFETCH_ROWS < sketch.total:
-                prefetch_row(phi, next[_row(sketch, j + PREFETCH_ROWS)])  # where the step after it starts, most often
+                prefetch_row(
+                    phi, next[_row_read(sketch, j + PREFETCH_ROWS)]
+                )  # where the step after it starts, most often
             place = first - start + _place(sketch, g, sums, j - begin)
             signed = _sign(sketch, j) * weight
             if shared:

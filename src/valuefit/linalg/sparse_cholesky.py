@@ -18,18 +18,17 @@ LEAF = 48  # largest part that is not dissected further
 ZERO_FRONT_PIVOT = 1e-13  # a column of unit length with a smaller pivot depends on the others but for rounding
 
 
-class Plan(NamedTuple):
-    """The symbolic factorisation: `order` of the columns; front i has columns starts[i] to starts[i + 1].
+class SymbolicFactor(NamedTuple):
+    """The structure of a factor: `order` of the columns; front i has columns starts[i] to starts[i + 1].
 
     below: for each front, the later columns with an entry in it. parent: the front that its Schur complement is
-    added to, -1 for none. numbers: entries of the factor. flops: operations. peak: most numbers stored at a time.
+    added to, -1 for none. flops: operations. peak: most numbers stored at a time.
     """
 
     order: Array
     starts: Array
     below: list[Array]
     parent: Array
-    numbers: float
     flops: float
     peak: float
 
@@ -55,28 +54,18 @@ class SparseFactor:
     def size(self) -> int:
         return len(self.values)
 
-    @property
-    def rank(self) -> int:
-        return int(self.ranks.sum())
-
     def solve(self, r: Array) -> Array:
         """(L L')^-1 r, zero where columns depend on others."""
-        return self.back(self.half(r))
-
-    def half(self, r: Array) -> Array:
-        """L^-1 r, zero where columns depend on others."""
+        fronts = self.starts, self.ranks, self.rows, self.offsets, self.places, self.values
         y = (r * self.scale)[self.order]
-        return half_fronts(self.starts, self.ranks, self.rows, self.offsets, self.places, self.values, y)
-
-    def back(self, y: Array) -> Array:
-        """L^-T y, zero where columns depend on others."""
-        x = back_fronts(self.starts, self.ranks, self.rows, self.offsets, self.places, self.values, y.copy())
-        out = np.empty(len(x))
-        out[self.order] = x
+        half_fronts(*fronts, y)
+        back_fronts(*fronts, y)
+        out = np.empty(len(y))
+        out[self.order] = y
         return out * self.scale
 
 
-def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
+def symbolic_factor(S: Any, *, flops: float, numbers: float) -> SymbolicFactor | None:
     """Nested dissection of the graph of S, or None where the factor would exceed these operations or numbers."""
     n = S.shape[0]
     parts = dissect(S.indptr, S.indices, leaf=LEAF, largest=(3 * flops) ** (1 / 3))
@@ -105,10 +94,10 @@ def plan(S: Any, *, flops: float, numbers: float) -> Plan | None:
         waiting -= sum(float(len(below[child])) ** 2 for child in children[front])
         if work > flops or peak > numbers:
             return None
-    return Plan(order, starts, below, parent, held, work, peak)
+    return SymbolicFactor(order, starts, below, parent, work, peak)
 
 
-def factorise(S: Any, plan: Plan) -> SparseFactor:
+def numeric_factor(S: Any, structure: SymbolicFactor) -> SparseFactor:
     """Multifrontal: dense Cholesky with pivots in each front; its Schur complement is added to the parent.
 
     The Schur complement of a semi-definite matrix is semi-definite, so a column whose diagonal entry is zero is zero.
@@ -116,18 +105,18 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
     n = S.shape[0]
     diagonal = S.diagonal()
     scale = np.where(diagonal > 0, 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), 0.0)
-    order, starts = plan.order.copy(), plan.starts
+    order, starts = structure.order.copy(), structure.starts
     T = sparse.csr_array(sparse.diags_array(scale) @ S @ sparse.diags_array(scale))[order][:, order]
-    ranks = np.zeros(len(plan.parent), np.int64)
-    offsets = np.concatenate([[0], np.cumsum(np.diff(starts) + [len(part) for part in plan.below])]).astype(np.int64)
-    sizes = np.diff(starts) * np.diff(offsets)
-    places = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    ranks = np.zeros(len(structure.parent), np.int64)
+    heights = np.diff(starts) + [len(part) for part in structure.below]
+    offsets = np.concatenate([[0], np.cumsum(heights)]).astype(np.int64)
+    places = np.concatenate([[0], np.cumsum(np.diff(starts) * heights)]).astype(np.int64)
     rows = np.empty(offsets[-1], np.int64)
     values = np.zeros(places[-1])
     left: dict[int, list[tuple[Array, Array]]] = {}  # Schur complements of the children, below their diagonals
     position, moved = np.zeros(n, np.int64), np.empty(n, np.int64)
     clear = True
-    for front, below in enumerate(plan.below):
+    for front, below in enumerate(structure.below):
         first, end = int(starts[front]), int(starts[front + 1])
         s = end - first
         mine = np.concatenate([np.arange(first, end), below])
@@ -156,7 +145,7 @@ def factorise(S: Any, plan: Plan) -> SparseFactor:
             rest = np.asfortranarray(F[s:, s:])
             if r:
                 rest = blas.dsyrk(-1.0, F[s:, :r], beta=1.0, c=rest, lower=1, overwrite_c=1)
-            left.setdefault(int(plan.parent[front]), []).append((below, rest))
+            left.setdefault(int(structure.parent[front]), []).append((below, rest))
     return SparseFactor(order, scale, starts, ranks, moved[rows], offsets, places, values, clear)
 
 
@@ -362,7 +351,6 @@ def half_fronts(starts, ranks, rows, offsets, places, values, y):
             y[first + c] = 0.0
         for i in range(height - s):
             y[rows[o + s + i]] = below[i]
-    return y
 
 
 @compiled
@@ -380,11 +368,10 @@ def back_fronts(starts, ranks, rows, offsets, places, values, y):
             at = places[front] + c * height
             x = y[first + c] - product(values[at + c + 1 : at + s], y[first + c + 1 : end])
             y[first + c] = (x - product(values[at + s : at + height], below)) / values[at + c]
-    return y
 
 
 @compiled
-def gram(data, indices, indptr, tdata, tindices, tindptr, weights):
+def sparse_gram(data, indices, indptr, tdata, tindices, tindptr, weights):
     """Phi' diag(weights) Phi on and below its diagonal, in CSR, from Phi by rows, indices ascending, and by columns."""
     d = len(tindptr) - 1
     starts, sums, seen = np.zeros(d + 1, np.int64), np.zeros(d), np.full(d, -1, np.int64)

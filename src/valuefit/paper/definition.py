@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,25 +65,25 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
     path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
     if not path.is_file():
         raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
-    file, keys = _File(path), _known_keys()
-    data = file.checked("", file.read(), keys["file"])
-    changes = file.checked("quick", data.get("quick", {}), keys["quick"]) if quick else {}
-    run = file.checked("run", {**data["run"], **changes.get("run", {})}, keys["run"])
+    keys, checked = _known_keys(), partial(_checked, path)
+    data = checked("", _read_toml(path), keys["file"])
+    changes = checked("quick", data.get("quick", {}), keys["quick"]) if quick else {}
+    run = checked("run", {**data["run"], **changes.get("run", {})}, keys["run"])
     grids = {**data["grid"], **changes.get("grid", {})}
     for grid, steps in grids.items():
-        file.checked(f"grid.{grid}", steps, keys["grid"])
+        checked(f"grid.{grid}", steps, keys["grid"])
     source = {**data.get("source", {}), **changes.get("source", {})}
     panels = []
     for number, panel in enumerate(data["panel"], 1):
         where = f"panel {number}"
-        file.checked(where, panel, keys["panel"])
+        checked(where, panel, keys["panel"])
         own_source = panel.get("only_source") or {**source, **panel.get("source", {})}
-        kind = file.checked(f"source of {where}", {"kind": own_source.get("kind")}, keys["kind"])["kind"]
+        kind = checked(f"source of {where}", {"kind": own_source.get("kind")}, keys["kind"])["kind"]
         problem = {**data.get("problem", {}), **panel.get("problem", {})}
         passes = float(panel.get("quick_passes" if quick else "passes", run["passes"]))
-        own_source = file.checked(f"source of {where}", own_source, keys[kind])
-        problem = file.checked(f"problem of {where}", problem, keys["problem"])
-        ridge = file.checked(f"ridge of {where}", panel.get("ridge", {}), keys["ridge"])
+        own_source = checked(f"source of {where}", own_source, keys[kind])
+        problem = checked(f"problem of {where}", problem, keys["problem"])
+        ridge = checked(f"ridge of {where}", panel.get("ridge", {}), keys["ridge"])
         panels.append(Panel(panel["label"], own_source, problem, ridge, passes))
     seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
     tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
@@ -101,37 +102,32 @@ class Key(NamedTuple):
         return self._replace(required=False)
 
 
-@dataclass(frozen=True)
-class _File:
-    """The file that messages name."""
+def _read_toml(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as stream:
+        content = stream.read(MAX_DEFINITION_BYTES + 1)
+    if len(content) > MAX_DEFINITION_BYTES:
+        raise ValueError(f"{path} is larger than {MAX_DEFINITION_BYTES:,} bytes, the limit for an experiment.")
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
 
-    path: Path
 
-    def read(self) -> dict[str, Any]:
-        with open(self.path, "rb") as stream:
-            content = stream.read(MAX_DEFINITION_BYTES + 1)
-        if len(content) > MAX_DEFINITION_BYTES:
-            raise ValueError(f"{self.path} is larger than {MAX_DEFINITION_BYTES:,} bytes, the limit for an experiment.")
-        try:
-            return tomllib.loads(content.decode())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path} is not valid TOML: {error}") from None
-
-    def checked(self, where: str, table: dict[str, Any], keys: dict[str, Key]) -> dict[str, Any]:
-        """The table, if its keys and values are valid; `where` is its name, empty for the whole file."""
-        title = f"[{where}] of {self.path}" if where else str(self.path)
-        for key in table:
-            if key not in keys:
-                near = difflib.get_close_matches(key, keys, n=1)
-                hint = f"Did you mean {near[0]!r}?" if near else f"The known keys are {', '.join(keys)}."
-                raise ValueError(f"{title} has the key {key[:40]!r}, which no experiment has. {hint}")
-        for key, rule in keys.items():
-            if key not in table:
-                if rule.required:
-                    raise ValueError(f"{title} has no {key!r}; it must be {rule.expected}.")
-            elif not rule.is_valid(table[key]):
-                raise ValueError(f"{title} sets {key} = {shown(table[key])}; it must be {rule.expected}.")
-        return table
+def _checked(path: Path, where: str, table: dict[str, Any], keys: dict[str, Key]) -> dict[str, Any]:
+    """The table, if its keys and values are valid; `where` is its name, empty for the whole file."""
+    title = f"[{where}] of {path}" if where else str(path)
+    for key in table:
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"The known keys are {', '.join(keys)}."
+            raise ValueError(f"{title} has the key {key[:40]!r}, which no experiment has. {hint}")
+    for key, rule in keys.items():
+        if key not in table:
+            if rule.required:
+                raise ValueError(f"{title} has no {key!r}; it must be {rule.expected}.")
+        elif not rule.is_valid(table[key]):
+            raise ValueError(f"{title} sets {key} = {shown(table[key])}; it must be {rule.expected}.")
+    return table
 
 
 def _is_positive(value: Any) -> bool:

@@ -10,7 +10,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -201,38 +201,24 @@ def run_experiment(
         for method in experiment.methods
         if not (panel.ridge and "ridge" in registry()[method].refusals)
     ]
+    total_passes, done = sum(search.total_passes for search in searches), 0.0
     with ProcessPoolExecutor(jobs, initializer=_end_with_parent) as pool:
-        running: dict[Future[dict[str, Any]], Job] = {}
-        searches_of: dict[str, list[StepSearch]] = {}  # by job; the grids overlap, so two searches may share a job
-        total_passes = sum(search.total_passes for search in searches)
-
-        def submit(search: StepSearch) -> None:
-            """Submit the jobs of the next rung; a rung whose results are all on disk is skipped."""
-            while not search.pending and not search.finished:
-                for job in search.next_rung():
-                    path = store / f"{job.name}.json"
-                    if path.exists():
-                        search.add_result(job, _read_run(path, job))
-                        continue
-                    search.pending.add(job.name)
-                    if job.name not in searches_of:
-                        running[pool.submit(run_job, job)] = job
-                    searches_of.setdefault(job.name, []).append(search)
-
         try:
-            for search in searches:
-                submit(search)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job = running.pop(future)
-                    run = future.result()
-                    write_run(store / f"{job.name}.json", run)
-                    for search in searches_of.pop(job.name):
-                        search.pending.remove(job.name)
-                        search.add_result(job, run)
-                        submit(search)
-                    passes = sum(search.passes_done for search in searches)
+            while rung := [(search, job, job.name) for search in searches for job in search.next_rung()]:
+                wanted = {name: job for _, job, name in rung}  # the grids overlap, so two searches may share a job
+                files = {name: store / f"{name}.json" for name in wanted}
+                runs = {name: _read_run(files[name], job) for name, job in wanted.items() if files[name].exists()}
+                running = {pool.submit(run_job, job): name for name, job in wanted.items() if name not in runs}
+                for future in as_completed(running):
+                    finished = running[future]
+                    runs[finished] = future.result()
+                    write_run(files[finished], runs[finished])
+                    passes = done + sum(job.passes for _, job, name in rung if name in runs)
+                    job = wanted[finished]
                     progress(f"{job.panel.label}: {job.method}", passes / total_passes)
+                done += sum(job.passes for _, job, _ in rung)
+                for search, job, name in rung:
+                    search.add_result(job, runs[name])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -273,10 +259,7 @@ class StepSearch:
 
     def __init__(self, experiment: Experiment, panel: Panel, grid: str, method: str) -> None:
         self.experiment, self.panel, self.grid, self.method = experiment, panel, grid, method
-        self.pending: set[str] = set()  # names of jobs of the current rung
         self.results: dict[tuple[float, float], list[dict[str, Any]]] = {}  # runs of the current rung, by configuration
-        self.finished = False
-        self.passes_done = 0.0
         steps = experiment.grids[grid]
         one_step = method == "flstd-sa"
         self.configurations = [
@@ -296,11 +279,7 @@ class StepSearch:
 
     def next_rung(self) -> list[Job]:
         """The jobs of the next rung; empty if the search has finished."""
-        jobs = next(self._remaining, None)
-        if jobs is None:
-            self.finished = True
-            return []
-        return jobs
+        return next(self._remaining, [])
 
     def _rungs(self) -> Iterator[list[Job]]:
         configurations = self.configurations
@@ -324,7 +303,6 @@ class StepSearch:
 
     def add_result(self, job: Job, run: dict[str, Any]) -> None:
         self.results[(job.step_theta, job.step_w)].append(run)
-        self.passes_done += job.passes
 
     def curves(self) -> Curves:
         with limit_threads(1):  # as in `run_job`, so that the reported units equal those of the runs to the bit

@@ -62,14 +62,11 @@ def outputs(experiment: Experiment) -> list[str]:
 
 def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Path]:
     """Write the figure as PNG and SVG: columns are panels, rows grids; median over seeds, their range shaded."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     grids, panels = list(experiment.grids), experiment.panels
-    size = (4.2 * len(panels), 3.3 * len(grids))
-    figure, axes = plt.subplots(len(grids), len(panels), figsize=size, squeeze=False, sharey=True)
+    figure = Figure(figsize=(4.2 * len(panels), 3.3 * len(grids)))
+    axes = figure.subplots(len(grids), len(panels), squeeze=False, sharey=True)
     for row, grid in enumerate(grids):
         for column, panel in enumerate(panels):
             axis = axes[row, column]
@@ -87,9 +84,7 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
     figure.suptitle(f"{experiment.title}\n{legend}", fontsize=11)
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    written = write_png_and_svg(figure, folder, experiment.name)
-    plt.close(figure)
-    return written
+    return write_png_and_svg(figure, folder, experiment.name)
 
 
 def _draw_curve(axis: Any, curve: Curves) -> None:

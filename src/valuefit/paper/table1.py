@@ -245,12 +245,10 @@ def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
 
 def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     """Write the figure: seconds and counted operations against n and d, the growth of the formulas as dotted lines."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, len(found), figsize=(5 * len(found), 7), squeeze=False, sharex="col", sharey="row")
+    figure = Figure(figsize=(5 * len(found), 7))
+    axes = figure.subplots(2, len(found), squeeze=False, sharex="col", sharey="row")
     for row, (what, label) in enumerate({"seconds": "seconds", "operations": "operations counted"}.items()):
         for axis, (letter, cells) in zip(axes[row], found.items(), strict=True):
             for name in METHOD_COLOURS:
@@ -273,7 +271,6 @@ def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     write_png_and_svg(figure, folder, "table-1")
-    plt.close(figure)
 
 
 def _plot_method(axis: Any, cells: list[dict[str, Any]], letter: str, name: str, what: str) -> None:

@@ -250,7 +250,7 @@ class SparseMoment(NamedTuple):
     """C as a sparse matrix, and the plan of its factor, None where that would cost too much; passes for both."""
 
     C: SparseC
-    plan: sparse_cholesky.Plan | None
+    plan: sparse_cholesky.SymbolicFactor | None
     passes: float
 
 
@@ -276,7 +276,8 @@ def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> Sparse
         rows, weights = rare.rest, rare.rest_weights
     kept = np.flatnonzero((rows**2).T @ weights)
     C = sparse_second_moment(rows[:, kept], weights)
-    plan = sparse_cholesky.plan(C, flops=(most - forming) / problem.cost.host_flops(1.0), numbers=memory_limit() / 16)
+    flops = (most - forming) / problem.cost.host_flops(1.0)
+    plan = sparse_cholesky.symbolic_factor(C, flops=flops, numbers=memory_limit() / 16)
     factor_passes = 0.0 if plan is None else problem.cost.host_flops(plan.flops)
     return SparseMoment(SparseC(C, kept, problem.k, rare), plan, forming + factor_passes)
 
@@ -290,8 +291,8 @@ def sparse_preconditioner(
     rare_passes = cost.sparse_product(matrix.stored - C.nnz)
     shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
     if plan is not None:
-        factor = sparse_cholesky.factorise(C, plan)
-        shifted = sparse_cholesky.factorise(shift, plan) if ridge else factor
+        factor = sparse_cholesky.numeric_factor(C, plan)
+        shifted = sparse_cholesky.numeric_factor(shift, plan) if ridge else factor
         apply_passes = cost.reads(2 * factor.size) + rare_passes
         if ridge:
             passes += cost.host_flops(plan.flops)

@@ -28,19 +28,19 @@ def render(comparisons: Comparisons) -> str:
     variables = {
         "source": first.log.source or "a log in memory",
         "discount": f"{first.discount:g}",
-        "figures": [_differences(facts), _values(facts)],
+        "figures": [_difference_figure(facts), _value_figure(facts)],
         "together": len(facts["differences"]) > 1,
         "verdicts": [(entry["name"], entry["verdict"]) for entry in facts["values"]],
     }
     return fill_template("comparison.html", variables)
 
 
-def _values(facts: dict[str, Any]) -> Figure:
+def _value_figure(facts: dict[str, Any]) -> Figure:
     entries = facts["values"]
-    rows = [_row(entry["name"], entry) for entry in entries]
+    rows = [_forest_row(entry["name"], entry) for entry in entries]
     header = "policy", "value", "standard error", "low", "high", "effective episodes", "verdict"
     table = tuple(
-        (entry["name"], *_numbers(entry), number(entry["effective_episodes"]), entry["verdict"]["level"])
+        (entry["name"], *_estimate_cells(entry), number(entry["effective_episodes"]), entry["verdict"]["level"])
         for entry in entries
     )
     label = f"policy value, {100 * facts['level']:g}% interval"
@@ -50,12 +50,12 @@ def _values(facts: dict[str, Any]) -> Figure:
     return Figure("values", "Values", caption, svg, header, table)
 
 
-def _differences(facts: dict[str, Any]) -> Figure:
+def _difference_figure(facts: dict[str, Any]) -> Figure:
     entries = facts["differences"]
-    rows = [_row(" − ".join(entry["names"]), entry) for entry in entries]
+    rows = [_forest_row(" − ".join(entry["names"]), entry) for entry in entries]
     header = "difference", "estimate", "standard error", "low", "high", "effective episodes", "p-value"
     table = tuple(
-        (row.label, *_numbers(entry), number(entry["effective_episodes"]), f"{entry['p_value']:.2g}")
+        (row.label, *_estimate_cells(entry), number(entry["effective_episodes"]), f"{entry['p_value']:.2g}")
         for row, entry in zip(rows, entries, strict=True)
     )
     label = f"difference, {100 * facts['level']:g}% interval"
@@ -65,12 +65,12 @@ def _differences(facts: dict[str, Any]) -> Figure:
     return Figure("differences", "Differences", caption, svg, header, table)
 
 
-def _row(label: str, entry: dict[str, Any]) -> Row:
+def _forest_row(label: str, entry: dict[str, Any]) -> Row:
     low, high = entry["interval"] or (None, None)
     return Row(label, entry["estimate"], low, high)
 
 
-def _numbers(entry: dict[str, Any]) -> tuple[str, ...]:
+def _estimate_cells(entry: dict[str, Any]) -> tuple[str, ...]:
     low, high = entry["interval"] or (None, None)
     return number(entry["estimate"]), number(entry["standard_error"]), number(low), number(high)
 

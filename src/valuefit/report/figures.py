@@ -61,7 +61,7 @@ def value_figures(evaluation: Evaluation) -> list[Figure]:
     if log.has_numbered_states:
         return _state_figures(evaluation)
     width = math.prod(log.observations.shape[1:])
-    steps = _sample(len(log), MAX_SAMPLE_NUMBERS // width)
+    steps = _sampled_steps(len(log), MAX_SAMPLE_NUMBERS // width)
     seen = np.asarray(log.observations[log.now[steps]], dtype=np.float64).reshape(len(steps), width)
     values = values_at(evaluation, steps)
     order = most_explanatory(seen, values)
@@ -236,7 +236,7 @@ def _value_along(
     desc = f"From {number(means.mean[0])} at {number(means.x[0])} to {number(means.mean[-1])} at "
     desc += f"{number(means.x[-1])}; between {number(means.mean.min())} and {number(means.mean.max())}."
     svg = charts.line(name, title, desc, means.x, means.mean, low=low, high=high, x_label=column, y_label="value")
-    return Figure(name, title, caption, svg, (column, "mean value", *ends), _rows(means.x, means.mean, low, high))
+    return Figure(name, title, caption, svg, (column, "mean value", *ends), _table_rows(means.x, means.mean, low, high))
 
 
 # ---- TD errors ---------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def _mean_td_error(name: str, title: str, label: str, means: Means, *, weighted:
     caption += "." if converged else ", or the solver error is large: the solver did not converge."
     if weighted:
         caption += " Steps are weighted by their ratios."
-    rows = _rows(means.x, means.mean, means.error, means.count)
+    rows = _table_rows(means.x, means.mean, means.error, means.count)
     return Figure(name, title, caption, svg, (label, "mean TD error", "standard error", "steps"), rows)
 
 
@@ -388,7 +388,7 @@ def _histogram(
     return [Figure(name, title, caption, svg, (label, unit), rows)]
 
 
-def _rows(*columns: Sequence[float] | Array) -> tuple[tuple[str, ...], ...]:
+def _table_rows(*columns: Sequence[float] | Array) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(number(value) for value in row) for row in zip(*columns, strict=True))
 
 
@@ -397,7 +397,7 @@ def _blocks(count: int) -> list[slice]:
     return [slice(first, first + 1000) for first in range(0, count, 1000)]
 
 
-def _sample(n: int, size: int) -> Array:
+def _sampled_steps(n: int, size: int) -> Array:
     """All steps, or a random sample of at least 2000, with a fixed seed."""
     size = max(size, 2000)
     return np.arange(n) if n <= size else np.sort(np.random.default_rng(0).choice(n, size, replace=False))

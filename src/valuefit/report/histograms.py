@@ -12,6 +12,7 @@ from valuefit.typing import Array
 
 MAX_BINS = 36  # of a histogram; each is about ten pixels wide
 MAX_RANGE_RATIO = 3.0  # range of all values / range of the middle 99%; above it, the axis is limited to the latter
+MAX_COMPARED_COLUMNS = 100  # of observations, whose explained variance is computed
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ def bin_edges(values: Array, max_bins: int = MAX_BINS) -> Array:
     return edges[np.append(inside, False) | np.insert(inside, 0, False)]
 
 
-def histogram_counts(values: Array, max_bins: int = MAX_BINS) -> Counts:
+def histogram_counts(values: Array) -> Counts:
     """The number of values in each of the bins of `bin_edges`."""
-    edges = bin_edges(values, max_bins)
+    edges = bin_edges(values)
     outside = int(((values < edges[0]) | (values > edges[-1])).sum())
     return Counts(edges, np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0], outside)
 
@@ -104,14 +105,14 @@ def explained_variance(x: Array, values: Array) -> float:
     return float(count @ mean**2) / total if total > 0 else 0.0
 
 
-def most_explanatory(columns: Array, values: Array, *, max_columns: int = 100) -> list[int]:
+def most_explanatory(columns: Array, values: Array) -> list[int]:
     """Indices of the columns that vary, by decreasing explained variance; of many, those of largest correlation."""
     varying = np.flatnonzero(columns.max(axis=0) > columns.min(axis=0))
     values = values / (np.abs(values).max() or 1.0)
-    if len(varying) > max_columns:
+    if len(varying) > MAX_COMPARED_COLUMNS:
         centred = columns[:, varying] - columns[:, varying].mean(axis=0)
         correlation = np.abs((values - values.mean()) @ centred) / np.sqrt((centred**2).sum(axis=0))
-        varying = varying[np.argsort(-correlation, kind="stable")[:max_columns]]
+        varying = varying[np.argsort(-correlation, kind="stable")[:MAX_COMPARED_COLUMNS]]
     explained = np.array([explained_variance(columns[:, column], values) for column in varying])
     return [int(varying[k]) for k in np.argsort(-explained, kind="stable")]
 

@@ -12,7 +12,7 @@ from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.text import number, verdict_sentence
 from valuefit.extras import need
-from valuefit.features.registry import BUILT_IN
+from valuefit.features import BUILT_IN
 from valuefit.report import figures
 from valuefit.report import svg as charts
 from valuefit.report.figures import EpisodeStatistics, counted
@@ -24,22 +24,20 @@ MAX_LISTED_COLUMNS = 100  # of the observations
 MAX_OPTION_CHARACTERS = 400  # longer feature options, such as fitted centres, are left out of the printed call
 
 
-def write_report(
-    evaluation: Evaluation, path: str | os.PathLike[str], *, force: bool = False, config: str = ""
-) -> Path:
+def write_report(evaluation: Evaluation, path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Write the report of an evaluation to `path` and return the path; an existing file needs `force=True`.
 
-    One HTML file that contains its charts and loads no other files; text from the log is escaped. config: TOML settings
-    that reproduce the run, printed after the Python call. Needs jinja2: pip install 'valuefit[plot]'.
+    One HTML file that contains its charts and loads no other files; text from the log is escaped. Needs jinja2:
+    pip install 'valuefit[plot]'.
     """
     path = Path(path)
     check_target(path, force=force)
-    return write_bytes(path, render(evaluation, config=config).encode(), force=force)
+    return write_bytes(path, render(evaluation).encode(), force=force)
 
 
-def render(evaluation: Evaluation, *, config: str = "") -> str:
+def render(evaluation: Evaluation) -> str:
     """The page as HTML text."""
-    return fill_template("report.html", contents(evaluation, config=config))
+    return fill_template("report.html", contents(evaluation))
 
 
 def fill_template(name: str, variables: dict[str, Any]) -> str:
@@ -63,7 +61,7 @@ def _printable(value: Any) -> Any:
     return charts.printable(value) if type(value) is str else value  # not for Markup, a subclass of str
 
 
-def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
+def contents(evaluation: Evaluation) -> dict[str, Any]:
     """The variables of the template: text, table rows and figures."""
     log, value = evaluation.log, evaluation.policy_value
     statistics = EpisodeStatistics.of(log, evaluation.discount)
@@ -100,7 +98,6 @@ def contents(evaluation: Evaluation, *, config: str) -> dict[str, Any]:
         "checks": _check_rows(evaluation),
         "notes": evaluation.notes,
         "call": python_call(evaluation),
-        "config": config,
     }
 
 
@@ -274,4 +271,4 @@ def _features_text(evaluation: Evaluation) -> tuple[str, str]:
     short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS and text != "None"}
     comment = "other options are fitted to the log" if long else ""
     arguments = ", ".join(f"{name}={text}" for name, text in short.items())
-    return f"vf.features.{BUILT_IN[spec['name']][1]}({arguments})", comment
+    return f"vf.features.{BUILT_IN[spec['name']]}({arguments})", comment

@@ -20,7 +20,7 @@ from valuefit.problem.stochastic_preconditioner import (
     sketch_passes,
     sketched_preconditioner,
 )
-from valuefit.solvers.solver import Estimate, Info, State, relative_work
+from valuefit.solvers.solver import Estimate, Info, State, relative_work, wide_factor
 from valuefit.typing import Array, Gradient
 
 LEVEL_RATIO = 1.6  # between the step sizes of neighbouring levels
@@ -177,7 +177,8 @@ def adaptive_cost(problem: SaddlePoint, gap: float, *, full_passes: float, updat
     n, d, k, pass_seconds, work = problem.n, problem.d, problem.k, problem.cost.pass_seconds, relative_work(gap)
     fixed = problem.cost.fixed_seconds + seconds("fixed")
     if problem.sparse:
-        return Estimate(fixed + 20 * work * (full_passes + 3 * update_passes) * pass_seconds, 8.0 * 4 * (k + d))
+        passes = 20 * work * (full_passes + 3 * update_passes)
+        return Estimate(fixed + wide_factor(k) * passes * pass_seconds, 8.0 * 4 * (k + d))
     update = 2 * (4 if "float32" in problem.traits else 8) * d * seconds("svrg_byte") + seconds("svrg_update")
     setup = seconds("gram_flop") * first_sketch_size(problem) * 3 * k * d + seconds("factor_flop") * 4 * d**3
     matrices = 16.0 * (k + d) ** 2 if matrices_fit(problem) else 8.0 * 16 * (k + d)

@@ -48,17 +48,17 @@ class AveragedSteps(Steps):
         averaged = self.guarded and self.decay is None
         decay = np.inf if averaged else DEFAULT_DECAY if self.decay is None else self.decay
         draws = rng.integers(0, problem.n, self.inner or problem.n)
-        theta, w, mean_theta, mean_w = memory.theta.copy(), memory.w.copy(), np.zeros(problem.d), np.zeros(problem.k)
+        theta, w, mean = memory.theta.copy(), memory.w.copy(), (np.zeros(problem.d), np.zeros(problem.k))
         interval = int(np.ceil(MEAN_INTERVAL * problem.d * problem.phi.shape[0] / max(problem.phi.stored, 1)))
         single_rows(
-            problem.row_sets, problem.steps(draws), problem.reward[draws], theta, w, mean_theta, mean_w,
+            problem.row_sets, problem.steps(draws), problem.reward[draws], (theta, w), mean,
             min(interval, len(draws)) if averaged else len(draws) + 1, memory.updates, decay * problem.n,
-            StepSizes(*state.steps, problem.ridge, problem.identity), self.td_weight,
+            StepSizes.of(problem, state.steps), self.td_weight,
         )  # fmt: skip
         memory = Iterate(theta, w, memory.updates + len(draws), memory.epochs + 1)
         if averaged:
             weight = 2 / (memory.epochs + 1)  # of epoch k among epochs 1 to k with weights 1 to k
-            theta, w = state.theta + weight * (mean_theta - state.theta), state.w + weight * (mean_w - state.w)
+            theta, w = state.theta + weight * (mean[0] - state.theta), state.w + weight * (mean[1] - state.w)
         return replace(state, theta=theta, w=w, memory=memory), Info(len(draws) / problem.n)
 
 
@@ -72,12 +72,13 @@ class Iterate(NamedTuple):
 
 
 @compiled
-def single_rows(rows, draws, reward, theta, w, mean_theta, mean_w, interval, count, half_life, step, td_weight):
+def single_rows(rows, draws, reward, iterate, mean, interval, count, half_life, step, td_weight):
     """Updates in the order of `draws`; the means are those of every interval-th iterate.
 
     theta += step_theta (v (u'w) - ridge theta + td_weight g) and w += step_w g, with g = u delta - psi (psi'w).
     """
     phi, psi, u = rows
+    (theta, w), (mean_theta, mean_w) = iterate, mean
     scale = 1.0  # theta is kept as scale * y, so that shrinking it by the ridge costs nothing
     total = reward.shape[0] // interval
     for j in range(reward.shape[0]):

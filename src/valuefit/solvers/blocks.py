@@ -60,14 +60,14 @@ def shuffled(problem: Problem, size: int) -> Blocks:
     each = np.arange(n)
     if shared:
         now, next = 2 * each, 2 * each + 1
-        phi = psi = _rows(problem.phi, np.stack([problem.now[order], problem.next[order]], axis=1).ravel())
+        phi = psi = _shuffled_rows(problem.phi, np.stack([problem.now[order], problem.next[order]], axis=1).ravel())
     else:
         now, next = each, each + n
-        phi = _rows(problem.phi, np.concatenate([problem.now[order], problem.next[order]]))
-        psi = _rows(problem.psi, problem.now[order])
+        phi = _shuffled_rows(problem.phi, np.concatenate([problem.now[order], problem.next[order]]))
+        psi = _shuffled_rows(problem.psi, problem.now[order])
     u, u_row, u_factor = psi, now, problem.ratio[order]
     if problem.trace:
-        u, u_row, u_factor = _rows(problem.u, order), each, np.ones(n)
+        u, u_row, u_factor = _shuffled_rows(problem.u, order), each, np.ones(n)
     fused = shared and not problem.trace and not problem.phi.sparse and _sums_fit(problem)
     place = Draws(now, next, problem.discount[order], u_row, u_factor)
     return Blocks(min(size, n), order, RowSets(phi, psi, u), place, fused)
@@ -85,7 +85,7 @@ def _require_room(problem: Problem) -> None:
     )
 
 
-def _rows(rows: Rows, index: Array) -> Any:
+def _shuffled_rows(rows: Rows, index: Array) -> Any:
     """These rows in the form that kernels take; dense rows are aligned to cache lines."""
     if rows.sparse:
         chosen = rows.matrix[index]
@@ -138,7 +138,7 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
     over STEPS_PER_SUM steps, relative to x at their beginning: float32 then rounds the change of x, not x.
     """
     (G_theta, G_w), (theta, w) = gradient, deviation
-    step_theta, step_w, ridge, identity = step
+    step_theta, step_w, ridge, identity = step.theta, step.w, step.ridge, step.identity
     d, width = theta.shape[0], rows.shape[1]
     number = rows.dtype.type
     shrink_theta, shrink_w = number(1.0 - step_theta * ridge), number(1.0 - step_w if identity else 1.0)
@@ -185,7 +185,7 @@ def svrg_fused(rows, places, discount, u_factor, scratch, gradient, deviation, s
 def saga_fused(rows, places, discount, u_factor, scratch, table, mean, iterate, step):
     """`saga.single_rows` for psi = phi without traces, as `svrg_fused`; B changes relative to its beginning too."""
     (B_theta, B_w), (theta, w) = mean, iterate
-    step_theta, step_w, ridge, identity = step
+    step_theta, step_w, ridge, identity = step.theta, step.w, step.ridge, step.identity
     n = table.shape[0]
     d, width = theta.shape[0], rows.shape[1]
     number = rows.dtype.type

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from valuefit.problem.problem import Problem
+from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy2, compiled, dot2v
 from valuefit.solvers.solver import FIXED_POINT, FixedPoint, Info, State, check_choice, check_count
 from valuefit.typing import Array
@@ -50,9 +51,7 @@ class CTD(FixedPoint):
         deviation, weighted = np.zeros(problem.d), np.zeros(problem.d)
         residual = -state.gradient[1]
         step, count = state.steps[0], len(draws)
-        inner_loop(
-            problem.phi.kernel, problem.u.kernel, *problem.steps(draws), residual, deviation, weighted, step
-        )  # fmt: skip
+        inner_loop(problem.row_sets, problem.steps(draws), residual, deviation, weighted, step)
         # x_j = y_j + j step residual, so the mean over j = 1..N is y_N - weighted / N + (N + 1)/2 step residual
         if self.averaging:
             deviation = deviation - weighted / count + 0.5 * (count + 1) * step * residual
@@ -64,9 +63,10 @@ class CTD(FixedPoint):
 
 
 @compiled
-def inner_loop(phi, u, now, next, discount, u_row, u_factor, residual, y, weighted, step):
+def inner_loop(rows, draws, residual, y, weighted, step):
     """Deviations from the snapshot as y + j * step * residual; `weighted` sums j * (change j) for their mean."""
-    for j in range(now.shape[0]):
-        y_dot, r_dot = dot2v(phi, now[j], next[j], discount[j], y, residual)
-        change = -step * u_factor[j] * (y_dot + j * step * r_dot)
-        axpy2(u, u_row[j], change, y, change * j, weighted)
+    for j in range(draws.now.shape[0]):
+        now, next, discount, u_row, u_factor = at(draws, j)
+        y_dot, r_dot = dot2v(rows.phi, now, next, discount, y, residual)
+        change = -step * u_factor * (y_dot + j * step * r_dot)
+        axpy2(rows.u, u_row, change, y, change * j, weighted)

@@ -49,8 +49,8 @@ class FLSTDSA(FixedPoint):
         draws = rng.integers(0, problem.n, self.inner or problem.n)
         theta, weighted, before = state.memory[0].copy(), state.memory[1].copy(), state.memory[2]
         updates(
-            problem.phi.kernel, problem.u.kernel, *problem.steps(draws), problem.reward[draws],
-            theta, weighted, state.steps[0], before, self.decay * problem.n,
+            problem.row_sets, problem.steps(draws), problem.reward[draws], theta, weighted, state.steps[0], before,
+            self.decay * problem.n,
         )  # fmt: skip
         count = before + len(draws)
         answer = theta - weighted / count if self.averaging else theta
@@ -58,9 +58,9 @@ class FLSTDSA(FixedPoint):
 
 
 @compiled
-def updates(phi, u, now, next, discount, u_row, u_factor, reward, theta, weighted, step, count, half_life):
+def updates(rows, draws, reward, theta, weighted, step, count, half_life):
     """TD steps; `weighted` sums j * (change j), so that the mean of the iterates is theta - weighted / count."""
-    for j in range(now.shape[0]):
-        delta = reward[j] - dotv(phi, now[j], next[j], discount[j], theta)
-        change = step / (1.0 + (count + j) / half_life) * delta * u_factor[j]
-        axpy2(u, u_row[j], change, theta, change * (count + j), weighted)
+    for j in range(reward.shape[0]):
+        delta = reward[j] - dotv(rows.phi, draws.now[j], draws.next[j], draws.discount[j], theta)
+        change = step / (1.0 + (count + j) / half_life) * delta * draws.u_factor[j]
+        axpy2(rows.u, draws.u_row[j], change, theta, change * (count + j), weighted)

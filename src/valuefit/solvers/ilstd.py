@@ -9,7 +9,8 @@ import numpy as np
 
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import axpy, axpyv, compiled, dotv
+from valuefit.rows.kernels import compiled, dotv
+from valuefit.solvers.in_order import LogInOrder, read_step
 from valuefit.solvers.solver import FIXED_POINT, FixedPoint, Info, State, check_count, inverse
 from valuefit.typing import Array
 
@@ -56,10 +57,7 @@ class ILSTD(FixedPoint):
         theta = state.theta.copy()
         if state.memory is None:
             A, mu = np.zeros((problem.d, problem.d)), np.zeros(problem.d)
-            read_log(
-                problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, problem.ratio,
-                problem.begins, problem.trace, problem.reward, A, mu, theta, state.steps[0], self.dimensions,
-            )  # fmt: skip
+            read_log(LogInOrder.of(problem), problem.reward, A, mu, theta, state.steps[0], self.dimensions)
         else:
             A, mu = state.memory[0], state.memory[1].copy()
             for _ in range(problem.n):
@@ -86,15 +84,12 @@ def coordinate_steps(A, mu, theta, step, dimensions):
 
 
 @compiled
-def read_log(phi, psi, now, next, discount, ratio, begins, trace, reward, A, mu, theta, step, dimensions):
+def read_log(log, reward, A, mu, theta, step, dimensions):
     """One pass over the log in order; A holds the transpose of sum u v', so that columns of the sum are contiguous."""
     u, v = np.zeros(mu.shape[0]), np.zeros(theta.shape[0])
-    for t in range(now.shape[0]):
-        u *= 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
-        axpy(psi, now[t], ratio[t], u)
-        v[:] = 0.0
-        axpyv(phi, now[t], next[t], discount[t], 1.0, v)
-        delta = reward[t] - dotv(phi, now[t], next[t], discount[t], theta)
+    for t in range(reward.shape[0]):
+        read_step(log, t, u, v)
+        delta = reward[t] - dotv(log.phi, log.now[t], log.next[t], log.discount[t], theta)
         for i in range(v.shape[0]):
             if v[i] != 0.0:
                 for c in range(u.shape[0]):

@@ -16,7 +16,7 @@ from valuefit.problem.equations import Equations, equations_at
 from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import SaddlePreconditioner, precondition
 from valuefit.problem.saddle_point import SaddlePoint
-from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work
+from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work, wide_factor
 from valuefit.typing import Array
 
 STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
@@ -67,7 +67,8 @@ class Krylov(Solver):
             forming = cost.seconds("sparse_square") * n * row**2 * (0.06 if in_cache else 0.3)
             iterations = 48 * work * (cost.seconds("iteration") + (0.6 if in_cache else 2.0) * pass_seconds)
             entries = min(float(k) * k, n * row**2)
-            return Estimate(cost.fixed_seconds + forming + iterations, 8.0 * 60 * 3 * (k + d) + 24 * entries)
+            total = cost.fixed_seconds + wide_factor(k) * (forming + iterations)
+            return Estimate(total, 8.0 * 60 * 3 * (k + d) + 24 * entries)
         size, cross = plan(problem)
         starts = n if problem.trace else cost.starts
         rows, iterations = min(size, starts), 2.0

@@ -9,7 +9,8 @@ import numpy as np
 
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import axpy, axpyv, compiled
+from valuefit.rows.kernels import axpy, compiled
+from valuefit.solvers.in_order import LogInOrder, read_step
 from valuefit.solvers.solver import SINGLE_ROWS, Info, Solver, State, check_number
 from valuefit.typing import Array
 
@@ -50,10 +51,7 @@ class RecursiveLSTD(Solver):
         P, passes = state.memory, 1.0
         if P is None:
             P = self._initial_inverse(problem)
-            read_log(
-                problem.phi.kernel, problem.psi.kernel, problem.now, problem.next, problem.discount, problem.ratio,
-                problem.begins, problem.trace, problem.identity, problem.d, P,
-            )  # fmt: skip
+            read_log(LogInOrder.of(problem), problem.identity, problem.d, P)
             passes += 1 + problem.cost.flops(12 * problem.n * len(P) ** 2)
         # P approximates the inverse of n times the saddle-point matrix
         change = -problem.n * (P @ np.concatenate(state.gradient))
@@ -69,7 +67,7 @@ class RecursiveLSTD(Solver):
 
 
 @compiled
-def read_log(phi, psi, now, next, discount, ratio, begins, trace, identity, d, P):
+def read_log(log, identity, d, P):
     """P := (P^-1 + sum_t left right)^-1 in place, by Woodbury's formula for each step, whose matrix has rank three.
 
     left has the columns (0, u), (-v, 0), (0, psi) and right the rows (v, 0), (0, u), (0, psi); psi is 0 when C = I.
@@ -77,14 +75,11 @@ def read_log(phi, psi, now, next, discount, ratio, begins, trace, identity, d, P
     size = P.shape[0]
     u, v, psi_t = np.zeros(size - d), np.zeros(d), np.zeros(size - d)
     K, R, capacitance = np.zeros((size, 3)), np.zeros((3, size)), np.zeros((3, 3))
-    for t in range(now.shape[0]):
-        u *= 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
-        axpy(psi, now[t], ratio[t], u)
-        v[:] = 0.0
-        axpyv(phi, now[t], next[t], discount[t], 1.0, v)
+    for t in range(log.now.shape[0]):
+        read_step(log, t, u, v)
         if not identity:
             psi_t[:] = 0.0
-            axpy(psi, now[t], 1.0, psi_t)
+            axpy(log.psi, log.now[t], 1.0, psi_t)
         R[:] = 0.0
         for i in range(size):  # K = P left and R = right P, reading P once
             row = P[i]

@@ -74,16 +74,16 @@ class SAGA(Steps):
         table: GradientTable = state.memory[0].copy()
         blocks: Blocks | None = state.memory[1]
         iterate, count = (state.theta.copy(), state.w.copy()), self.inner or problem.n
-        step, traced = StepSizes(*state.steps, problem.ridge, problem.identity), problem.trace > 0
+        step = StepSizes.of(problem, state.steps)
         if blocks is None:
             draws = rng.integers(0, problem.n, count)
-            single_rows(problem.row_sets, draws, problem.steps(draws), traced, *table, iterate, step)
+            single_rows(problem.row_sets, draws, problem.steps(draws), *table, iterate, step)
         else:
             places = blocks.draw(rng, count)
             if blocks.fused:
                 saga_fused(*blocks.fused_arguments(places, 8), *table, iterate, step)
             else:
-                single_rows(blocks.rows, places, blocks.steps(places), traced, *table, iterate, step)
+                single_rows(blocks.rows, places, blocks.steps(places), *table, iterate, step)
         gradient = table.gradient(problem, *iterate)
         state = replace(state, theta=iterate[0], w=iterate[1], gradient=gradient, memory=(table, blocks))
         return state, Info(count / problem.n)
@@ -98,9 +98,9 @@ class SAGA(Steps):
         table, last = memory.table.copy(), (memory.theta.copy(), memory.w.copy())
         theta, w = np.zeros(problem.d), np.zeros(problem.k)
         batches(
-            problem.row_sets, draws, problem.steps(draws), chosen.weight[draws], problem.trace > 0, *table,
+            problem.row_sets, draws, problem.steps(draws), chosen.weight[draws], *table,
             (chosen.theta, chosen.w), last, (theta, w), controller.batch(problem.d),
-            StepSizes(*controller.steps, problem.ridge, problem.identity),
+            StepSizes.of(problem, controller.steps),
         )  # fmt: skip
         gradient = table.gradient(problem, theta, w)
         passes = len(draws) / problem.n + controller.product_passes(len(draws), problem.d)
@@ -159,7 +159,7 @@ def _fill_table(problem: Problem, theta: Array, w: Array) -> tuple[GradientTable
 
 
 @compiled
-def single_rows(rows, order, draws, traced, table, mean, iterate, step):
+def single_rows(rows, order, draws, table, mean, iterate, step):
     """Updates in the order of `draws`; table, mean B and iterate x are changed in place.
 
     A step maps x to shrink * x - step * (B + change) and B to B + change / n, where `change` is a multiple of the
@@ -184,7 +184,7 @@ def single_rows(rows, order, draws, traced, table, mean, iterate, step):
         psi_w = scale_w * y_dot + along_w * B_dot
         change_v, change_psi = v_theta - table[t, 0], psi_w - table[t, 1]
         table[t, 0], table[t, 1] = v_theta, psi_w
-        if traced:
+        if step.traced:
             y_dot, B_dot = dot2(u, u_row, w, B_w)
             u_w = scale_w * y_dot + along_w * B_dot
             change_u = u_w - table[t, 2]
@@ -206,7 +206,7 @@ def single_rows(rows, order, draws, traced, table, mean, iterate, step):
         by_theta = -(along_theta / n + step.theta) / scale_theta
         by_w = -(along_w / n + step.w) / scale_w
         axpy2v(phi, now, next, discount, -change_u * by_theta, theta, -change_u / n, B_theta)
-        if traced:
+        if step.traced:
             axpy2(psi, now, change_psi * by_w, w, change_psi / n, B_w)
             change_psi = 0.0
         change = u_factor * change_v + change_psi
@@ -216,7 +216,7 @@ def single_rows(rows, order, draws, traced, table, mean, iterate, step):
 
 
 @compiled
-def batches(rows, order, draws, weight, traced, table, mean, preconditioner, iterate, average, batch, step):
+def batches(rows, order, draws, weight, table, mean, preconditioner, iterate, average, batch, step):
     """The same with `batch` weighted rows together, times the preconditioner; a row counts once in a batch.
 
     average += the mean of the iterates at which gradients were taken.
@@ -245,7 +245,7 @@ def batches(rows, order, draws, weight, traced, table, mean, preconditioner, ite
             psi_w = dot(psi, now, w)
             change_v, change_psi = v_theta - table[t, 0], psi_w - table[t, 1]
             table[t, 0], table[t, 1] = v_theta, psi_w
-            if traced:
+            if step.traced:
                 u_w = dot(u, u_row, w)
                 change_u = u_w - table[t, 2]
                 table[t, 2] = u_w
@@ -254,7 +254,7 @@ def batches(rows, order, draws, weight, traced, table, mean, preconditioner, ite
             if step.identity:
                 change_psi = 0.0
             axpy2v(phi, now, next, discount, -weight[j] * change_u, g_theta, -change_u, c_theta)
-            if traced:
+            if step.traced:
                 axpy2(psi, now, weight[j] * change_psi, g_w, change_psi, c_w)
                 change_psi = 0.0
             change = u_factor * change_v + change_psi

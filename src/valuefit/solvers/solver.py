@@ -60,12 +60,17 @@ class Estimate(NamedTuple):
 
 
 class StepSizes(NamedTuple):
-    """Step settings for kernels: the two sizes, the ridge, and whether C is the identity."""
+    """Settings of kernels: the two step sizes, the ridge, whether C is the identity, and whether there are traces."""
 
     theta: float
     w: float
     ridge: float
     identity: bool
+    traced: bool
+
+    @classmethod
+    def of(cls, problem: SaddlePoint, steps: tuple[float, float]) -> StepSizes:
+        return cls(*steps, problem.ridge, problem.identity, problem.trace > 0)
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,16 @@ class Steps(Solver):
 def relative_work(gap: float) -> float:
     """Iterations of a linearly convergent method to this gap, relative to those to a gap of 1e-6."""
     return max(1.0, -math.log10(max(gap, 1e-16))) / 6
+
+
+def wide_factor(columns: int) -> float:
+    """Seconds with so many sparse columns, relative to those that passes predict, which were measured with few.
+
+    With more than 10,000 columns, weights leave the cache and factors of C, or the conjugate gradients in their place,
+    take longer than passes. Predicted and measured seconds of krylov (benchmarks/why.md, ARCHITECTURE.md): tiles
+    (1e6, 1e5) 12 and 14, hashed tiles (1e5, 1e5) 2.4 and 2.5, (1e6, 1e6) 51 and 54.
+    """
+    return float(max(1.0, columns / 10_000) ** 0.4)
 
 
 def row_steps(problem: SaddlePoint) -> tuple[float, float]:

@@ -88,17 +88,17 @@ class SVRG(Steps):
             return self._adaptive_epoch(problem, state, state.memory, rng)
         length, blocks = state.memory
         deviation = np.zeros(problem.d), np.zeros(problem.k)
-        step, traced = StepSizes(*state.steps, problem.ridge, problem.identity), problem.trace > 0
+        step = StepSizes.of(problem, state.steps)
         if blocks is None:
             for rows, draws in problem.random_steps(rng, length):
-                single_rows(rows, draws, traced, state.gradient, deviation, step)
+                single_rows(rows, draws, state.gradient, deviation, step)
         else:
             for start in range(0, length, MAX_DRAWS):
                 places = blocks.draw(rng, min(MAX_DRAWS, length - start))
                 if blocks.fused:
                     svrg_fused(*blocks.fused_arguments(places, 6), state.gradient, deviation, step)
                 else:
-                    single_rows(blocks.rows, blocks.steps(places), traced, state.gradient, deviation, step)
+                    single_rows(blocks.rows, blocks.steps(places), state.gradient, deviation, step)
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1 + length / problem.n)
 
@@ -125,7 +125,7 @@ class SVRG(Steps):
 def batch_steps(problem: SaddlePoint, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
     """`SaddlePoint.batch_steps` for rows that come into memory."""
     deviation = np.zeros(problem.d), np.zeros(problem.k)
-    sampling, sizes = plan.sampling, StepSizes(plan.step_theta, plan.step_w, problem.ridge, problem.identity)
+    sampling, sizes = plan.sampling, StepSizes.of(problem, (plan.step_theta, plan.step_w))
     matrices = sampling.theta, sampling.w
     if isinstance(problem, Problem):
         drawn = sampling.draw(rng, plan.draws)
@@ -133,12 +133,12 @@ def batch_steps(problem: SaddlePoint, plan: BatchPlan, rng: np.random.Generator)
     else:
         pieces = sampling.random_steps(rng, plan.draws)
     for rows, draws, weight in pieces:
-        batches(rows, draws, weight, problem.trace > 0, plan.gradient, matrices, deviation, plan.batch, sizes)
+        batches(rows, draws, weight, plan.gradient, matrices, deviation, plan.batch, sizes)
     return deviation
 
 
 @compiled
-def single_rows(rows, draws, traced, gradient, deviation, step):
+def single_rows(rows, draws, gradient, deviation, step):
     """Steps of the deviation x from the snapshot, whose full gradient is G.
 
     Each step maps x to shrink * x - step * G + (multiple of the row). Kept as x = scale * y + along * G, the first
@@ -160,7 +160,7 @@ def single_rows(rows, draws, traced, gradient, deviation, step):
         u_w = u_factor * (scale_w * y_dot + along_w * G_dot)
         psi_w = 0.0
         if not step.identity:
-            if traced:
+            if step.traced:
                 y_dot, G_dot = dot2(psi, now, w, G_w)
             psi_w = scale_w * y_dot + along_w * G_dot
         scale_theta *= shrink_theta
@@ -174,7 +174,7 @@ def single_rows(rows, draws, traced, gradient, deviation, step):
             materialise(w, G_w, scale_w, along_w)
             scale_w, along_w = 1.0, 0.0
         axpyv(phi, now, next, discount, step.theta * u_w / scale_theta, theta)
-        if traced:
+        if step.traced:
             axpy(psi, now, -step.w * psi_w / scale_w, w)
             psi_w = 0.0
         axpy(u, u_row, -step.w * (v_theta * u_factor + psi_w) / scale_w, w)
@@ -183,7 +183,7 @@ def single_rows(rows, draws, traced, gradient, deviation, step):
 
 
 @compiled
-def batches(rows, draws, weight, traced, gradient, preconditioner, deviation, batch, step):
+def batches(rows, draws, weight, gradient, preconditioner, deviation, batch, step):
     """The same steps with `batch` weighted rows together, times the preconditioner."""
     phi, psi, u = rows
     (G_theta, G_w), (theta, w) = gradient, deviation
@@ -203,9 +203,9 @@ def batches(rows, draws, weight, traced, gradient, preconditioner, deviation, ba
             u_w = dot(u, u_row, w)
             psi_w = 0.0
             if not step.identity:
-                psi_w = dot(psi, now, w) if traced else u_w
+                psi_w = dot(psi, now, w) if step.traced else u_w
             axpyv(phi, now, next, discount, -weight[j] * u_factor * u_w, g_theta)
-            if traced:
+            if step.traced:
                 axpy(psi, now, weight[j] * psi_w, g_w)
                 psi_w = 0.0
             axpy(u, u_row, weight[j] * (v_theta * u_factor + psi_w), g_w)

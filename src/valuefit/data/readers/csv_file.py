@@ -24,7 +24,7 @@ BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a CSV file; only the matched columns are converted."""
     where = str(path)
-    names, delimiter = _header(path)
+    names, delimiter = _column_names(path)
     check_unique_names(names, where)
     matched = match_columns(names, columns, where)
     wanted = columns_to_read(matched)
@@ -34,7 +34,7 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
     for name in columns_to_read({field: matched[field] for field in may_be_ids if field in matched}):
         if _has_rounded_integers(table[name]):
             text = _read_columns(path, delimiter, [name], text=True)[name]
-            table = table.set_column(table.column_names.index(name), name, _integers(text, table[name]))
+            table = table.set_column(table.column_names.index(name), name, _exact_integers(text, table[name]))
     return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
@@ -65,7 +65,7 @@ def _has_rounded_integers(column: Any) -> bool:
     return any(end is not None and abs(end) >= MAX_EXACT_FLOAT for end in ends.values())
 
 
-def _integers(text: Any, column: Any) -> Any:
+def _exact_integers(text: Any, column: Any) -> Any:
     """The text as unsigned integers, or as it is if some have more than 64 bits; `column` if not all are integers."""
     pyarrow = need("pyarrow", "files", "Reading CSV")
     compute = need("pyarrow.compute", "files", "Reading CSV")
@@ -77,7 +77,7 @@ def _integers(text: Any, column: Any) -> Any:
         return text
 
 
-def _header(path: Path) -> tuple[list[str], str]:
+def _column_names(path: Path) -> tuple[list[str], str]:
     """Column names and the delimiter."""
     with open_file(path) as stream:
         start = stream.read(MAX_HEADER_BYTES)

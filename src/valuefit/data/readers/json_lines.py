@@ -168,11 +168,13 @@ def _join(name: str, parts: list[Array], places: list[str]) -> Array:
     """One array of the pieces of a column; a piece without any value takes the shape and the type of the others."""
     like = next((part for part in parts if not is_missing(part)), None)
     if like is not None and not is_text(like):
-        parts = [_missing((len(part), *like.shape[1:]), like.dtype) if is_missing(part) else part for part in parts]
+        parts = [
+            _missing_numbers((len(part), *like.shape[1:]), like.dtype) if is_missing(part) else part for part in parts
+        ]
     return join_parts(name, parts, places)
 
 
-def _missing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _missing_numbers(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Missing numbers: NaN, or masked integers."""
     return np.full(shape, np.nan, dtype) if dtype.kind == "f" else np.ma.masked_all(shape, dtype)
 
@@ -198,7 +200,7 @@ def _to_array(name: str, values: list[Any], lines: list[int], where: str) -> Arr
         )
     if len(known) == len(values):
         return array
-    filled = _missing((len(values), *array.shape[1:]), array.dtype)
+    filled = _missing_numbers((len(values), *array.shape[1:]), array.dtype)
     filled[[value is not None for value in values]] = array
     return filled
 

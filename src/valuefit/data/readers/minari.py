@@ -74,10 +74,10 @@ def read_minari(
     shape = _observation_shape(_data_folder(path), where)
     with _opened(path) as content:
         names = _episode_names(content, where) if names is None else names
-        matched = _match(_group(content, names[0], where), columns, where)
+        matched = _match(_episode_group(content, names[0], where), columns, where)
         episodes, size = [], 0
         for name in names:
-            group = _group(content, name, where)
+            group = _episode_group(content, name, where)
             number, place = _episode_number(name), f"{name} of {where}"
             found = {name: find_dataset(group, name, place) for name in columns_to_read(matched)}
             size += sum(dataset_bytes(name, dataset, place) for name, dataset in found.items())
@@ -111,13 +111,13 @@ def scan_minari(path: Path, *, columns: Mapping[str, Any] | None) -> MinariScan:
     _observation_shape(_data_folder(path), where)
     with _opened(path) as content:
         names = _episode_names(content, where)
-        first = _group(content, names[0], where)
+        first = _episode_group(content, names[0], where)
         matched = _match(first, columns, where)
         found = {name: find_dataset(first, name, f"{names[0]} of {where}") for name in columns_to_read(matched)}
         reward = str(matched["reward"])
         lengths = []
         for name in names:
-            shape = find_dataset(_group(content, name, where), reward, f"{name} of {where}").shape
+            shape = find_dataset(_episode_group(content, name, where), reward, f"{name} of {where}").shape
             lengths.append(int(shape[0]) if shape else 1)
         one = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items())
         types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
@@ -178,7 +178,7 @@ def _episode_columns(number: int, arrays: dict[str, Array], matched: ColumnMap, 
     return table
 
 
-def _group(content: Any, name: str, where: str) -> Any:
+def _episode_group(content: Any, name: str, where: str) -> Any:
     """The group of an episode; raises ValueError if it is a link."""
     with damaged(name, where):
         link = content.get(name, getlink=True)
