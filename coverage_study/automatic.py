@@ -24,6 +24,7 @@ from coverage_study.records import FOLDER, Cell, Record, generator, run_cells
 from coverage_study.tasks import often, tasks
 from coverage_study.truths import store, stored_truths, truth_of
 from coverage_study.worlds import Array, Policy, World, log_of, simulated_value
+from valuefit.evaluation.importance import with_ratios
 
 ROUTES = {"ratios": "state", "state-action": "state-action"}
 TUNED = ("cartpole", "puddle-world", "shi", "quadratic-process", "sine-process", "mountain-car", "acrobot")
@@ -86,7 +87,7 @@ class ComparisonCell(Cell):
         if self.peers:
             return {**found, "peers/FQE": timed(lambda: {"estimate": fitted_q(log, self.setting)})}
         for route, values in ROUTES.items():
-            for method, features in methods(log, self.setting.actions, route).items():
+            for method, features in methods(log, self.setting, route).items():
                 found[f"{route}/{method}"] = timed(lambda v=values, f=features: self._evaluate(log, v, f))
         return found
 
@@ -113,11 +114,14 @@ def timed(run: Callable[[], Record]) -> Record:
     return {**run(), "seconds": time.process_time() - started}
 
 
-def methods(log: vf.Transitions, actions: int, route: str) -> dict[str, str]:
+def methods(log: vf.Transitions, setting: Setting, route: str) -> dict[str, str]:
     """Names and features: today's "auto", what version 0.1 chose, and fewer landmarks."""
-    from valuefit.features.registry import landmark_count
+    from valuefit.features.registry import StepCount, landmark_count
 
-    count, width = landmark_count(len(log), actions if route == "state-action" else 1), log.observations.shape[1]
+    by_ratios = route == "ratios"
+    share = with_ratios(log, setting.target).effective_share if by_ratios else 1.0
+    count = landmark_count(StepCount(len(log), 1 if by_ratios else setting.actions, share))
+    width = log.observations.shape[1]
     most = min(max(len(log) // 40, 1), 300)
     before = f"fourier:order=9,max_features={min(most, 100)}"
     if width > 6:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from helpers.npy_headers import DAMAGED, damaged_npy
+from valuefit.data.transitions import effective_sample_size
 from valuefit.evaluation import policy as target
 from valuefit.evaluation.importance import (
     action_probabilities,
-    effective_sample_size,
     ratios,
     target_probabilities,
     with_ratios,

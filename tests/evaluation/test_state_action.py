@@ -9,8 +9,9 @@ import scipy.sparse as sparse
 import naive
 import valuefit as vf
 from helpers.problems import STORAGES
+from valuefit.data.transitions import effective_sample_size
 from valuefit.datasets.mdp import RandomMDP, random_mdp
-from valuefit.evaluation.importance import effective_sample_size, with_ratios
+from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.state_action import state_action_problem, unseen_share
 from valuefit.features import Fourier, StateAction, make
 

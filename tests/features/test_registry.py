@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import valuefit as vf
 from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.features import RBF, Fitted, Fourier, OneHot, StateAction, Tiles, from_spec, make, names
-from valuefit.features.registry import for_actions, for_states, landmark_count
+from valuefit.features.registry import StepCount, for_actions, for_states, landmark_count
 
 
 def log_of(observations, seed=0):
@@ -93,12 +94,23 @@ def test_auto_counts_the_weights_of_all_actions():
 
 
 def test_auto_takes_fewer_landmarks_where_more_would_take_too_long():
-    assert [landmark_count(steps, 1) for steps in (10, 1000, 20_000, 100_000, 1_000_000)] == [1, 50, 1000, 1000, 632]
-    assert landmark_count(1_000_000, 4) * 4 == 632
+    counts = [landmark_count(StepCount(steps)) for steps in (10, 1000, 20_000, 100_000, 1_000_000)]
+    assert counts == [1, 50, 1000, 1000, 632]
+    assert landmark_count(StepCount(1_000_000, 4)) * 4 == 632
 
 
 def test_auto_has_as_many_landmarks_for_each_action_as_the_steps_and_the_time_allow():
-    assert [landmark_count(steps, 2) for steps in (20_000, 40_000, 100_000, 400_000)] == [500, 1000, 1000, 500]
+    counts = [landmark_count(StepCount(steps, 2)) for steps in (20_000, 40_000, 100_000, 400_000)]
+    assert counts == [500, 1000, 1000, 500]
+
+
+def test_auto_takes_fewer_landmarks_where_ratios_make_the_steps_worth_less():
+    assert landmark_count(StepCount(20_000, 1, effective_share=0.1)) == 100
+    assert landmark_count(StepCount(20_000, 1, effective_share=0.0)) == 1
+    assert landmark_count(StepCount(1_000_000, 1, effective_share=0.5)) == 632  # time is that of all steps
+    fitted, sentence = make("auto", gaussian(2000, 3), effective_share=0.25)
+    assert fitted.columns == 1 + 25
+    assert "for 2000 steps, which their ratios make worth 500, and 3 numbers" in sentence
 
 
 def test_auto_treats_a_column_of_few_integers_as_states():
@@ -335,3 +347,5 @@ def test_kernel_features_of_states_have_as_many_weights_as_those_of_all_actions(
     assert more.transformer.length_scale_[0] < fitted.transformer.length_scale_[0]
     other = make("fourier", X)[0]
     assert for_states(other, 3, log) is other
+    half = replace(log, ratio=np.where(np.arange(2000) % 4, 0.0, 1.0))  # a quarter of the steps count
+    assert for_states(fitted, 3, half).columns == 1 + 2000 // 4 // 20

@@ -139,6 +139,11 @@ class Transitions:
         return are_state_numbers(self.observations)
 
     @property
+    def effective_share(self) -> float:
+        """The share of the steps that count, by their ratios: `effective_sample_size` over the number of steps."""
+        return effective_sample_size(self.ratio) / len(self)
+
+    @property
     def shape(self) -> tuple[int]:
         """(steps,), which scikit-learn requires of data that it slices."""
         return (len(self),)
@@ -217,6 +222,16 @@ class Transitions:
         chosen = np.random.default_rng(seed).permutation(ids)[:count]
         inside = np.isin(self.episode, chosen)
         return self[inside], self[~inside]
+
+
+def effective_sample_size(weights: Any) -> float:
+    """(sum w)^2 / sum w^2: the number of equally weighted steps with the same variance; 0 if all weights are 0."""
+    weights = numbers("weights", weights)
+    largest = np.abs(weights).max(initial=0.0)
+    if largest == 0:
+        return 0.0
+    weights = weights / largest  # squares of very large or small ratios would overflow or underflow
+    return float(weights.sum() ** 2 / (weights @ weights))
 
 
 def cluster_numbers(cluster: Any, episode: Array) -> Array:

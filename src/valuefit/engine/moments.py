@@ -36,7 +36,7 @@ class Moments:
         if not isinstance(log, Transitions):
             raise ValueError(f"add takes a Transitions, not {type(log).__name__}: load the log, or part of it, first.")
         if self.fitted is None:
-            self.fitted, _ = make(self.features, log)
+            self.fitted, _ = make(self.features, log, effective_share=log.effective_share)
         self._add(PartSums.of(Problem(log, self.fitted, discount=self.discount, trace=self.trace, part=True)))
         return self
 

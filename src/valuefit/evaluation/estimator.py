@@ -84,7 +84,7 @@ class PolicyEvaluator(BaseEstimator):
         has no next row, is left out unless it terminated. Other arguments: one entry per step, (n,).
         """
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
-        fitted, _ = make(self._features(log), log)
+        fitted, _ = make(self._features(log), log, effective_share=log.effective_share)
         self.__dict__.pop("moments_", None)
         penalty = penalty_of(self.penalty, self.ridge)
         if penalty:

@@ -442,7 +442,8 @@ def _fit(
         log = with_ratios(log, policy)
     notes.append(policy_note(log, policy, values))
     count = action_count(log, policy) if values == "state-action" and policy is not None else 1
-    fitted, _ = make(features, log, actions=count)
+    share = log.effective_share if values == "state" else 1.0
+    fitted, _ = make(features, log, actions=count, effective_share=share)
     if penalty:
         fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", discount))
     notes.append(fitted.sentence)

@@ -119,16 +119,6 @@ def with_ratios(log: Transitions, policy: Any, *, part: bool = False) -> Transit
     return replace(log, ratio=ratios(policy, log, part=part))._frozen()
 
 
-def effective_sample_size(weights: Any) -> float:
-    """(sum w)^2 / sum w^2: the number of equally weighted steps with the same variance; 0 if all weights are 0."""
-    weights = numbers("weights", weights)
-    largest = np.abs(weights).max(initial=0.0)
-    if largest == 0:
-        return 0.0
-    weights = weights / largest  # squares of very large or small ratios would overflow or underflow
-    return float(weights.sum() ** 2 / (weights @ weights))
-
-
 # ---- numbered states and actions -------------------------------------------------------------------------------
 
 

@@ -58,6 +58,11 @@ def make_problem(
     return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
 
 
+def weighted_part(log: Transitions, policy: Policy | None) -> Transitions:
+    """Some episodes of a log with the ratios of the policy."""
+    return log if policy is None else with_ratios(log, policy, part=True)
+
+
 @dataclass(frozen=True)
 class MakePart:
     """The problem of some episodes of a log: a function that can be sent to another process."""
@@ -71,9 +76,7 @@ class MakePart:
 
     def weighted(self, log: Transitions) -> Transitions:
         """With the ratios of the policy, for state values."""
-        if self.policy is None or self.values != "state":
-            return log
-        return with_ratios(log, self.policy, part=True)
+        return weighted_part(log, self.policy) if self.values == "state" else log
 
     def __call__(self, log: Transitions) -> Problem:
         settings: dict[str, Any] = {"discount": self.discount, "trace": self.trace, "ridge": self.ridge, "part": True}

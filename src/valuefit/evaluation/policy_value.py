@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, effective_sample_size
 from valuefit.data.validation import array_of, check_observations, number, numbers
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.importance import action_probabilities, effective_sample_size
+from valuefit.evaluation.importance import action_probabilities
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty

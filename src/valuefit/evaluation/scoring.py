@@ -102,7 +102,8 @@ class SharedRows:
 
     def __init__(self, sample: Sample, settings: Settings) -> None:
         self.sample, self.penalty = sample, penalty_of(settings["penalty"], settings["ridge"])
-        self.fitted, _ = make(settings["features"], sample.log, actions=sample.actions)
+        share = sample.log.effective_share if sample.values == "state" else 1.0
+        self.fitted, _ = make(settings["features"], sample.log, actions=sample.actions, effective_share=share)
         if self.penalty:
             self.fitted = penalised_features(
                 self.fitted, sample.log, penalty=self.penalty, discount=sample.discount

@@ -21,7 +21,7 @@ from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.inputs import MakePart
+from valuefit.evaluation.inputs import MakePart, weighted_part
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
@@ -233,7 +233,8 @@ def solve_shards(
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
     actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1
-    fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps)
+    share = weighted_part(samples.log(), policy).effective_share if values == "state" else 1.0
+    fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share)
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     columns = fitted.columns * actions
     rows, at_once = part_sizes(log.limit, columns)

@@ -83,7 +83,9 @@ def names() -> list[str]:
     return ["auto", *BUILT_IN]
 
 
-def make(features: Any, data: Any, *, actions: int = 1, steps: int | None = None) -> tuple[Fitted, str]:
+def make(
+    features: Any, data: Any, *, actions: int = 1, steps: int | None = None, effective_share: float = 1.0
+) -> tuple[Fitted, str]:  # fmt: skip
     """Fit features to a log: returns the fitted features and a sentence that describes them.
 
     features: "auto" (chosen from the observations and the number of steps); a name in `names()`, with options as in
@@ -91,7 +93,7 @@ def make(features: Any, data: Any, *, actions: int = 1, steps: int | None = None
     one unchanged); a callable that returns rows; or `Fitted` features.
     data: the log, whose distinct observations are fitted, or an array of observations. actions: the number of actions
     that get weights of their own (state-action values), which "auto" and "kernel" divide the steps by. steps: of the
-    whole log, if the data are a sample of it.
+    whole log, if the data are a sample of it. effective_share: of the steps, if they are weighted by ratios.
     Built-in features flatten observations with several axes (images). All except "identity" have a constant in
     their span.
     """
@@ -109,7 +111,7 @@ def make(features: Any, data: Any, *, actions: int = 1, steps: int | None = None
     if isinstance(data, Transitions) and len(visited) < len(data) and not data.has_numbered_states:
         observations = visited
     if isinstance(features, str):
-        fitted = fit_named(features, observations, visited, actions, steps)
+        fitted = fit_named(features, observations, visited, StepCount(steps, actions, effective_share))
     elif name_of(features) is not None:
         seen = visited if name_of(features) == "kernel" else observations
         fitted = fit_built_in(clone(features), seen, "Used", fit=not is_fitted(features))
@@ -149,7 +151,7 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
     return Fitted(transformer, shape, count_columns(transformer, example), str(spec["sentence"]), spec)
 
 
-def fit_named(text: str, observations: Array, visited: Array, actions: int, steps: int) -> Fitted:
+def fit_named(text: str, observations: Array, visited: Array, count: StepCount) -> Fitted:
     """Fit the features "name" or "name:option=value,...". visited: the observation of each step."""
     name, _, rest = text.partition(":")
     name, opening = name.strip().lower().replace("_", "-"), "Used"
@@ -157,19 +159,19 @@ def fit_named(text: str, observations: Array, visited: Array, actions: int, step
     if name == "auto":
         if options:
             raise ValueError('features "auto" takes no options. Name the features to set them.')
-        name, options, opening = choose(visited, actions, steps)
+        name, options, opening = choose(visited, count)
     elif name == "kernel" and "landmarks" not in options:
-        options["landmarks"] = landmark_count(steps, actions)
+        options["landmarks"] = landmark_count(count)
     transformer = build(name, options)
     try:
         fitted = fit_built_in(transformer, visited if name == "kernel" else observations, opening)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"features {shown(text)} has an option of the wrong type: {said(error)}.") from None
-    if fitted.columns * actions * 2 > steps:
+    weights = fitted.columns * count.actions
+    if weights * 2 > count.effective:
         assert fitted.spec is not None
         sentence = (
-            f"{fitted.sentence} That is {fitted.columns * actions} features for {steps} steps, too many to estimate "
-            "well: add a penalty."
+            f"{fitted.sentence} That is {weights} features for {count}, too many to estimate well: add a penalty."
         )
         return replace(fitted, sentence=sentence, spec={**fitted.spec, "sentence": sentence})
     return fitted
@@ -209,28 +211,46 @@ def suggestion(word: str, known: list[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def choose(visited: Array, actions: int, steps: int) -> tuple[str, dict[str, Any], str]:
+@dataclass(frozen=True)
+class StepCount:
+    """How many weights a log can determine depends on its steps, on the actions that share them, and on its ratios."""
+
+    steps: int
+    actions: int = 1  # that have weights of their own
+    effective_share: float = 1.0  # of the steps, by their ratios
+
+    @property
+    def effective(self) -> float:
+        """The number of equally weighted steps with the same variance."""
+        return self.steps * self.effective_share
+
+    def __str__(self) -> str:
+        counts_as = "" if self.effective_share == 1 else f", which their ratios make worth {self.effective:.0f},"
+        return f"{self.steps} steps{counts_as}"
+
+
+def choose(visited: Array, count: StepCount) -> tuple[str, dict[str, Any], str]:
     """The choice of "auto": name, options, and the beginning of the sentence.
 
-    It depends on the observations and their number, not on rewards, so intervals stay valid.
+    It depends on the observations, their number and the ratios, not on rewards, so intervals stay valid.
     """
     width = math.prod(visited.shape[1:])
-    by_action = f" and {actions} actions" if actions > 1 else ""
+    by_action = f" and {count.actions} actions" if count.actions > 1 else ""
     if width == 1 and visited.dtype.kind in "iub":
         states = len(np.unique(visited))
-        if visited.ndim == 1 or states <= steps // STEPS_PER_LANDMARK:
-            return "one-hot", {}, f'"auto", for {steps} steps over {states} states, chose'
-    opening = f'"auto", for {steps} steps{by_action} and {width} number{"s" * (width != 1)} per observation, chose'
-    return "kernel", {"landmarks": landmark_count(steps, actions)}, opening
+        if visited.ndim == 1 or states <= count.steps // STEPS_PER_LANDMARK:
+            return "one-hot", {}, f'"auto", for {count.steps} steps over {states} states, chose'
+    opening = f'"auto", for {count}{by_action} and {width} number{"s" * (width != 1)} per observation, chose'
+    return "kernel", {"landmarks": landmark_count(count)}, opening
 
 
-def landmark_count(steps: int, actions: int) -> int:
-    """As many landmarks as the log can pay for: one for 20 steps, within limits of time and memory."""
-    affordable = math.sqrt(MAX_AUTO_OPERATIONS / steps) / actions
-    count = int(min(steps / (STEPS_PER_LANDMARK * actions), MAX_LANDMARKS, affordable))
-    while count > 1 and not fits(2 * steps * count * actions):
-        count //= 2
-    return max(count, 1)
+def landmark_count(count: StepCount) -> int:
+    """As many landmarks as the log can pay for: one for 20 effective steps, within limits of time and memory."""
+    affordable = math.sqrt(MAX_AUTO_OPERATIONS / count.steps) / count.actions
+    landmarks = int(min(count.effective / (STEPS_PER_LANDMARK * count.actions), MAX_LANDMARKS, affordable))
+    while landmarks > 1 and not fits(2 * count.steps * landmarks * count.actions):
+        landmarks //= 2
+    return max(landmarks, 1)
 
 
 def for_actions(fitted: Fitted, actions: int, steps: int) -> Fitted:
@@ -245,10 +265,14 @@ def for_actions(fitted: Fitted, actions: int, steps: int) -> Fitted:
 
 
 def for_states(fitted: Fitted, actions: int, log: Transitions) -> Fitted:
-    """Features for state values: kernel features of state-action values with as many landmarks more as actions."""
+    """Features for state values: kernel features of state-action values with as many landmarks more as actions.
+
+    Fewer where the ratios of the log make its steps worth less.
+    """
     if name_of(fitted.transformer) != "kernel":
         return fitted
-    count = min(actions * len(fitted.transformer.landmarks_), MAX_LANDMARKS)
+    most = int(len(log) * log.effective_share / STEPS_PER_LANDMARK)
+    count = max(min(actions * len(fitted.transformer.landmarks_), MAX_LANDMARKS, most), 1)
     return with_landmarks(fitted, count, log.observations[log.now])
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import valuefit as vf
 from helpers.small_mdp import SmallMDP
-from valuefit.evaluation.importance import effective_sample_size
+from valuefit.data.transitions import effective_sample_size
 
 
 def checks_of(log, **settings):

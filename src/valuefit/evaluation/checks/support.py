@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import action_probabilities, effective_sample_size, is_continuous
+from valuefit.evaluation.importance import action_probabilities, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.state_action import unseen_share
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
