@@ -105,11 +105,12 @@ def test_auto_has_as_many_landmarks_for_each_action_as_the_steps_and_the_time_al
 
 
 def test_auto_takes_fewer_landmarks_where_ratios_make_the_steps_worth_less():
-    assert landmark_count(StepCount(20_000, 1, effective_share=0.1)) == 100
+    assert landmark_count(StepCount(20_000, 1, effective_share=0.1)) == 200
+    assert landmark_count(StepCount(20_000, 1, effective_share=0.6)) == 1000
     assert landmark_count(StepCount(20_000, 1, effective_share=0.0)) == 1
     assert landmark_count(StepCount(1_000_000, 1, effective_share=0.5)) == 632  # time is that of all steps
     fitted, sentence = make("auto", gaussian(2000, 3), effective_share=0.25)
-    assert fitted.columns == 1 + 25
+    assert fitted.columns == 1 + 50
     assert "for 2000 steps, which their ratios make worth 500, and 3 numbers" in sentence
 
 
@@ -348,4 +349,4 @@ def test_kernel_features_of_states_have_as_many_weights_as_those_of_all_actions(
     other = make("fourier", X)[0]
     assert for_states(other, 3, log) is other
     half = replace(log, ratio=np.where(np.arange(2000) % 4, 0.0, 1.0))  # a quarter of the steps count
-    assert for_states(fitted, 3, half).columns == 1 + 2000 // 4 // 20
+    assert for_states(fitted, 3, half).columns == 1 + 2000 // 4 // 10

@@ -21,7 +21,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations
 from valuefit.features import BUILT_IN
 from valuefit.features.featurise import check_shape
-from valuefit.features.kernel import MAX_LANDMARKS, STEPS_PER_LANDMARK
+from valuefit.features.kernel import EFFECTIVE_STEPS_PER_LANDMARK, MAX_LANDMARKS, STEPS_PER_LANDMARK
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
 from valuefit.messages import said, shown
@@ -245,9 +245,10 @@ def choose(visited: Array, count: StepCount) -> tuple[str, dict[str, Any], str]:
 
 
 def landmark_count(count: StepCount) -> int:
-    """As many landmarks as the log can pay for: one for 20 effective steps, within limits of time and memory."""
+    """As many landmarks as the log can pay for: one for 20 steps and 10 effective ones, in limited time and memory."""
     affordable = math.sqrt(MAX_AUTO_OPERATIONS / count.steps) / count.actions
-    landmarks = int(min(count.effective / (STEPS_PER_LANDMARK * count.actions), MAX_LANDMARKS, affordable))
+    determined = min(count.steps / STEPS_PER_LANDMARK, count.effective / EFFECTIVE_STEPS_PER_LANDMARK) / count.actions
+    landmarks = int(min(determined, MAX_LANDMARKS, affordable))
     while landmarks > 1 and not fits(2 * count.steps * landmarks * count.actions):
         landmarks //= 2
     return max(landmarks, 1)
@@ -271,7 +272,7 @@ def for_states(fitted: Fitted, actions: int, log: Transitions) -> Fitted:
     """
     if name_of(fitted.transformer) != "kernel":
         return fitted
-    most = int(len(log) * log.effective_share / STEPS_PER_LANDMARK)
+    most = int(len(log) * log.effective_share / EFFECTIVE_STEPS_PER_LANDMARK)
     count = max(min(actions * len(fitted.transformer.landmarks_), MAX_LANDMARKS, most), 1)
     return with_landmarks(fitted, count, log.observations[log.now])
 
