@@ -144,6 +144,86 @@ def test_the_order_of_preference():
     assert preference(scored, "one-standard-error") == [1, 0, 2, 3]
 
 
+# ---- candidates that are nearly singular where they are estimated ------------------------------------------------
+
+
+def growing(states):
+    """With discount 0.9, steps 0 -> 1 and 1 -> 1 add -1.7 and 0.9 to A: it is nearly 0 if a third are steps 0 -> 1."""
+    return np.where(np.ravel(states) == 0, 1.0, 3.0)[:, None]
+
+
+TRUE_VALUES = np.array([2.0, 6.0])  # which both candidates can express
+COMPETING = [{"features": growing}, {"features": "one-hot"}]
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Even episodes have few steps 1 -> 1, which one-hot features need. Odd ones have two each; they are half 2."""
+    monkeypatch.setattr(selection, "groups_of", lambda log, count, rng: log.episode % count)
+    number = np.arange(80)
+    episode = np.repeat(number, np.where(number % 2 == 1, 3, 1 + (number % 8 == 0)))
+    begins = np.append(True, np.diff(episode) > 0)
+    state = np.where(begins, 0, 1)
+    noise = np.random.default_rng(3).normal(size=len(state))
+    return vf.Transitions.from_arrays(
+        state,
+        TRUE_VALUES[state] - 0.9 * TRUE_VALUES[1] + noise,
+        next_observation=np.ones_like(state),
+        episode=episode,
+        terminated=np.zeros(len(state), bool),
+        truncated=np.append(begins[1:], True),
+    )
+
+
+def test_a_candidate_that_is_nearly_singular_on_the_other_half_is_passed_over(uneven):
+    found = vf.select(uneven, COMPETING, discount=0.9)
+    first, second = found.table[:2]
+    assert first["criterion"] < second["criterion"]
+    assert [(row["verdict"], row["stable"], row["chosen"]) for row in (first, second)] == [
+        ("caution", False, False),
+        ("caution", True, True),
+    ]
+    other = found.evaluations[0]
+    plain_minimum = vf.evaluate(other.log, features=growing, discount=0.9)
+    errors = [abs(one.policy_value.estimate - TRUE_VALUES[0]) for one in (other, plain_minimum)]
+    assert errors[1] > 5 * errors[0]
+    lines = found.summary().splitlines()
+    assert next(line for line in lines if line.startswith("  growing")).endswith("unstable")
+    assert "Unstable: the equations are nearly singular" in " ".join(lines)
+
+
+def test_rewards_of_the_other_half_do_not_change_the_choice(uneven):
+    first = vf.select(uneven, COMPETING, discount=0.9)
+    rng = np.random.default_rng(0)
+    reward = np.where(uneven.episode % 2 == 1, 100 * rng.normal(size=len(uneven)), uneven.reward)
+    second = vf.select(replace(uneven, reward=reward), COMPETING, discount=0.9)
+    assert first.policy_value != second.policy_value
+    for one, other in zip(first.table[:2], second.table[:2], strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_the_first_candidate_is_chosen_if_none_is_stable(uneven):
+    found = vf.select(uneven, COMPETING[:1], discount=0.9)
+    assert [row["stable"] for row in found.table] == [False, True]
+    assert found.table[0]["chosen"]
+    assert any("smallest singular value" in reason for reason in found.verdict.reasons)
+
+
+def test_without_two_halves_the_log_itself_decides(uneven):
+    odd = uneven.select(np.unique(uneven.episode[uneven.episode % 2 == 1]))
+    exact = TRUE_VALUES[odd.observations[odd.now].ravel()] - 0.9 * TRUE_VALUES[1]
+    quiet = replace(odd, reward=exact + 0.03 * (odd.reward - exact))
+    found = vf.select(quiet, [{"features": growing}, {"features": constant}], discount=0.9, cross_fit=False)
+    assert found.table[0]["criterion"] < found.table[1]["criterion"]
+    assert [row["stable"] for row in found.table] == [False, True]
+    assert found.policy_value == vf.evaluate(quiet, features=constant, discount=0.9).policy_value
+
+
+def test_the_one_standard_error_rule_does_not_ask_for_stability(uneven):
+    found = vf.select(uneven, COMPETING, discount=0.9, rule="one-standard-error")
+    assert found.best[0]["features"] is growing
+
+
 # ---- output ------------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, one_of, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
+from valuefit.evaluation.checks.numerics import STABLE_FIXED_POINT
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate
 from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
@@ -69,7 +70,8 @@ class Selection:
     (what the two estimators would give with infinite data), each with the features that were learned on the other half.
     verdict: the worse one of the two, with the reasons of both. table: one dict for each candidate and half: its
     settings, criterion (lower is better) and standard error, number of weights, verdict if its checks were made on that
-    half, seconds, and whether it was chosen. criterion: what was compared, in words.
+    half, whether its equations are far from singular on the other half if that was looked at, seconds, and whether it
+    was chosen. criterion: what was compared, in words.
     """
 
     best: tuple[Settings, ...]
@@ -137,8 +139,10 @@ def select(
     (rule="best"), or the one with the fewest weights that is no worse than it by one standard error of the difference.
 
     This happens on one half of the episodes; the choice is evaluated on the other half, the halves change places, and
-    the values are averaged. With cross_fit=False all of it happens on the whole log, and the verdict is at most
-    "caution". log, discount, policy, values, starts, columns, cluster, level, seed: as in `evaluate`.
+    the values are averaged. With rule="best" a candidate whose equations are nearly singular on the other half is
+    passed over; this uses no rewards, so the interval stays valid. With cross_fit=False all of it happens on the
+    whole log, and the verdict is at most "caution". log, discount, policy, values, starts, columns, cluster, level,
+    seed: as in `evaluate`.
 
     jobs: candidates with different features are scored at the same time by this many threads. save: a JSON file that
     keeps the scores; the same call reads it and goes on where it was interrupted. callback: called with a
@@ -169,13 +173,11 @@ def select(
     with _reporting(given, len(samples), callback, progress) as report:
         scores = score_all(samples, given, jobs=jobs, store=store, report=report)
     settings = {"discount": discount, "values": values, "starts": starts, "level": level, "seed": seed}
-    choices = [_choose(half, given, found, rule, settings) for half, found in zip(halves, scores, strict=True)]
-    evaluations = [choice.checked for choice in choices]
-    if cross_fit:  # each choice on the half that it was not made on
-        evaluations = [
-            evaluate(other.log, policy=other.policy, **given[choice.place], **settings)
-            for choice, other in zip(choices, reversed(halves), strict=True)
-        ]
+    choices = [
+        _choose(half, other, given, found, rule, settings)
+        for half, other, found in zip(halves, reversed(halves), scores, strict=True)
+    ]
+    evaluations = [choice.evaluation for choice in choices]
     return Selection(
         best=tuple(given[choice.place] for choice in choices),
         evaluations=tuple(evaluations),
@@ -220,28 +222,50 @@ def _halves(
 
 
 class _Choice(NamedTuple):
-    """place: of the chosen candidate. verdicts: of the candidates whose checks were made. checked: its evaluation."""
+    """place: of the chosen candidate. evaluation: of it, on the other half.
+
+    verdicts: on this half, of the candidates whose checks were made. stable: whether those that passed them are far
+    from singular on the other half.
+    """
 
     place: int
+    evaluation: Evaluation
     verdicts: dict[int, str]
-    checked: Evaluation
-    rejected: bool
+    stable: dict[int, bool]
+
+    @property
+    def rejected(self) -> bool:
+        return self.verdicts[self.place] == REJECTED
 
 
 def _choose(
-    half: _Half, candidates: list[Settings], scores: list[Scored], rule: Rule, settings: dict[str, Any]
-) -> _Choice:  # fmt: skip
-    """The first candidate in the order of preference that its checks do not reject; the first if they reject all."""
+    half: _Half, other: _Half, candidates: list[Settings], scores: list[Scored], rule: Rule, settings: dict[str, Any]
+) -> _Choice:
+    """The first candidate in the order of preference that its checks do not reject on this half.
+
+    With rule="best" it must also be stable on the other half, where it is estimated. Only this check of the other half
+    may decide: it uses no rewards, so the interval and the other checks remain valid. If no candidate is stable, it is
+    the first that is not rejected; if all are rejected, the first.
+    """
+
+    def evaluated(on: _Half, place: int) -> Evaluation:
+        return evaluate(on.log, policy=on.policy, **candidates[place], **settings)
+
     verdicts: dict[int, str] = {}
-    first = None
-    for place in preference(scores, rule):
-        evaluation = evaluate(half.log, policy=half.policy, **candidates[place], **settings)
+    stable: dict[int, bool] = {}
+    order = preference(scores, rule)
+    for place in order:
+        evaluation = evaluated(half, place)
         verdicts[place] = evaluation.verdict.level
-        if verdicts[place] != REJECTED:
-            return _Choice(place, verdicts, evaluation, False)
-        first = first or (place, evaluation)
-    assert first is not None
-    return _Choice(first[0], verdicts, first[1], True)
+        if verdicts[place] == REJECTED:
+            continue
+        if other is not half:
+            evaluation = evaluated(other, place)
+        stable[place] = all(check.outcome == "pass" for check in evaluation.checks if check.name == STABLE_FIXED_POINT)
+        if stable[place] or rule != "best":
+            return _Choice(place, evaluation, verdicts, stable)
+    place = next((place for place in order if place in stable), order[0])
+    return _Choice(place, evaluated(other, place), verdicts, stable)
 
 
 def preference(scores: Sequence[Scored], rule: Rule) -> list[int]:
@@ -315,6 +339,7 @@ def _table(candidates: list[Settings], scores: list[list[Scored]], choices: list
             "standard_error": scored.score.standard_error,
             "weights": scored.weights,
             "verdict": choice.verdicts.get(place),
+            "stable": choice.stable.get(place),
             "seconds": scored.seconds,
             "chosen": place == choice.place,
         }

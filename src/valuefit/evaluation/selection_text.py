@@ -8,6 +8,7 @@ from valuefit.evaluation.text import LINE_CHARACTERS, number, paragraph, table_r
 
 NAME_CHARACTERS = 32  # a longer candidate has its own line
 CELL_CHARACTERS = 12
+UNSTABLE = "unstable"  # in place of the verdict
 
 
 def selection_summary(facts: dict[str, Any]) -> str:
@@ -28,7 +29,8 @@ def selection_summary(facts: dict[str, Any]) -> str:
         for row in (row for row in facts["table"] if row["half"] == half + 1):
             mark = "> " if row["chosen"] else "  "
             cells = number(row["criterion"]), number(row["standard_error"]), str(row["weights"])
-            lines.append(_row(mark + row["settings"], *cells, row["verdict"] or ""))
+            found = UNSTABLE if row["stable"] is False else row["verdict"] or ""
+            lines.append(_row(mark + row["settings"], *cells, found))
     lines += [double_rule, paragraph(explanation(facts))]
     return "\n".join(lines)
 
@@ -36,6 +38,8 @@ def selection_summary(facts: dict[str, Any]) -> str:
 def explanation(facts: dict[str, Any]) -> str:
     """What was compared, and what the interval covers."""
     compared = f"The criterion is the {facts['criterion']} on held-out episodes; lower is better."
+    if any(row["stable"] is False for row in facts["table"]):
+        compared += f" {UNSTABLE.capitalize()}: the equations are nearly singular on the episodes to be evaluated."
     if not facts["cross_fitted"]:
         return f"{compared} The choice (>) was evaluated on the same log."
     return (

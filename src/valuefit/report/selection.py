@@ -44,7 +44,8 @@ def write_figure(selection: Selection, path: str | os.PathLike[str], *, force: b
 def _draw(axis: Any, rows: list[dict[str, Any]], label: str) -> None:
     colours = {"chosen": "#D55E00", "rejected": "#999999", "": "#0072B2"}  # a palette safe for colour blindness
     for height, row in enumerate(reversed(rows)):
-        kind = "chosen" if row["chosen"] else "rejected" if row["verdict"] == REJECTED else ""
+        refused = row["verdict"] == REJECTED or row["stable"] is False
+        kind = "chosen" if row["chosen"] else "rejected" if refused else ""
         marker = "x" if kind == "rejected" else "o"
         axis.errorbar(row["criterion"], height, xerr=row["standard_error"], fmt=marker, color=colours[kind], capsize=2)
     names = [f"{row['settings']} ({row['weights']})" for row in reversed(rows)]

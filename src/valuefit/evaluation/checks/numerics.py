@@ -13,7 +13,7 @@ from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import C_CUTOFF
 
-SOLVER = "solver"  # name of the check
+SOLVER, STABLE_FIXED_POINT = "solver", "fixed point is stable"  # names of checks
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
 MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
@@ -170,5 +170,5 @@ def stability(fit: Fit) -> Check | None:
             f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
             "wrong. Use other features, a trace or a ridge, or a log whose policy is closer to the target policy."
         )
-        return Check("fixed point is stable", "warn", text, smallest)
-    return Check("fixed point is stable", "pass", f"{found} more.", smallest)
+        return Check(STABLE_FIXED_POINT, "warn", text, smallest)
+    return Check(STABLE_FIXED_POINT, "pass", f"{found} more.", smallest)
