@@ -219,9 +219,9 @@ def test_without_two_halves_the_log_itself_decides(uneven):
     assert found.policy_value == vf.evaluate(quiet, features=constant, discount=0.9).policy_value
 
 
-def test_the_one_standard_error_rule_does_not_ask_for_stability(uneven):
+def test_the_one_standard_error_rule_asks_for_stability_too(uneven):
     found = vf.select(uneven, COMPETING, discount=0.9, rule="one-standard-error")
-    assert found.best[0]["features"] is growing
+    assert found.best[0]["features"] == "one-hot"
 
 
 # ---- output ------------------------------------------------------------------------------------------------------

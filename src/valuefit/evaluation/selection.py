@@ -139,10 +139,10 @@ def select(
     (rule="best"), or the one with the fewest weights that is no worse than it by one standard error of the difference.
 
     This happens on one half of the episodes; the choice is evaluated on the other half, the halves change places, and
-    the values are averaged. With rule="best" a candidate whose equations are nearly singular on the other half is
-    passed over; this uses no rewards, so the interval stays valid. With cross_fit=False all of it happens on the
-    whole log, and the verdict is at most "caution". log, discount, policy, values, starts, columns, cluster, level,
-    seed: as in `evaluate`.
+    the values are averaged. A candidate whose equations are nearly singular on the other half is passed over; this
+    uses no rewards, so the interval stays valid. With cross_fit=False all of it happens on the whole log, and the
+    verdict is at most "caution". log, discount, policy, values, starts, columns, cluster, level, seed: as in
+    `evaluate`.
 
     jobs: candidates with different features are scored at the same time by this many threads. save: a JSON file that
     keeps the scores; the same call reads it and goes on where it was interrupted. callback: called with a
@@ -243,9 +243,9 @@ def _choose(
 ) -> _Choice:
     """The first candidate in the order of preference that its checks do not reject on this half.
 
-    With rule="best" it must also be stable on the other half, where it is estimated. Only this check of the other half
-    may decide: it uses no rewards, so the interval and the other checks remain valid. If no candidate is stable, it is
-    the first that is not rejected; if all are rejected, the first.
+    It must also be stable on the other half, where it is estimated. Only this check of the other half may decide: it
+    uses no rewards, so the interval and the other checks remain valid. If no candidate is stable, it is the first that
+    is not rejected; if all are rejected, the first.
     """
 
     def evaluated(on: _Half, place: int) -> Evaluation:
@@ -262,7 +262,7 @@ def _choose(
         if other is not half:
             evaluation = evaluated(other, place)
         stable[place] = all(check.outcome == "pass" for check in evaluation.checks if check.name == STABLE_FIXED_POINT)
-        if stable[place] or rule != "best":
+        if stable[place]:
             return _Choice(place, evaluation, verdicts, stable)
     place = next((place for place in order if place in stable), order[0])
     return _Choice(place, evaluated(other, place), verdicts, stable)
