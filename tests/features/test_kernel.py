@@ -226,7 +226,9 @@ def test_observations_that_are_all_equal_give_a_constant():
     assert np.array_equal(rows, np.ones((3, 1)))
 
 
-@pytest.mark.parametrize("observations", [np.eye(8), np.array([[i, j] for i in (0, 1) for j in (0, 1)])], ids=["one-hot", "flags"])
+@pytest.mark.parametrize(
+    "observations", [np.eye(8), np.array([[i, j] for i in (0, 1) for j in (0, 1)])], ids=["one-hot", "flags"]
+)
 def test_few_distinct_observations_and_the_constant_give_independent_rows(observations):
     X = observations[np.random.default_rng(0).integers(0, len(observations), 600)].astype(float)
     rows = make("auto", X)[0].transform(observations.astype(float))

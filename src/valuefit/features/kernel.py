@@ -199,7 +199,7 @@ class Kernel(FeatureTransformer):
         It is where all observations are landmarks (few distinct ones) or equal to one; one function is then redundant.
         """
         weights = linalg.cho_solve((self.factor_, True), np.ones(len(self.landmarks_)), check_finite=False)
-        blocks = row_blocks(len(X), len(weights))  # the first one decides on most logs
+        blocks = [slice(STEPS_PER_LANDMARK), *row_blocks(len(X), len(weights))]  # on most logs the first one decides
         return all(np.abs(self._kernel(X[block]) @ weights - 1).max() < MIN_ORTHOGONAL_PART for block in blocks)
 
     def _choose_additive(self, dimensions: int) -> float:
