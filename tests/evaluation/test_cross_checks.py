@@ -194,6 +194,10 @@ def test_products_that_overflow_or_vanish_give_finite_unreliable_numbers(ratio):
         assert not entry.reliable
 
 
+def effective(weights):
+    return weights.sum() ** 2 / (weights @ weights)
+
+
 def test_effective_episodes_are_those_of_the_products_step_by_step():
     log = MDP.log(40, propensities=True)
     first = np.flatnonzero(log.begins)
@@ -203,10 +207,43 @@ def test_effective_episodes_are_those_of_the_products_step_by_step():
     above = below = 0.0
     for t in range(max(map(len, episodes))):
         weights = np.array([product[steps[min(t, len(steps) - 1)]] for steps in episodes])
-        share = DISCOUNT**t * sum(len(steps) > t for steps in episodes)
+        running = weights[[len(steps) > t for steps in episodes]]
+        share = DISCOUNT**t * len(running)
         above += share
-        below += share / min(weights.sum() ** 2 / (weights @ weights), weights.sum())
+        below += share / min(effective(weights), weights.sum(), 40 * effective(running) / len(running))
     assert EpisodeWeights(log, first, ratio, DISCOUNT).effective_episodes == pytest.approx(above / below)
+
+
+def log_of_lengths(lengths, action):
+    """Reward 1 a step under a coin; the observation says whether the episode has more than one step."""
+    n = lengths.sum()
+    return vf.Transitions.from_arrays(
+        observation=np.repeat(lengths > 1, lengths).astype(int),
+        reward=np.ones(n),
+        terminated=np.isin(np.arange(n), np.cumsum(lengths) - 1),
+        episode=np.repeat(np.arange(len(lengths)), lengths),
+        action=action,
+        behaviour_prob=np.full(n, 0.5),
+    )
+
+
+def test_short_episodes_do_not_hide_the_products_of_long_ones():
+    # Half of the episodes have one step and products near 1; those of the others, on whose rewards the value rests,
+    # spread over orders of magnitude.
+    lengths = np.repeat([1, 60], 100)
+    log = log_of_lengths(lengths, np.random.default_rng(0).integers(0, 2, lengths.sum()))
+    found = by_name(vf.evaluate(log, policy=np.tile([0.2, 0.8], (2, 1)), discount=0.97))
+    for name in ("importance sampling", "weighted importance sampling", "doubly robust"):
+        assert not found[name].reliable
+
+
+def test_episodes_that_left_the_policy_do_not_make_the_others_unreliable():
+    # The policy stops at once; only episodes that do not follow it, of weight 0, go on.
+    lengths = np.tile([1, 5], 100)
+    log = log_of_lengths(lengths, np.repeat(lengths == 1, lengths).astype(int))
+    found = by_name(vf.evaluate(log, policy=np.tile([0.0, 1.0], (2, 1)), discount=0.9))["weighted importance sampling"]
+    assert found.estimate == pytest.approx(1.0)
+    assert found.effective_episodes == pytest.approx(100)
 
 
 def test_the_sentence_names_what_differs():

@@ -224,3 +224,13 @@ def test_an_option_that_cannot_be_copied_is_refused():
 def test_observations_that_are_all_equal_give_a_constant():
     rows = Kernel(5).fit(np.ones((10, 2))).transform(np.ones((3, 2)))
     assert np.array_equal(rows, np.ones((3, 1)))
+
+
+@pytest.mark.parametrize(
+    "observations", [np.eye(8), np.array([[i, j] for i in (0, 1) for j in (0, 1)])], ids=["one-hot", "flags"]
+)
+def test_few_distinct_observations_and_the_constant_give_independent_rows(observations):
+    X = observations[np.random.default_rng(0).integers(0, len(observations), 600)].astype(float)
+    rows = make("auto", X)[0].transform(observations.astype(float))
+    assert rows.shape == (len(observations), len(observations))
+    assert np.linalg.matrix_rank(rows) == len(observations)

@@ -45,28 +45,39 @@ class EpisodeWeights:
     @cached_property
     def log_totals(self) -> Array:
         """log sum of the products over all episodes at t = 0, 1, ..., (longest + 1,); an ended one keeps its last."""
-        return self._log_totals(1.0)
+        return np.asarray(np.logaddexp(self._log_running(1.0), self._log_ended(1.0)))
 
-    def _log_totals(self, power: float) -> Array:
+    def _log_running(self, power: float) -> Array:
+        """log sum of the products, to this power, of the episodes that have a step at t = 0, 1, ..., (longest + 1,)."""
+        return _log_sums(self.time, power * self.log_product, int(self.lengths.max()) + 1)
+
+    def _log_ended(self, power: float) -> Array:
+        """The same of the last products of the others, which have ended before."""
         size = int(self.lengths.max()) + 1
-        running = _log_sums(self.time, power * self.log_product, size)
-        ended = _log_sums(self.lengths, power * self.log_product[self.last], size)
-        return np.asarray(np.logaddexp(running, np.logaddexp.accumulate(ended)))
+        return np.asarray(np.logaddexp.accumulate(_log_sums(self.lengths, power * self.log_product[self.last], size)))
 
     @property
     def effective_episodes(self) -> float:
         """The effective number of episodes, (sum of products)^2 / sum of their squares, as a mean over steps.
 
-        Or the sum of products where that is less: it is the number of episodes on average, so a small one misses the
-        episodes that matter. The mean is harmonic, with weights discount^t: an estimate is as imprecise as its steps
-        with few effective episodes.
+        Or, where that is less: the sum of products, which is the number of episodes on average, so a small one misses
+        the episodes that matter; or the number of episodes times the effective share of those that are still running,
+        because rewards come from these, and the products of many short episodes hide how few of them count. The mean is
+        harmonic, with weights discount^t: an estimate is as imprecise as its steps with few effective episodes.
         """
         if self.overflows:  # products that were cut off look more equal than they are
             return 1.0
-        share = np.bincount(self.time, self.discount**self.time)
-        totals, squares = self.log_totals[: len(share)], self._log_totals(2.0)[: len(share)]
+        count = np.bincount(self.time)
+        share = self.discount ** np.arange(len(count)) * count
+        running, running_squares, ended_squares, totals = (
+            logs[: len(count)]
+            for logs in (self._log_running(1.0), self._log_running(2.0), self._log_ended(2.0), self.log_totals)
+        )
         with np.errstate(over="ignore", invalid="ignore"):
-            inverse = np.exp(np.maximum(squares - 2 * totals, -totals))
+            of_all = np.maximum(np.logaddexp(running_squares, ended_squares) - 2 * totals, -totals)
+            of_running = np.log(count / self.count) + running_squares - 2 * running
+            of_running[np.isneginf(running)] = -np.inf  # under the policy all have ended
+            inverse = np.exp(np.maximum(of_all, of_running))
         if not np.isfinite(inverse[share > 0]).all():  # no episode follows the policy beyond some step
             return 0.0
         return float(share.sum() / (share @ np.where(share > 0, inverse, 0.0)))

@@ -64,15 +64,25 @@ def action_count(log: Transitions, policy: Any) -> int:
 
 
 def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float:
-    """The share of the expected next rows (sum of |entries|) in features that are zero in every logged step.
+    """The mean of `unseen_shares` over the steps that do not terminate.
 
-    These features have no data and weight 0, so state-action values are unreliable if it exceeds a few per cent.
+    State-action values are unreliable if it exceeds a few per cent.
+    """
+    continues = (log.next >= 0) & ~log.terminated
+    return float(unseen_shares(log, state_features, policy=policy)[continues].mean()) if continues.any() else 0.0
+
+
+def unseen_shares(log: Transitions, state_features: Any, *, policy: Any) -> Array:
+    """The share of features without data in the expected next row of each step (sum of |entries|), (n,).
+
+    These features are zero in every logged step, so their weights are 0. The share is 0 where the episode terminates.
     """
     rows, pairs, _, next = _state_action_rows(log, state_features, policy)
-    visits = np.bincount(next[next >= 0], minlength=rows.shape[0] - pairs).astype(float)
-    size = np.asarray(visits @ abs(rows[pairs:])).ravel()
-    seen = np.asarray(abs(rows[:pairs]).sum(axis=0)).ravel() > 0
-    return float(size[~seen].sum() / size.sum()) if size.any() else 0.0
+    unseen = np.asarray(abs(rows[:pairs]).sum(axis=0)).ravel() == 0
+    sizes = abs(rows[pairs:])
+    part, total = (np.asarray(sizes @ columns).ravel() for columns in (unseen.astype(float), np.ones(len(unseen))))
+    shares = np.divide(part, total, out=np.zeros(len(total)), where=total > 0)
+    return np.where(next >= 0, np.append(shares, 0.0)[next], 0.0)
 
 
 def _state_action_rows(

@@ -50,7 +50,7 @@ class Kernel(FeatureTransformer):
     This is the Nystroem approximation of the kernel: |theta|^2 without the constant is the squared norm of the value
     function in the kernel's space. It follows value functions of any shape, the finer the more landmarks there are.
     The landmarks are drawn at random from the observations, so there are most where the log has most data; those
-    that the others represent up to rounding are dropped.
+    that the others, and the constant, represent up to rounding are dropped.
 
     The kernel is a mean of kernels of three length scales, each three times the one before: the shortest follows the
     value where landmarks are close to each other, the longest joins those that are far apart.
@@ -119,11 +119,9 @@ class Kernel(FeatureTransformer):
             if len(kept) == len(drawn):
                 break
             drawn = drawn[kept]
-        if len(drawn) == 1 and not is_list(self.landmarks):
-            values = self._kernel(sample)
-            if values.min() > 1 - MIN_ORTHOGONAL_PART:  # a second constant
-                self._place(drawn[:0])
-                self.factor_ = np.zeros((0, 0))
+        if not is_list(self.landmarks) and self._spans_constant(sample):
+            self._place(drawn[:-1])
+            _, self.factor_ = independent(self._kernel(drawn[:-1]))
         return self
 
     def transform(self, X: Any) -> Any:
@@ -196,6 +194,15 @@ class Kernel(FeatureTransformer):
         self.codes_ = {k: np.unique(landmarks[:, k]) for k in self.categories_}
         self.scaled_landmarks_ = self.coordinates(landmarks)
         self.landmark_functions_ = self.column_functions(landmarks)
+
+    def _spans_constant(self, X: Array) -> bool:
+        """Whether some combination of the landmarks' functions is 1 at these observations, up to rounding.
+
+        It is where all observations are landmarks (few distinct ones) or equal to one; one function is then redundant.
+        """
+        weights = linalg.cho_solve((self.factor_, True), np.ones(len(self.landmarks_)), check_finite=False)
+        blocks = [slice(STEPS_PER_LANDMARK), *row_blocks(len(X), len(weights))]  # on most logs the first one decides
+        return all(np.abs(self._kernel(X[block]) @ weights - 1).max() < MIN_ORTHOGONAL_PART for block in blocks)
 
     def _choose_additive(self, dimensions: int) -> float:
         if self.additive is None:

@@ -86,6 +86,18 @@ def test_resets_are_told_from_a_stream_that_was_cut(numbered):
     assert checks_of(cut(reset=False, numbered=numbered), **features)["resets"].outcome == "pass"
 
 
+def test_a_stream_of_states_that_hardly_recur_is_not_taken_for_resets():
+    state = np.random.default_rng(0).integers(0, 2000, 2001)
+    log = vf.Transitions.from_arrays(
+        state[:-1],
+        np.zeros(2000),
+        next_observation=state[1:],
+        truncated=np.arange(2000) % 50 == 49,
+        episode=np.arange(2000) // 50,
+    )
+    assert checks_of(log, discount=0.9)["resets"].outcome == "pass"
+
+
 def test_episodes_of_one_step_have_no_change_to_compare_with():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(30, 2))

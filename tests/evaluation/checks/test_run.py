@@ -43,6 +43,19 @@ def test_a_clean_log_raises_nothing(target):
     assert set(outcomes(walk(target=target)).values()) <= {"pass", "skip"}
 
 
+def test_a_clean_log_of_few_distinct_vectors_raises_nothing():
+    rng = np.random.default_rng(0)
+    state, n = rng.integers(0, 8, 3001), 3000
+    columns = {
+        "observation": np.eye(8)[state[:-1]],
+        "next_observation": np.eye(8)[state[1:]],
+        "reward": state[:-1] + rng.standard_normal(n),
+        "truncated": np.arange(n) % 50 == 49,
+        "episode": np.arange(n) // 50,
+    }
+    assert set(outcomes(columns, features="auto").values()) <= {"pass", "skip"}
+
+
 def test_few_clean_logs_of_state_action_values_raise_anything():
     mdp = SmallMDP(off_policy=True)
     settings = {"features": "one-hot", "policy": mdp.policy, "values": "state-action"}

@@ -118,3 +118,50 @@ def test_unequal_clean_episodes_do_not_rest_on_one(seed):
     assert checks_of(log, discount=0.9, features=lambda x: np.column_stack([np.ones(len(x)), x]))[
         "one episode"
     ].outcome == "pass"  # fmt: skip
+
+
+def log_without_a_bad_action(rng, episodes=300, length=20):
+    """State 1 is rare and bad, and its action 1 was never logged; and the target policy, a coin."""
+    n = episodes * length
+    state = (rng.random(n) < 0.02).astype(int)
+    state[::length] = 0
+    first = np.arange(n) % length == 0
+    following = np.where(np.roll(first, -1), 0, np.roll(state, -1))
+    return vf.Transitions.from_arrays(
+        observation=state,
+        reward=np.where(state == 1, -20.0, 0.1) + 0.1 * rng.standard_normal(n),
+        truncated=np.arange(n) % length == length - 1,
+        episode=np.arange(n) // length,
+        action=np.where(state == 1, 0, rng.integers(0, 2, n)),
+        next_observation=following,
+    ), np.full((2, 2), 0.5)
+
+
+def test_pairs_without_data_are_weighed_by_what_they_add_to_the_policy_value():
+    log, policy = log_without_a_bad_action(np.random.default_rng(0))
+    evaluation = vf.evaluate(log, policy=policy, discount=0.9, values="state-action")
+    found = {check.name: check for check in evaluation.checks}["unseen actions"]
+    assert found.statistic < 0.05
+    assert found.outcome == "warn"
+    # the same by a table in which the pair without data has the smallest or the largest value of the others
+    now, action, after = log.observations[log.now], log.action, log.observations[log.next]
+    pairs = [(0, 0), (0, 1), (1, 0)]
+    here = [(now == s) & (action == a) for s, a in pairs]
+    A, b, unseen = np.eye(3), np.zeros(3), np.zeros(3)
+    for row, steps in enumerate(here):
+        bad = 0.9 * np.mean(after[steps] == 1)
+        A[row] -= [0.5 * (0.9 - bad), 0.5 * (0.9 - bad), 0.5 * bad]
+        b[row], unseen[row] = log.reward[steps].mean(), 0.5 * bad
+    q = np.linalg.solve(A, b)
+    assert evaluation.policy_value.estimate == pytest.approx(q[:2].mean())
+    changes = [np.linalg.solve(A, unseen * x)[:2].mean() for x in (q.min(), q.max())]
+    assert found.size == pytest.approx(np.abs(changes).max() / evaluation.policy_value.standard_error)
+    assert f"would change by {changes[0]:.2g} or {changes[1]:.2g} " in found.message
+
+
+def test_pairs_without_data_that_hardly_matter_are_no_warning():
+    log, policy = log_without_a_bad_action(np.random.default_rng(0))
+    policy = np.array([[0.5, 0.5], [0.999, 0.001]])
+    found = checks_of(log, policy=policy, discount=0.9, values="state-action")["unseen actions"]
+    assert found.outcome == "pass"
+    assert 0 < found.size < 0.5

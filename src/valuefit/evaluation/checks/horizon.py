@@ -91,9 +91,11 @@ def _jumps(fit: Fit, ends: Array) -> bool:
     """Whether observations change more at these steps than at the others that continue."""
     log = fit.log
     inside = np.flatnonzero(~_last(fit))
-    if log.has_numbered_states:  # transitions that occur nowhere else
+    if log.has_numbered_states:  # transitions that occur nowhere else, although those within episodes recur
         pairs = log.now * len(log.observations) + log.next
-        return not len(inside) or float(np.isin(pairs[ends], pairs[inside]).mean()) < 1 - MIN_RESET_SHARE
+        _, index, count = np.unique(pairs[inside], return_inverse=True, return_counts=True)
+        recurring = float((count[index] > 1).mean()) if len(inside) else 1.0
+        return float(np.isin(pairs[ends], pairs[inside]).mean()) < (1 - MIN_RESET_SHARE) * recurring
     observations = log.observations.reshape(len(log.observations), -1).astype(np.float64)
     change = [observations[log.next[steps]] - observations[log.now[steps]] for steps in (ends, inside)]
     scale = observations.std(axis=0)
