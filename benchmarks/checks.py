@@ -1,9 +1,9 @@
-"""The cost of the interval, the cross-checks and the checks of `evaluate`, relative to its solve.
+"""The cost of the interval, the cross-checks and the checks of `evaluate`, in passes over the log.
 
-`python -m benchmarks.checks` evaluates a log of 100,000 steps with 200 weights by lstd on one thread: on-policy, by
-ratios and by state-action values. Seconds of CPU time in user mode, which depend less on other processes than the clock
-does; medians of three runs after one that is not measured. Target: cross-checks and checks take at most as long as the
-solve.
+`python -m benchmarks.checks` evaluates logs by lstd on one thread, in two minutes. Seconds of CPU time in user mode,
+which depend less on other processes than the clock does; medians of three runs after one that is not measured. A pass
+is A theta - b over the rows of the same log, in the same run. Targets: with 100,000 steps and 200 weights interval,
+cross-checks and checks together take at most as long as the solve; elsewhere each takes at most 30 passes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import resource
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -22,20 +23,33 @@ import valuefit as vf
 from valuefit.evaluation import evaluation, penalty
 from valuefit.threads import limit_threads
 
-STEPS, WEIGHTS, LENGTH, DIMENSIONS, ACTIONS = 100_000, 200, 100, 4, 2
+LENGTH, DIMENSIONS, ACTIONS = 100, 4, 2
 POLICY = (0.6, 0.4)  # probabilities of the two actions in every state; the log takes each with 0.5
-TARGET = 1.0  # largest ratio of cross-checks and checks to the solve
+MAX_RATIO, MAX_PASSES = 1.0, 30  # the targets
+PASS_SECONDS = 0.2  # that passes are timed for
 STAGES = (
     (penalty, "solve", "solve"), (evaluation, "uncertainty", "interval"), (evaluation, "value_at_starts", "interval"),
     (evaluation, "cross_checks", "cross-checks"), (evaluation, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip
+ADDED = ("interval", "cross-checks", "checks")
 Seconds = dict[str, float]
 
 
-def make_log(steps: int) -> vf.Transitions:
+@dataclass(frozen=True)
+class Case:
+    """A log of so many steps, and how it is evaluated. routes: whether the target is relative to the solve."""
+
+    name: str
+    steps: int
+    make: Callable[[int], vf.Transitions]
+    settings: dict[str, Any] = field(default_factory=dict)
+    relative: bool = False
+
+
+def make_log(steps: int, dimensions: int = DIMENSIONS) -> vf.Transitions:
     """Episodes of an autoregressive process whose reward depends on the action."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((steps, DIMENSIONS))
+    x = rng.standard_normal((steps, dimensions))
     for t in range(1, LENGTH):
         x[t::LENGTH] += 0.9 * x[t - 1 :: LENGTH][: len(x[t::LENGTH])]
     action = rng.integers(0, ACTIONS, steps)
@@ -43,6 +57,21 @@ def make_log(steps: int) -> vf.Transitions:
         x, np.sin(x[:, 0]) + 0.5 * action * x[:, 1] + rng.standard_normal(steps),
         terminated=np.arange(steps) % LENGTH == LENGTH - 1, episode=np.arange(steps) // LENGTH,
         action=action, behaviour_prob=np.full(steps, 1 / ACTIONS),
+    )  # fmt: skip
+
+
+def make_table(steps: int, states: int = 400) -> vf.Transitions:
+    """Episodes of a Markov chain with numbered states, each of which has ten successors."""
+    rng = np.random.default_rng(0)
+    successors = rng.integers(0, states, (states, 10))
+    state = rng.integers(0, states, steps)
+    choice = rng.integers(0, 10, steps)
+    for t in range(1, LENGTH):
+        before = state[t - 1 :: LENGTH][: len(state[t::LENGTH])]
+        state[t::LENGTH] = successors[before, choice[t::LENGTH]]
+    return vf.Transitions.from_arrays(
+        state, np.sin(state) + rng.standard_normal(steps), terminated=np.arange(steps) % LENGTH == LENGTH - 1,
+        episode=np.arange(steps) // LENGTH,
     )  # fmt: skip
 
 
@@ -58,15 +87,19 @@ def policy(observations: Any) -> Any:
     return np.tile(POLICY, (len(observations), 1))
 
 
-def evaluations(weights: int) -> dict[str, dict[str, Any]]:
-    """Arguments of `evaluate` for the three routes, each with this many weights."""
-    return {
-        "on-policy": {"features": partial(cosines, count=weights)},
-        "ratios": {"features": partial(cosines, count=weights), "policy": policy},
-        "state-action values": {
-            "features": partial(cosines, count=weights // ACTIONS), "policy": policy, "values": "state-action",
-        },
-    }  # fmt: skip
+def cases() -> list[Case]:
+    """Those of the targets."""
+    features = {"features": partial(cosines, count=200)}
+    pairs = {"features": partial(cosines, count=200 // ACTIONS), "policy": policy, "values": "state-action"}
+    return [
+        Case("(1e5, 200) on-policy", 100_000, make_log, features, relative=True),
+        Case("(1e5, 200) ratios", 100_000, make_log, {**features, "policy": policy}, relative=True),
+        Case("(1e5, 200) state-action", 100_000, make_log, pairs, relative=True),
+        Case("(2e4, 1000) cosines", 20_000, make_log, {"features": partial(cosines, count=1000)}),
+        Case("(2e4, 2000) kernel", 20_000, make_log, {"features": "kernel:landmarks=2000"}),
+        Case("(2e5, 400) one-hot", 200_000, make_table, {"features": "one-hot"}),
+        Case("(1e5, 1e4) tiles", 100_000, partial(make_log, dimensions=2), {"features": "tiles:tilings=8,bins=35"}),
+    ]
 
 
 def user_seconds() -> float:
@@ -86,37 +119,54 @@ def timed(work: Callable[..., Any], stage: str, found: Seconds) -> Callable[...,
     return call
 
 
+def pass_seconds(problem: vf.Problem, theta: Any) -> float:
+    """The mean time of a pass, over so many that the clock resolves it."""
+    start, count = user_seconds(), 0
+    while user_seconds() - start < PASS_SECONDS:
+        problem.residual(theta)
+        count += 1
+    return (user_seconds() - start) / count
+
+
 def stage_seconds(log: vf.Transitions, settings: dict[str, Any]) -> Seconds:
-    """Seconds of each stage of one evaluation."""
+    """Seconds of each stage of one evaluation, and of a pass."""
     found: Seconds = {}
     with ExitStack() as patches:
         for module, name, stage in STAGES:
             patches.enter_context(patch.object(module, name, timed(getattr(module, name), stage, found)))
-        vf.evaluate(log, discount=0.95, solver="lstd", **settings)
-    return found
+        evaluated = vf.evaluate(log, discount=0.95, solver="lstd", **settings)
+    return {"pass": pass_seconds(evaluated.problem, evaluated.result.theta), **found}
 
 
-def measure(steps: int = STEPS, weights: int = WEIGHTS, repeats: int = 3) -> dict[str, Seconds]:
-    """Median seconds of each stage by route."""
-    log, medians = make_log(steps), {}
+def measure(case: Case, repeats: int = 3) -> Seconds:
+    """Median seconds of each stage, and of a pass."""
+    log = case.make(case.steps)
     with limit_threads(1):
-        for route, settings in evaluations(weights).items():
-            runs = [stage_seconds(log, settings) for _ in range(repeats + 1)][1:]
-            medians[route] = {stage: statistics.median(run[stage] for run in runs) for stage in runs[0]}
-    return medians
+        runs = [stage_seconds(log, case.settings) for _ in range(repeats + 1)][1:]
+    return {stage: statistics.median(run[stage] for run in runs) for stage in runs[0]}
 
 
 def relative_cost(found: Seconds) -> float:
-    """Of cross-checks and checks, to the solve."""
-    return (found["cross-checks"] + found["checks"]) / found["solve"]
+    """Of interval, cross-checks and checks together, to the solve."""
+    return sum(found[stage] for stage in ADDED) / found["solve"]
+
+
+def met(found: Seconds, *, relative: bool) -> bool:
+    """Whether the target is met."""
+    if relative:
+        return relative_cost(found) <= MAX_RATIO
+    return all(found[stage] <= MAX_PASSES * found["pass"] for stage in ADDED)
 
 
 def main() -> None:
-    stages = list(dict.fromkeys(stage for _, _, stage in STAGES))
-    print(f"{'route':22}" + "".join(f"{stage:>14}" for stage in stages) + f"{'ratio':>8}  (at most {TARGET:g})")
-    for route, found in measure().items():
-        times = "".join(f"{found[stage]:12.3f} s" for stage in stages)
-        print(f"{route:22}{times}{relative_cost(found):8.2f}")
+    columns = ("solve", *ADDED)
+    print(f"{'passes':24}" + "".join(f"{stage:>14}" for stage in columns) + f"{'pass':>12}{'ratio':>8}  target")
+    for case in cases():
+        found = measure(case)
+        passes = "".join(f"{found[stage] / found['pass']:14.1f}" for stage in columns)
+        target = f"ratio at most {MAX_RATIO:g}" if case.relative else f"at most {MAX_PASSES} passes each"
+        outcome = "met" if met(found, relative=case.relative) else "missed"
+        print(f"{case.name:24}{passes}{1e3 * found['pass']:9.2f} ms{relative_cost(found):8.2f}  {target}: {outcome}")
 
 
 if __name__ == "__main__":
