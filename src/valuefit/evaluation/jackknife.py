@@ -24,9 +24,10 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
+from valuefit.evaluation.cluster_residuals import solve_by_cluster
+from valuefit.evaluation.jackknife_basis import MIN_SINGULAR_VALUE, Basis, InverseBasis, jackknife_basis
 from valuefit.problem.cluster_products import cluster_dots, cluster_sums
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.rows.traces import keep_forward, recurrence
 from valuefit.threads import parts_of
 from valuefit.typing import Array
@@ -35,10 +36,10 @@ CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
 # Operations of the direct updates of a log without compiled passes, about 0.4 s; beyond it compiled iterations take
 # less time, also if numba is imported for them: 0.13 s, not 0.78, for 400 states and 200,000 steps in episodes of 100.
 MAX_SMALL_FLOPS = 1e10
-MAX_SHARED_ITERATIONS = 12  # of the updates of all clusters together
-ITERATION_TOL = 1e-9  # relative change, of the next iteration if it shrinks as before, at which they have converged
+# Relative residual at which the equations of a cluster are solved. With the cosines of benchmarks/checks.py standard
+# errors are then those of direct updates up to 1e-7.
+MAX_RESIDUAL = 1e-6
 SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
-MIN_SINGULAR_VALUE = 1e-10  # relative; directions below it are not determined without the cluster
 
 
 class Centre(NamedTuple):
@@ -64,17 +65,6 @@ class Replicates:
     first_order: Array | None = None
 
 
-class Basis(NamedTuple):
-    """theta = primal x and w = dual y, such that sums over the log have C = I and A = diag(sigma) (zero beyond it).
-
-    Where w = 0 only dual' A primal = I is needed, and dual is None for the identity.
-    """
-
-    primal: Array
-    dual: Array | None
-    sigma: Array
-
-
 class _Steps(NamedTuple):
     """Steps of clusters of equal length: rows in the coordinates of a basis, (clusters, length, columns)."""
 
@@ -95,7 +85,7 @@ class _Log:
     w: Array
     cluster: Array
     count: int
-    basis: Basis
+    basis: Basis | InverseBasis
     plain: bool
     centre: Centre | None
     error: Array  # TD errors, (n,)
@@ -104,13 +94,14 @@ class _Log:
     def shrunk(self) -> Array:
         """n ridge (theta - centre), in coordinates."""
         shrunk = self.theta if self.centre is None else self.theta - self.centre.theta
-        return np.asarray(self.problem.n * self.problem.ridge * (self.basis.primal.T @ shrunk))
+        return np.asarray(self.problem.n * self.problem.ridge * self.basis.coordinates(shrunk[None])[0])
 
     def moved(self, clusters: Array) -> Array | float:
         """n ridge (centre without the cluster - centre), (len(clusters), d), in coordinates; 0 without a centre."""
         if self.centre is None:
             return 0.0
-        return np.asarray(self.problem.n * self.problem.ridge * (self.centre.changes[clusters] @ self.basis.primal))
+        changes = self.centre.changes[clusters]
+        return np.asarray(self.problem.n * self.problem.ridge * self.basis.coordinates(changes))
 
     @cached_property
     def psi_w(self) -> Array:
@@ -141,7 +132,7 @@ class _Log:
         v = now - (sparse.diags_array(discount) @ later if problem.phi.sparse else discount[:, None] * later)
         psi = dual(problem.psi.take(problem.now[flat]))
         u = dual(self._traces(flat)) if problem.trace else problem.ratio[steps][..., None] * psi
-        return _Steps(u, shaped(v @ self.basis.primal), psi, self.error[steps], self.u_w[steps], self.psi_w[steps])
+        return _Steps(u, shaped(self.basis.coordinates(v)), psi, self.error[steps], self.u_w[steps], self.psi_w[steps])
 
     def _traces(self, steps: Array) -> Any:
         """The rows u_t of these steps, with traces."""
@@ -160,43 +151,56 @@ class _Log:
         """The share of the steps in each cluster."""
         return np.bincount(self.cluster, minlength=self.count) / self.problem.n
 
-    def residuals(self) -> tuple[Array, Array]:
-        """rho_g = S_g x - (0, b_g) of every cluster, in coordinates, but for what is diagonal in S_g."""
-        every = np.arange(self.count)
-        return self._sums(-self.error, np.zeros(len(self.cluster)) if self.plain else self.psi_w, every, self._parts)
+    def diagonal(self, clusters: Array) -> tuple[Array, Array]:
+        """The parts of these clusters in the equations that are diagonal in S_g, of the ridge and of C = I."""
+        problem, share = self.problem, self.shares[clusters, None]
+        assert self.basis.dual is not None
+        above = share * self.shrunk + (1 - share) * self.moved(clusters)
+        return above, share * (problem.identity * problem.n) * (self.basis.dual.T @ self.w)
 
-    def part(self, X: Array, Y: Array, chosen: Array) -> tuple[Array, Array]:
-        """S_g (x_g, y_g) of the chosen clusters, in coordinates, but for what is diagonal in S_g.
+    def sums(self, z: Array, chosen: Array) -> tuple[Array, Array]:
+        """S_g x_g of the chosen clusters, in coordinates, but for what is diagonal in S_g.
 
-        X: (chosen, d), Y: (chosen, k), weights theta_g and w_g; Y has no rows where w = 0.
+        z: v_t'theta_g and, unless w = 0, psi_t'w_g, (1 or 2, n).
         """
-        place, inside = np.zeros(self.count, np.int64), np.zeros(self.count, bool)
-        place[chosen], inside[chosen] = np.arange(len(chosen)), True
-        parts = [part[inside[self.cluster[part]]] for part in self._parts]
-        p, q = cluster_dots(self.problem, place[self.cluster], parts, X, Y)
-        return self._sums(p, q, chosen, parts)
+        problem, p = self.problem, z[0]
+        weights = problem.backward(p)
+        if not self.plain and not problem.identity:
+            weights += z[1]
+        a = None if self.plain else -problem.forward(z[1])
+        parts = self._parts_of(chosen)
+        of_theta, of_w = cluster_sums(problem, self.cluster, self.count, parts, a, weights)
+        below = of_w[chosen] if self.basis.dual is None else of_w[chosen] @ self.basis.dual
+        return np.zeros((0, 0)) if self.plain else self.basis.coordinates(of_theta[chosen]), below
 
-    def _sums(self, p: Array, q: Array, chosen: Array, parts: list[Array]) -> tuple[Array, Array]:
-        """The sums of -v_t u_t'w_g and of u_t p_t + psi_t q_t over each chosen cluster, in coordinates.
+    def respond(self, above: Array, below: Array, chosen: Array) -> tuple[Array, Array]:
+        """The weights S^-1 (above, below), (chosen, d) and (chosen, k); the second has no rows where w = 0.
 
-        p: v_t'theta_g, q: psi_t'w_g, (n,). parts: the steps of these clusters.
+        What is diagonal in S is taken as it is without the cluster.
         """
-        problem = self.problem
-        u_w, weights = q if self.plain else problem.forward(q), problem.backward(p)
-        if not problem.identity:
-            weights += q
-        of_theta, of_w = cluster_sums(problem, self.cluster, self.count, parts, None if self.plain else -u_w, weights)
-        above, below = of_theta if self.plain else of_theta[chosen], of_w[chosen]
-        return above @ self.basis.primal, below if self.basis.dual is None else below @ self.basis.dual
-
-    def solve(self, above: Array, below: Array, chosen: Array) -> Array:
-        """S^-1 (above, below), (chosen, p + q), with what is diagonal in S as it is without the cluster."""
         if self.plain:
-            return below
-        left = 1 - self.shares[chosen, None]
-        return _solve_diagonal(
-            self.problem.ridge * left, self.basis.sigma, left if self.problem.identity else 1.0, above, below
-        )
+            return self.basis.weights(below), np.zeros((0, self.problem.k))
+        assert isinstance(self.basis, Basis)
+        assert self.basis.dual is not None
+        left, p = 1 - self.shares[chosen, None], self.basis.size
+        C = left if self.problem.identity else 1.0
+        x = _solve_diagonal(self.problem.ridge * left, self.basis.sigma, C, above, below)
+        return self.basis.weights(x[:, :p]), x[:, p:] @ self.basis.dual.T
+
+    def dots(self, theta: Array, w: Array, chosen: Array) -> Array:
+        """v_t'theta_g and, unless w = 0, psi_t'w_g, (1 or 2, n), of the steps of the chosen clusters, 0 of others."""
+        place = np.zeros(self.count, np.int64)
+        place[chosen] = np.arange(len(chosen))
+        products = cluster_dots(self.problem, place[self.cluster], self._parts_of(chosen), theta, w)
+        return np.stack(products[:1] if self.plain else products)
+
+    def _parts_of(self, chosen: Array) -> list[Array]:
+        """`_parts` of these clusters."""
+        if len(chosen) == self.count:
+            return self._parts
+        inside = np.zeros(self.count, bool)
+        inside[chosen] = True
+        return [part[inside[self.cluster[part]]] for part in self._parts]
 
     @cached_property
     def _parts(self) -> list[Array]:
@@ -216,7 +220,7 @@ class _Change(NamedTuple):
 
 def replicates(
     problem: Problem, theta: Array, w: Array, cluster: Array, count: int, centre: Centre | None = None, *,
-    basis: Basis | None = None, error: Array | None = None,
+    basis: Basis | InverseBasis | None = None, error: Array | None = None,
 ) -> Replicates:  # fmt: skip
     """The minimiser without each of `count` clusters of steps.
 
@@ -230,21 +234,20 @@ def replicates(
     basis, error = basis or jackknife_basis(problem, w), _td_errors(problem, theta) if error is None else error
     log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
     found, left = Replicates(np.zeros((count, problem.d))), np.ones(count, bool)
-    if not log.basis.primal.size:  # all features are zero, and so is theta
+    if not basis.size:  # all features are zero, and so is theta
         return found
     size = min(len(cluster) / count, problem.d)
-    flops = 2 * len(cluster) * size * (problem.d + size)
+    flops = 2 * len(cluster) * problem.d * (problem.d + size)
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
-        x, first, converged = _iterated(log)
-        found.first_order = first @ log.basis.primal.T
-        found.theta[converged] = x[converged] @ log.basis.primal.T
+        each = 2 * len(cluster) / problem.n + problem.cost.flops(2.0 * count * problem.d**2)
+        found.theta, found.first_order, converged = _iterated(log, int(problem.cost.flops(flops) / each) + 1)
         left = ~converged
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
         rows = log.steps(steps)
         change = _plain_change(rows) if plain else _change(log, rows, clusters)
-        found.theta[clusters] = change.x @ log.basis.primal.T
+        found.theta[clusters] = basis.weights(change.x)
         for index, directions in change.undetermined.items():
-            found.undetermined[int(clusters[index])] = log.basis.primal @ directions
+            found.undetermined[int(clusters[index])] = basis.weights(directions.T).T
     return found
 
 
@@ -260,10 +263,10 @@ def reweighted(
     plain, (draws, count) = not w.any() and not problem.ridge, weights.shape
     basis, error = jackknife_basis(problem, w), _td_errors(problem, theta)
     log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
-    size = log.basis.primal.shape[1]
+    size = basis.size
     if not plain:
-        assert log.basis.dual is not None
-        size += log.basis.dual.shape[1]
+        assert basis.dual is not None
+        size += basis.dual.shape[1]
     matrix, right = np.zeros((draws, size * size)), np.zeros((draws, size))
     for clusters, steps in _equal_lengths(cluster, np.ones(count, bool), problem.d + problem.k):
         rows = log.steps(steps)
@@ -272,9 +275,9 @@ def reweighted(
             chosen = weights[:, clusters[part]]
             matrix += chosen @ S.reshape(len(part), -1)
             right -= chosen @ rho
-    right[:, : log.basis.primal.shape[1]] += (weights @ log.shares)[:, None] * log.moved(np.arange(draws))
+    right[:, : basis.size] += (weights @ log.shares)[:, None] * log.moved(np.arange(draws))
     x = np.linalg.solve(matrix.reshape(draws, size, size), right[..., None])[..., 0]
-    return np.asarray(x[:, : log.basis.primal.shape[1]] @ log.basis.primal.T)
+    return basis.weights(x[:, : basis.size])
 
 
 def _equations(log: _Log, rows: _Steps) -> tuple[Array, Array]:
@@ -285,7 +288,7 @@ def _equations(log: _Log, rows: _Steps) -> tuple[Array, Array]:
         return A, below
     problem, basis, share = log.problem, log.basis, rows.u.shape[1] / log.problem.n
     assert basis.dual is not None
-    p, q = basis.primal.shape[1], basis.dual.shape[1]
+    p, q = basis.size, basis.dual.shape[1]
     above = -_product(rows.v.transpose(0, 2, 1), rows.u_w)
     above += share * log.shrunk
     S = np.zeros((len(A), p + q, p + q))
@@ -319,79 +322,37 @@ def _td_errors(problem: Problem, theta: Array) -> Array:
     return np.asarray(problem.reward + problem.discount * value[problem.next] - value[problem.now])
 
 
-def jackknife_basis(problem: SaddlePoint, w: Array) -> Basis:
-    """The coordinates of `replicates`, from the moments of the log and the dual weights."""
-    return _basis(problem) if w.any() or problem.ridge else _plain_basis(problem)
+def _iterated(log: _Log, iterations: int) -> tuple[Array, Array | None, Array]:
+    """`Replicates.theta` and `first_order`, and for which clusters the first converged.
 
-
-def _plain_basis(problem: SaddlePoint) -> Basis:
-    """Where w = 0 and there is no ridge: dual'A primal = I is all that is needed."""
-    if problem.d == problem.k:
-        rows = _lengths(problem.A, axis=1)
-        scaled = problem.A / rows[:, None]  # rows and columns of equal length, so that no unit hides a feature
-        columns = _lengths(scaled, axis=0)
-        scaled /= columns
-        lu, pivots, info = linalg.lapack.dgetrf(scaled)
-        if info == 0 and linalg.lapack.dgecon(lu, np.abs(scaled).sum(axis=0).max())[0] > 1 / SUSPICIOUS_CONDITION:
-            inverse = linalg.lu_solve((lu, pivots), np.eye(problem.d), check_finite=False)
-            return Basis(inverse / columns[:, None] / (problem.n * rows), None, np.ones(0))
-    primal, dual, sigma = _basis(problem)
-    assert dual is not None
-    return Basis(primal / sigma, dual[:, : len(sigma)], sigma)
-
-
-def _lengths(matrix: Array, axis: int) -> Array:
-    """Norms of the columns (axis 0) or rows; 1 where they are zero."""
-    lengths = np.linalg.norm(matrix, axis=axis)
-    return np.where(lengths > 0, lengths, 1.0)
-
-
-def _basis(problem: SaddlePoint) -> Basis:
-    """From the singular value decomposition of C^-1/2 A; without a ridge its null space is left out of theta."""
-    root = np.eye(problem.k) if problem.identity else problem.C_root
-    M, lengths = root.T @ problem.A, np.ones(problem.d)
-    if not problem.ridge:  # columns of equal length, so that no unit hides a feature
-        lengths = _lengths(M, axis=0)
-    left, sigma, right = linalg.svd(M / lengths, check_finite=False)
-    if not problem.ridge:
-        sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma.max(initial=0.0)]
-        right = right[: len(sigma)]
-    scale = np.sqrt(problem.n)
-    return Basis((right / lengths).T / scale, root @ left / scale, sigma)
-
-
-def _iterated(log: _Log) -> tuple[Array, Array, Array]:
-    """x without each cluster minus x, (clusters, p), by x <- S^-1 (S_g x + rho_g), its start, and where it converged.
-
-    The error shrinks by the leverage of the cluster, the spectral radius of S^-1 S_g, in every iteration. Clusters that
-    have converged, or would not at the present rate, are left out of the next.
+    x_g = x + S^-1 (S_g y + diagonal parts), where S_g y depends on y through the products of the rows of the cluster
+    alone: v_t'theta_g - reward_t, which is minus the TD error without the cluster, and psi_t'w_g. These are solved for.
+    They are the products with x plus those with the change, so y - D S^-1 S_g y = (-delta_t, psi_t'w) + D S^-1 diagonal
+    with D = (v_t', psi_t'). The system has as many large singular values as directions in which the cluster has a high
+    leverage.
     """
-    problem, basis = log.problem, log.basis
-    p, dual = basis.primal.shape[1], np.eye(problem.k) if basis.dual is None else basis.dual
-    above, below = log.residuals()
-    share = log.shares[:, None]
-    if problem.ridge:
-        above += share * log.shrunk + (1 - share) * log.moved(np.arange(log.count))
-    if problem.identity and not log.plain:
-        below += share * problem.n * (dual.T @ log.w)
-    left, converged = np.arange(log.count), np.zeros(log.count, bool)
-    first = log.solve(above, below, left)
-    x = first.copy()
-    change = np.linalg.norm(first, axis=1)
-    for remaining in range(MAX_SHARED_ITERATIONS, 0, -1):
-        own = x[left]
-        Y = np.zeros((0, problem.k)) if log.plain else own[:, p:] @ dual.T
-        x[left] = first[left] + log.solve(*log.part(own[:, :p] @ basis.primal.T, Y, left), left)
-        before, change = change, np.linalg.norm(x[left] - own, axis=1)
-        limit = ITERATION_TOL * np.linalg.norm(x[left], axis=1)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            rate = np.where(change > 0, change / before, 0.0)
-            done, going_on = change * rate <= limit, change * rate**remaining <= limit
-        converged[left[done]] = True
-        left, change = left[going_on & ~done], change[going_on & ~done]
-        if not len(left):
-            break
-    return x[:, :p], first[:, :p], converged
+    every = np.arange(log.count)
+    right = np.stack([-log.error] if log.plain else [-log.error, log.psi_w])
+    diagonal = None if log.plain or not (log.problem.ridge or log.problem.identity) else log.diagonal(every)
+    if diagonal is not None:
+        right += log.dots(*log.respond(*diagonal, every), every)
+    first_order = None
+
+    def operator(y: Array, chosen: Array) -> Array:
+        nonlocal first_order
+        theta, w = log.respond(*log.sums(y, chosen), chosen)
+        if first_order is None:
+            first_order = np.zeros((log.count, log.problem.d))
+            first_order[chosen] = theta
+        return log.dots(theta, w, chosen)
+
+    y, converged = solve_by_cluster(
+        operator, right, log.cluster, log.count, tol=MAX_RESIDUAL, iterations=iterations
+    )  # fmt: skip
+    above, below = log.sums(y, every)
+    if diagonal is None:
+        return log.respond(above, below, every)[0], first_order, converged
+    return log.respond(above + diagonal[0], below + diagonal[1], every)[0], None, converged
 
 
 def _plain_change(rows: _Steps) -> _Change:
@@ -408,18 +369,18 @@ def _plain_change(rows: _Steps) -> _Change:
 def _change(log: _Log, rows: _Steps, clusters: Array) -> _Change:
     """(S - S_g)^-1 rho_g, with S_g = P'Q of the rows, and what is diagonal in S, its ridge included, held apart."""
     problem, basis = log.problem, log.basis
+    assert isinstance(basis, Basis)
     assert basis.dual is not None
     count, length = rows.error.shape
-    p, q, share = basis.primal.shape[1], basis.dual.shape[1], length / problem.n
+    p, q, share = basis.size, basis.dual.shape[1], length / problem.n
     of_theta, of_w = np.zeros((count, length, p)), np.zeros((count, length, q))
     P = [np.dstack([of_theta, rows.u]), np.dstack([rows.v, of_w])]
     Q = [np.dstack([rows.v, of_w]), np.dstack([of_theta, -rows.u])]
     above = -_product(rows.v.transpose(0, 2, 1), rows.u_w)
     below = -_product(rows.u.transpose(0, 2, 1), rows.error)
-    above += share * log.shrunk + (1 - share) * log.moved(clusters)
-    if problem.identity:
-        below += share * problem.n * (basis.dual.T @ log.w)
-    else:
+    of_ridge, of_identity = log.diagonal(clusters)
+    above, below = above + of_ridge, below + of_identity
+    if not problem.identity:
         P, Q = [*P, np.dstack([of_theta, rows.psi])], [*Q, np.dstack([of_theta, rows.psi])]
         below += _product(rows.psi.transpose(0, 2, 1), rows.psi_w)
     right, left = np.concatenate(P, axis=1), np.concatenate(Q, axis=1)

@@ -20,7 +20,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.evaluation.bands import Band, BandRows, BandSums, band_of, band_sums
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.inputs import MakePart
-from valuefit.evaluation.jackknife import Basis, jackknife_basis
+from valuefit.evaluation.jackknife_basis import Basis, InverseBasis, jackknife_basis
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.sensitivity import CountedSteps
@@ -79,7 +79,7 @@ class StreamedErrors:
         return self.sandwich._adjoint(self.function.c)
 
     @cached_property
-    def basis(self) -> Basis | None:
+    def basis(self) -> Basis | InverseBasis | None:
         """The coordinates of the jackknife, None for another kind."""
         return jackknife_basis(self.sandwich.problem, self.sandwich.w) if self.kind == "cr3" else None
 

@@ -16,7 +16,8 @@ import scipy.sparse as sparse
 
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
-from valuefit.evaluation.jackknife import Basis, Centre, Replicates, replicates
+from valuefit.evaluation.jackknife import Centre, Replicates, replicates
+from valuefit.evaluation.jackknife_basis import Basis, InverseBasis
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
@@ -39,7 +40,9 @@ class Uncertainty:
     seed: of the bootstrap. basis: `jackknife_basis` of the whole log, if these are clusters of a part of it.
     """
 
-    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3", *, seed: int = 0, basis: Basis | None = None) -> None:
+    def __init__(
+        self, sandwich: Sandwich, kind: Kind = "cr3", *, seed: int = 0, basis: Basis | InverseBasis | None = None
+    ) -> None:
         self.sandwich, self.seed, self.basis = sandwich, seed, basis
         size = 8 * sandwich.clusters * sandwich.problem.d
         feasible = sandwich.method is not AdjointMethod.ITERATIVE and 8 * size <= memory_limit()
@@ -158,7 +161,7 @@ def count_factor(kind: str, clusters: int) -> float:
     return float(np.sqrt((clusters - 1) / clusters if kind != "cr1" else clusters / (clusters - 1)))
 
 
-def _replicates(sandwich: Sandwich, basis: Basis | None = None) -> Replicates:
+def _replicates(sandwich: Sandwich, basis: Basis | InverseBasis | None = None) -> Replicates:
     first = sandwich.first
     centre = None if first is None else Centre(first.theta, _replicates(first).theta)
     weights, clusters = (sandwich.theta, sandwich.w), (sandwich.cluster, sandwich.clusters)
