@@ -1,5 +1,7 @@
 """Systems of many clusters, solved together: against direct solutions of each."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -25,8 +27,15 @@ def systems(size=0.5):
 @pytest.mark.parametrize("size", [0.5, 3.0])
 def test_solutions_are_those_of_each_cluster(size):
     operator, matrices, right, cluster = systems(size)
-    y, converged = solve_by_cluster(operator, right, cluster, 7, tol=1e-12, iterations=20)
+    applied = []
+
+    def recorded(y, chosen):
+        applied.append(y.copy())
+        return operator(y, chosen)
+
+    y, combination, converged = solve_by_cluster(recorded, right, cluster, 7, tol=1e-12, iterations=20)
     assert converged.all()
+    np.testing.assert_allclose(sum(c[cluster] * x for c, x in zip(combination, applied, strict=True)), y, atol=1e-10)
     for one, matrix in enumerate(matrices):
         own = cluster == one
         expected = np.linalg.solve(np.eye(len(matrix)) - matrix, right[:, own].ravel())
@@ -34,27 +43,27 @@ def test_solutions_are_those_of_each_cluster(size):
 
 
 def test_the_residual_of_converged_clusters_is_below_the_limit_and_only_they_are_left_out():
-    operator, matrices, right, cluster = systems()
+    operator, _, right, cluster = systems()
     asked = []
 
     def recorded(y, chosen):
         asked.append(set(chosen.tolist()))
         return operator(y, chosen)
 
-    y, converged = solve_by_cluster(recorded, right, cluster, 7, tol=1e-3, iterations=4)
+    y, _, converged = solve_by_cluster(recorded, right, cluster, 7, tol=1e-3, iterations=4)
     residual = right - y + operator(y, np.arange(7))
     for one in range(7):
         own = cluster == one
         small = np.linalg.norm(residual[:, own]) <= 1e-3 * np.linalg.norm(right[:, own])
         assert small == converged[one]
     assert 0 < converged.sum() < 7
-    assert all(after <= before for before, after in zip(asked, asked[1:], strict=False))
+    assert all(after <= before for before, after in itertools.pairwise(asked))
     assert len(asked[-1]) < 6  # the empty cluster and that of one step have converged
 
 
 def test_a_singular_system_does_not_converge():
     cluster = np.repeat([0, 1], 3)
     operator, right = lambda y, chosen: y * (cluster == 0) * np.isin(cluster, chosen), np.ones((1, 6))
-    y, converged = solve_by_cluster(operator, right, cluster, 2, tol=1e-6, iterations=5)
+    y, _, converged = solve_by_cluster(operator, right, cluster, 2, tol=1e-6, iterations=5)
     assert converged.tolist() == [False, True]
     np.testing.assert_allclose(y[0, 3:], 1.0)

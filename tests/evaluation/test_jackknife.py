@@ -52,9 +52,9 @@ def every_iteration():
     """Iterations go on until rounding errors end them, however many it takes, and all clusters converge."""
 
     def solve(*arguments, tol, iterations):
-        y, converged = solve_by_cluster(*arguments, tol=1e-11, iterations=100)
+        y, combination, converged = solve_by_cluster(*arguments, tol=1e-11, iterations=100)
         assert converged.all()
-        return y, converged
+        return y, combination, converged
 
     with patch.object(jackknife, "solve_by_cluster", solve):
         yield
@@ -167,9 +167,9 @@ def test_clusters_for_which_the_iteration_ends_early_are_solved_directly(converg
     solve, count, ended = jackknife.solve_by_cluster, 30 if converges else 3, []
 
     def ends_early(*arguments, tol, iterations):
-        y, converged = solve(*arguments, tol=tol, iterations=count)
+        y, combination, converged = solve(*arguments, tol=tol, iterations=count)
         ended.append(converged)
-        return y, converged
+        return y, combination, converged
 
     with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(jackknife, "solve_by_cluster", ends_early):
         found = replicates_of(problem, cluster)

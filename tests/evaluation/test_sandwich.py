@@ -17,6 +17,7 @@ from valuefit.evaluation import sandwich as module
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.linalg import scaled_lu
 
 
 @pytest.mark.parametrize("unit", [1e-320, 1e-200, 1.0, 1e200])
@@ -54,7 +55,7 @@ def error_by_differences(log, c, cluster, **settings):
 def force_method(method, monkeypatch):
     """Make new sandwiches solve the adjoint system by this method."""
     if method is AdjointMethod.PSEUDO_INVERSE:
-        monkeypatch.setattr(module, "MIN_RECIPROCAL_CONDITION", 2.0)
+        monkeypatch.setattr(scaled_lu, "MIN_RECIPROCAL_CONDITION", 2.0)
     elif method is AdjointMethod.ITERATIVE:
         monkeypatch.setattr(module, "ALWAYS_DIRECT_FEATURES", 0)
         monkeypatch.setattr(module, "MAX_DIRECT_PASSES", 0)

@@ -9,10 +9,10 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
+from valuefit.linalg.scaled_lu import ScaledLU, lengths, scaled_lu
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
-MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned matrix is not used
 MIN_SINGULAR_VALUE = 1e-10  # relative; directions below it are not determined
 
 
@@ -43,72 +43,46 @@ class Basis:
 
 @dataclass(frozen=True)
 class InverseBasis:
-    """theta = A^-1 x and w = y, with sums over the log, by LU factors of A with rows and columns of equal length.
+    """theta = A^-1 x / n and w = y, where w = 0 and A is regular: the sum of A over the log is the identity."""
 
-    Enough where w = 0 and A is regular.
-    """
-
-    lu: Array
-    pivots: Array
-    row_lengths: Array
-    column_lengths: Array
+    factor: ScaledLU
+    n: int
     dual: None = None
 
     @property
     def size(self) -> int:
-        return len(self.pivots)
+        return len(self.factor.pivots)
 
     def weights(self, x: Array) -> Array:
-        right = (x / self.row_lengths).T
-        found = linalg.lu_solve((self.lu, self.pivots), right, overwrite_b=True, check_finite=False)
-        return np.asarray((found / self.column_lengths[:, None]).T)
+        return self.factor.solve(x.T / self.n).T
 
     def coordinates(self, rows: Any) -> Array:
-        right = (np.asarray(rows.toarray() if sparse.issparse(rows) else rows) / self.column_lengths).T
-        found = linalg.lu_solve((self.lu, self.pivots), right, trans=1, overwrite_b=True, check_finite=False)
-        return np.asarray((found / self.row_lengths[:, None]).T)
+        right = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
+        return self.factor.solve_transposed(right.T / self.n).T
 
 
-def jackknife_basis(problem: SaddlePoint, w: Array) -> Basis | InverseBasis:
-    """The coordinates of `replicates`, from the moments of the log and the dual weights."""
+def jackknife_basis(problem: SaddlePoint, w: Array, factor: ScaledLU | None = None) -> Basis | InverseBasis:
+    """The coordinates of `replicates`, from the moments of the log and the dual weights. factor: of A, if known."""
     if w.any() or problem.ridge:
         return _singular_vectors(problem)
-    inverse = _inverse(problem) if problem.d == problem.k else None
-    if inverse is not None:
-        return inverse
+    if factor is None and problem.d == problem.k:
+        factor = scaled_lu(problem.A)
+    if factor is not None:
+        return InverseBasis(factor, problem.n)
     basis = _singular_vectors(problem)
     assert basis.dual is not None
     return Basis(basis.primal / basis.sigma, basis.dual[:, : len(basis.sigma)], basis.sigma)
 
 
-def _inverse(problem: SaddlePoint) -> InverseBasis | None:
-    """None where A is nearly singular."""
-    rows = _lengths(problem.A, axis=1)
-    scaled = problem.A / rows[:, None]  # rows and columns of equal length, so that no unit hides a feature
-    columns = _lengths(scaled, axis=0)
-    scaled /= columns
-    lu, pivots, info = linalg.lapack.dgetrf(scaled)
-    norm = np.abs(scaled).sum(axis=0).max()
-    if info != 0 or linalg.lapack.dgecon(lu, norm)[0] < MIN_RECIPROCAL_CONDITION:
-        return None
-    return InverseBasis(lu, pivots, problem.n * rows, columns)
-
-
-def _lengths(matrix: Array, axis: int) -> Array:
-    """Norms of the columns (axis 0) or rows; 1 where they are zero."""
-    lengths = np.linalg.norm(matrix, axis=axis)
-    return np.where(lengths > 0, lengths, 1.0)
-
-
 def _singular_vectors(problem: SaddlePoint) -> Basis:
     """From the singular value decomposition of C^-1/2 A; without a ridge its null space is left out of theta."""
     root = np.eye(problem.k) if problem.identity else problem.C_root
-    M, lengths = root.T @ problem.A, np.ones(problem.d)
+    M, size = root.T @ problem.A, np.ones(problem.d)
     if not problem.ridge:  # columns of equal length, so that no unit hides a feature
-        lengths = _lengths(M, axis=0)
-    left, sigma, right = linalg.svd(M / lengths, check_finite=False)
+        size = lengths(M, axis=0)
+    left, sigma, right = linalg.svd(M / size, check_finite=False)
     if not problem.ridge:
         sigma = sigma[sigma > MIN_SINGULAR_VALUE * sigma.max(initial=0.0)]
         right = right[: len(sigma)]
     scale = np.sqrt(problem.n)
-    return Basis((right / lengths).T / scale, root @ left / scale, sigma)
+    return Basis((right / size).T / scale, root @ left / scale, sigma)

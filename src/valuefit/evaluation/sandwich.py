@@ -26,12 +26,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg as linalg
 
 from valuefit.data.validation import episode_starts
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_ITERATIONS, gmres, minres
 from valuefit.evaluation.signs import random_signs
+from valuefit.linalg.scaled_lu import ScaledLU, scaled_lu
 from valuefit.memory import memory_limit
 from valuefit.problem.clusters import MIN_BLOCK_STEPS, clusters
 from valuefit.problem.exact import Exact
@@ -41,7 +41,6 @@ from valuefit.typing import Array
 
 ALWAYS_DIRECT_FEATURES = 1500  # up to this many dual features the moments are always formed and factorised
 MAX_DIRECT_PASSES = 500  # above that, only where forming and factorising them cost at most this many passes
-MIN_RECIPROCAL_CONDITION = 1e-12  # an LU factorisation of a worse conditioned matrix is not used
 DIRECT_RESIDUAL_TOL = 1e-6  # relative residual of a direct solution; above it the data do not determine c'theta
 ATTAINED = 1e-12  # F* over F(0) - F*, below which A theta = b counts as solvable
 
@@ -232,10 +231,10 @@ class Sandwich:
         problem = self.problem
         if self.method is AdjointMethod.LU and self._square:  # A^-1 (below + C A'^-1 above)
             if above.any():
-                below = below + problem.C @ linalg.lu_solve(self._lu, above, trans=1, check_finite=False)
-            return np.asarray(linalg.lu_solve(self._lu, below, check_finite=False))
+                below = below + problem.C @ self._factor.solve_transposed(above)
+            return self._factor.solve(below)
         if self.method is AdjointMethod.LU:
-            return np.asarray(linalg.lu_solve(self._lu, np.vstack([above, below]), check_finite=False)[: problem.d])
+            return self._factor.solve(np.vstack([above, below]))[: problem.d]
         whitened = problem.C_root @ (problem.C_root.T @ below)
         return self._exact.inverse_hessian(above + problem.A.T @ whitened)
 
@@ -371,7 +370,7 @@ class Sandwich:
             return np.zeros(problem.k)  # A is regular with these methods
         if self.method is AdjointMethod.LU:
             right = np.concatenate([problem.ridge * (self.theta - self.shrunk), problem.b])
-            return np.asarray(-linalg.lu_solve(self._lu, right, check_finite=False)[problem.d :])
+            return -self._factor.solve(right)[problem.d :]
         return self._iterative_minimiser[1]
 
     @cached_property
@@ -382,19 +381,25 @@ class Sandwich:
         return solution[:d], -solution[d:]
 
     @cached_property
-    def _lu(self) -> tuple[Array, Array] | None:
-        """LU factors and pivots of A or of the saddle matrix; None where it is nearly singular."""
+    def _lu(self) -> ScaledLU | None:
+        """Of A or of the saddle matrix; None where it is nearly singular."""
         problem = self.problem
         if len(problem.dead) and not problem.ridge:
             return None
-        matrix = problem.A
-        if not self._square:
-            matrix = np.block([[problem.ridge * np.eye(problem.d), problem.A.T], [problem.A, -problem.C]])
-        lu, pivots, info = linalg.lapack.dgetrf(matrix)
-        norm = np.abs(matrix).sum(axis=0).max()
-        if info != 0 or linalg.lapack.dgecon(lu, norm)[0] < MIN_RECIPROCAL_CONDITION:
-            return None
-        return lu, pivots
+        if self._square:
+            return scaled_lu(problem.A)
+        return scaled_lu(np.block([[problem.ridge * np.eye(problem.d), problem.A.T], [problem.A, -problem.C]]))
+
+    @property
+    def _factor(self) -> ScaledLU:
+        """`_lu`, with the method LU."""
+        assert self._lu is not None
+        return self._lu
+
+    @property
+    def factor_of_A(self) -> ScaledLU | None:
+        """None where A is nearly singular, or the adjoint needs another matrix."""
+        return self._lu if self._square and self.method is AdjointMethod.LU else None
 
     @cached_property
     def _exact(self) -> Exact:
@@ -453,8 +458,8 @@ class Sandwich:
     def _solve_lu(self, c: Array) -> tuple[Array, Array]:
         d = self.problem.d
         if self._square:  # w = 0, so g_theta is not needed
-            return np.zeros(d), np.asarray(linalg.lu_solve(self._lu, c, trans=1, check_finite=False))
-        solution = linalg.lu_solve(self._lu, np.concatenate([c, np.zeros(self.problem.k)]), check_finite=False)
+            return np.zeros(d), self._factor.solve_transposed(c)
+        solution = self._factor.solve(np.concatenate([c, np.zeros(self.problem.k)]))
         return solution[:d], solution[d:]
 
     def _solve_pseudo_inverse(self, c: Array) -> tuple[Array, Array]:

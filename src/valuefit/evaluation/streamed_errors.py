@@ -20,7 +20,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.evaluation.bands import Band, BandRows, BandSums, band_of, band_sums
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.inputs import MakePart
-from valuefit.evaluation.jackknife_basis import Basis, InverseBasis, jackknife_basis
+from valuefit.evaluation.jackknife_basis import Basis, InverseBasis
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.sensitivity import CountedSteps
@@ -30,6 +30,7 @@ from valuefit.evaluation.uncertainty import (
     MIN_EFFECTIVE_CLUSTERS,
     Kind,
     Uncertainty,
+    basis_of,
     count_factor,
 )
 from valuefit.problem.checkpoint import KeptParts
@@ -81,7 +82,7 @@ class StreamedErrors:
     @cached_property
     def basis(self) -> Basis | InverseBasis | None:
         """The coordinates of the jackknife, None for another kind."""
-        return jackknife_basis(self.sandwich.problem, self.sandwich.w) if self.kind == "cr3" else None
+        return basis_of(self.sandwich) if self.kind == "cr3" else None
 
     def of_part(self, problem: Problem, log: Transitions) -> tuple[Uncertainty, LinearFunction]:
         """The errors of some episodes, whose sums are their share, and the policy value with their starts."""

@@ -17,7 +17,7 @@ import scipy.sparse as sparse
 from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.jackknife import Centre, Replicates, replicates
-from valuefit.evaluation.jackknife_basis import Basis, InverseBasis
+from valuefit.evaluation.jackknife_basis import Basis, InverseBasis, jackknife_basis
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
@@ -161,10 +161,16 @@ def count_factor(kind: str, clusters: int) -> float:
     return float(np.sqrt((clusters - 1) / clusters if kind != "cr1" else clusters / (clusters - 1)))
 
 
+def basis_of(sandwich: Sandwich) -> Basis | InverseBasis:
+    """The coordinates of the jackknife, with the factor of A if there is one."""
+    return jackknife_basis(sandwich.problem, sandwich.w, sandwich.factor_of_A)
+
+
 def _replicates(sandwich: Sandwich, basis: Basis | InverseBasis | None = None) -> Replicates:
     first = sandwich.first
     centre = None if first is None else Centre(first.theta, _replicates(first).theta)
     weights, clusters = (sandwich.theta, sandwich.w), (sandwich.cluster, sandwich.clusters)
+    basis = basis or basis_of(sandwich)
     return replicates(sandwich.problem, *weights, *clusters, centre, basis=basis, error=sandwich.td_errors)
 
 

@@ -9,7 +9,8 @@ from valuefit.engine.result import Result
 from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
-from valuefit.evaluation.sandwich import MIN_RECIPROCAL_CONDITION, AdjointMethod
+from valuefit.evaluation.sandwich import AdjointMethod
+from valuefit.linalg.scaled_lu import MIN_RECIPROCAL_CONDITION
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import C_CUTOFF
 
