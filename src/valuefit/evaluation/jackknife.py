@@ -58,10 +58,12 @@ class Replicates:
     """`theta`, (clusters, d): the minimiser without each cluster, minus the minimiser.
 
     undetermined: where removing a cluster leaves directions of theta undetermined, its number and a basis, (d, count).
-    first_order: `theta` to first order in the part of the cluster, where it was computed on the way.
+    left_out: the TD errors of the steps without their cluster, (n,). first_order: `theta` to first order in the part of
+    the cluster, where it was computed on the way.
     """
 
     theta: Array
+    left_out: Array
     undetermined: dict[int, Array] = field(default_factory=dict)
     first_order: Array | None = None
 
@@ -234,18 +236,19 @@ def replicates(
     plain = not w.any() and not problem.ridge
     basis, error = basis or jackknife_basis(problem, w), _td_errors(problem, theta) if error is None else error
     log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
-    found, left = Replicates(np.zeros((count, problem.d))), np.ones(count, bool)
+    found, left = Replicates(np.zeros((count, problem.d)), error.copy()), np.ones(count, bool)
     if not basis.size:  # all features are zero, and so is theta
         return found
     size = min(len(cluster) / count, problem.d)
     flops = 2 * len(cluster) * problem.d * (problem.d + size)
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
-        found.theta, found.first_order, converged = _iterated(log, _max_iterations(log, flops))
+        found, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
         rows = log.steps(steps)
         change = _plain_change(rows) if plain else _change(log, rows, clusters)
         found.theta[clusters] = basis.weights(change.x)
+        found.left_out[steps] = rows.error - _product(rows.v, change.x)
         for index, directions in change.undetermined.items():
             found.undetermined[int(clusters[index])] = basis.weights(directions.T).T
     return found
@@ -329,8 +332,8 @@ def _max_iterations(log: _Log, flops: float) -> int:
     return 1 + int(min(problem.cost.flops(flops) / each, memory_limit() / (16 * numbers)))
 
 
-def _iterated(log: _Log, iterations: int) -> tuple[Array, Array | None, Array]:
-    """`Replicates.theta` and `first_order`, and for which clusters the first converged.
+def _iterated(log: _Log, iterations: int) -> tuple[Replicates, Array]:
+    """By iterations for all clusters together, and for which of them they converged.
 
     x_g = x + S^-1 (S_g y + diagonal parts), where S_g y depends on y through the products of the rows of the cluster
     alone: v_t'theta_g - reward_t, which is minus the TD error without the cluster, and psi_t'w_g. These are solved for.
@@ -354,7 +357,7 @@ def _iterated(log: _Log, iterations: int) -> tuple[Array, Array | None, Array]:
         responses.append((chosen, response))
         return log.dots(response, w, chosen)
 
-    _, combination, converged = solve_by_cluster(
+    y, combination, converged = solve_by_cluster(
         operator, right, log.cluster, log.count, tol=MAX_RESIDUAL, iterations=iterations
     )
     first_order = None if diagonal else np.zeros_like(theta)
@@ -362,7 +365,7 @@ def _iterated(log: _Log, iterations: int) -> tuple[Array, Array | None, Array]:
         first_order[responses[0][0]] = responses[0][1]
     for share, (chosen, response) in zip(combination, responses, strict=True):
         theta[chosen] += share[chosen, None] * response
-    return theta, first_order, converged
+    return Replicates(theta, -y[0], first_order=first_order), converged
 
 
 def _plain_change(rows: _Steps) -> _Change:

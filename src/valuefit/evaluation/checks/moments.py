@@ -22,7 +22,6 @@ import scipy.sparse as sparse
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.evaluation.uncertainty import row_products
 from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 
@@ -119,10 +118,13 @@ class TDMoments:
                 sandwich = sandwich.at(sandwich.theta + move)
         self.sandwich = sandwich
         self.without_each = self._first_order = None
+        self._v_changes = np.zeros(self.problem.n)  # v_t'(theta_(-g) - theta), with the jackknife
         if fit.errors.kind == "cr3" and not fit.problem.ridge:
-            self.without_each = fit.errors.replicates.theta
+            replicates = fit.errors.replicates
+            self.without_each = replicates.theta
+            self._v_changes = fit.errors.sandwich.td_errors - replicates.left_out
             if sandwich is fit.errors.sandwich:
-                self._first_order = fit.errors.replicates.first_order
+                self._first_order = replicates.first_order
 
     @property
     def available(self) -> bool:
@@ -152,16 +154,15 @@ class TDMoments:
         """Of instruments (m, k) at these steps."""
         problem, sandwich, size = self.problem, self.sandwich, max(1, TEMPORARY_BYTES // (8 * self.problem.d))
         ratio, cluster = problem.ratio[steps], sandwich.cluster[steps]
-        error, left_out = ratio * self.td_errors[steps], np.zeros(len(steps))
+        error = ratio * self.td_errors[steps]
         B, squares = np.zeros((z.shape[1], problem.d)), np.zeros(z.shape[1])
         for start in range(0, len(steps), size):
             here = slice(start, start + size)
             v = self._v_rows(steps[here])
-            if self.without_each is not None:
-                left_out[here] = row_products(v, self.without_each[cluster[here]])
             B += np.asarray((v.T @ z[here]).T)
             squares += error[here] ** 2 @ z[here] ** 2
-        return Terms(error @ z, squares, cluster_sums(z, cluster, sandwich.clusters, error - 0.5 * left_out), B)
+        parts = cluster_sums(z, cluster, sandwich.clusters, error - 0.5 * ratio * self._v_changes[steps])
+        return Terms(error @ z, squares, parts, B)
 
     def weighted_sum(self, weight: Array) -> Sums | None:
         """`sums` of one instrument with this value at every step, (n,), without copies of the rows."""
@@ -169,18 +170,11 @@ class TDMoments:
         weighted = problem.ratio * weight
         terms = weighted * self.td_errors
         total, squares = np.array([terms.sum()]), np.array([terms @ terms])
-        sums: Array = np.bincount(sandwich.cluster, terms, sandwich.clusters)
-        if self.without_each is None:
-            rows = problem.phi.shape[0]
-            weights = np.bincount(problem.now, weighted, rows)
-            weights -= np.bincount(problem.next, weighted * problem.discount, rows)
-            return self.corrected(Terms(total, squares, sums[:, None], problem.phi.tdot(weights)[None]))
-        # the next row of a step is usually the first of the following step: each row is read once
-        now, later = ((problem.now, weighted), (problem.next, weighted * problem.discount))
-        entries = (self._row_weights(*now) - self._row_weights(*later)).tocoo()
-        by_cluster = problem.phi.group_sums(entries.col, entries.data, entries.row, sandwich.clusters)
-        sums -= 0.5 * row_products(by_cluster, self.without_each)
-        return self.corrected(Terms(total, squares, sums[:, None], by_cluster.sum(axis=0)[None]))
+        parts = np.bincount(sandwich.cluster, terms - 0.5 * weighted * self._v_changes, sandwich.clusters)
+        rows = problem.phi.shape[0]
+        weights = np.bincount(problem.now, weighted, rows)
+        weights -= np.bincount(problem.next, weighted * problem.discount, rows)
+        return self.corrected(Terms(total, squares, parts[:, None], problem.phi.tdot(weights)[None]))
 
     def by_cluster(self, steps: Array, rows: Array) -> Array:
         """Sums over the clusters, (clusters, k), of rows (m, k) that belong to these steps."""
@@ -207,12 +201,6 @@ class TDMoments:
         parts = terms.parts - change
         kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * np.sqrt(terms.squares)
         return Sums(terms.total * kept, parts * kept) if kept.any() else None
-
-    def _row_weights(self, index: Array, weights: Array) -> Any:
-        """The sum of the weights of each row in each cluster, a sparse matrix (clusters, rows)."""
-        kept, sandwich = np.flatnonzero(weights), self.sandwich
-        shape = sandwich.clusters, self.problem.phi.shape[0]
-        return sparse.csr_array((weights[kept], (sandwich.cluster[kept], index[kept])), shape=shape)
 
     def _v_rows(self, steps: Array) -> Any:
         """ratio_t v_t of these steps, (m, d)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.linalg as linalg
 
@@ -11,8 +13,8 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.linalg.scaled_lu import MIN_RECIPROCAL_CONDITION
-from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import C_CUTOFF
+from valuefit.typing import Array
 
 SOLVER, STABLE_FIXED_POINT = "solver", "fixed point is stable"  # names of checks
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
@@ -20,7 +22,8 @@ MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact f
 MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
-POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value
+POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value, at most
+POWER_TOL = 1e-3  # relative change of an eigenvalue at which they end
 
 
 def solver(fit: Fit) -> Check:
@@ -114,7 +117,7 @@ def conditioning(fit: Fit) -> Check | None:
         return Check(name, "warn", text, dead / problem.d)
     if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
         return None
-    rank, condition = _rank_and_condition(problem)
+    rank, condition = _rank_and_condition(fit.estimated_C)
     found = f"C has rank {rank} of {problem.k} features, and its condition number is {condition:.1g}"
     dependent = problem.k - dead - rank
     if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
@@ -126,41 +129,54 @@ def conditioning(fit: Fit) -> Check | None:
     return Check(name, "pass", f"{found}.", condition)
 
 
-def _rank_and_condition(problem: Problem) -> tuple[int, float]:
+def _rank_and_condition(C: Array) -> tuple[int, float]:
     """The rank of C and its condition number, scaled to a unit diagonal so that units do not matter."""
-    lengths = np.sqrt(np.diag(problem.C))
-    if (lengths > 0).all() and "C_whitening" not in vars(problem):
-        scaled = problem.C / lengths / lengths[:, None]
-        factor, info = linalg.lapack.dpotrf(scaled)
-        if info == 0:
-            reciprocal = float(linalg.lapack.dpocon(factor, np.abs(scaled).sum(axis=0).max())[0])
-            if reciprocal > MIN_RECIPROCAL_CONDITION:
-                return problem.k, 1 / reciprocal
-    root, condition = problem.C_whitening
-    return root.shape[1], condition
+    lengths = np.sqrt(np.diag(C))
+    kept = lengths > 0
+    scaled = C[np.ix_(kept, kept)] / lengths[kept] / lengths[kept, None]
+    factor, info = linalg.lapack.dpotrf(scaled)
+    if info == 0 and len(scaled):
+        reciprocal = float(linalg.lapack.dpocon(factor, np.abs(scaled).sum(axis=0).max())[0])
+        if reciprocal > MIN_RECIPROCAL_CONDITION:
+            return len(scaled), 1 / reciprocal
+    values = linalg.eigvalsh(scaled, check_finite=False)
+    values = values[values > C_CUTOFF * values.max(initial=0.0)]
+    return len(values), float(values[-1] / values[0]) if len(values) else 1.0
 
 
 def stability(fit: Fit) -> Check | None:
     """The smallest singular value of C^-1/2 A C^-1/2, which on-policy is at least 1 - discount.
 
     Its reciprocal is how much the equations magnify what the features cannot express; off-policy it has no bound
-    (Kolter 2011). It is the power iteration for the largest eigenvalue of (A'C^-1A + ridge I)^-1 C.
+    (Kolter 2011). It is the power iteration for the largest eigenvalue of (A'C^-1A + ridge I)^-1 C. Where C is
+    estimated, only the subspace of the iteration is, so the result is a little too large.
     """
     problem, sandwich = fit.problem, fit.errors.sandwich
     if fit.discount == 1 or problem.identity or problem.k != problem.d or sandwich.method is AdjointMethod.ITERATIVE:
         return None
+
+    def inverse(x: Array, C_times: Callable[[Array], Array]) -> Array:
+        factor = sandwich.factor_of_A
+        if factor is None:
+            return sandwich.respond(x, np.zeros(x.shape))
+        return factor.solve(C_times(factor.solve_transposed(x)))
+
     block = np.random.default_rng(0).standard_normal((problem.d, min(POWER_COLUMNS, problem.d)))
+    before = 0.0
     for _ in range(POWER_ITERATIONS):
-        image = sandwich.respond(problem.C @ block, np.zeros((problem.k, block.shape[1])))
-        block, _ = np.linalg.qr(image)
-    C_block = problem.C @ block
+        block, growth = np.linalg.qr(inverse(fit.estimated_C @ block, fit.estimated_C.dot))
+        size = float(np.linalg.norm(growth, 2))
+        if abs(size - before) <= POWER_TOL * size:
+            break
+        before = size
+    C_block = fit.C_times(block)
     gram = block.T @ C_block
     scale, vectors = np.linalg.eigh(gram)
     kept = scale > C_CUTOFF * scale[-1]
     if not kept.any():  # all features are zero
         return None
     root = vectors[:, kept] / np.sqrt(scale[kept])
-    inner = root.T @ (C_block.T @ sandwich.respond(C_block, np.zeros(C_block.shape))) @ root
+    inner = root.T @ (C_block.T @ inverse(C_block, fit.C_times)) @ root
     largest = float(np.linalg.eigvalsh((inner + inner.T) / 2)[-1])
     if largest <= 0:  # no determined direction has data
         return None
