@@ -1,6 +1,6 @@
 """The cost of the interval, the cross-checks and the checks of `evaluate`, in passes over the log.
 
-`python -m benchmarks.checks` evaluates logs by lstd on one thread, in two minutes. Seconds of CPU time in user mode,
+`python -m benchmarks.checks` evaluates logs by lstd (tiles: krylov) on one thread, in two minutes. Seconds of CPU time in user mode,
 which depend less on other processes than the clock does; medians of three runs after one that is not measured. A pass
 is A theta - b over the rows of the same log, in the same run. Targets: with 100,000 steps and 200 weights interval,
 cross-checks and checks together take at most as long as the solve; elsewhere each takes at most 30 passes.
@@ -12,7 +12,7 @@ import resource
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -31,19 +31,28 @@ STAGES = (
     (penalty, "solve", "solve"), (evaluation, "uncertainty", "interval"), (evaluation, "value_at_starts", "interval"),
     (evaluation, "cross_checks", "cross-checks"), (evaluation, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip
+KERNEL, TILES = "kernel:landmarks=2000", "tiles:tilings=8,bins=35"
+SMALL = {KERNEL: "kernel:landmarks=10", TILES: "tiles:tilings=2,bins=4"}  # for small versions
 ADDED = ("interval", "cross-checks", "checks")
 Seconds = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A log of so many steps, and how it is evaluated. routes: whether the target is relative to the solve."""
+    """A log of so many steps, and how it is evaluated. relative: whether the target is relative to the solve."""
 
     name: str
     steps: int
     make: Callable[[int], vf.Transitions]
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any]
     relative: bool = False
+    solver: str = "lstd"
+
+    def shrunk(self) -> Case:
+        """A small version, to test the code."""
+        features = self.settings["features"]
+        features = partial(cosines, count=6) if callable(features) else SMALL.get(features, features)
+        return replace(self, steps=2000, settings={**self.settings, "features": features})
 
 
 def make_log(steps: int, dimensions: int = DIMENSIONS) -> vf.Transitions:
@@ -96,9 +105,9 @@ def cases() -> list[Case]:
         Case("(1e5, 200) ratios", 100_000, make_log, {**features, "policy": policy}, relative=True),
         Case("(1e5, 200) state-action", 100_000, make_log, pairs, relative=True),
         Case("(2e4, 1000) cosines", 20_000, make_log, {"features": partial(cosines, count=1000)}),
-        Case("(2e4, 2000) kernel", 20_000, make_log, {"features": "kernel:landmarks=2000"}),
+        Case("(2e4, 2000) kernel", 20_000, make_log, {"features": KERNEL}),
         Case("(2e5, 400) one-hot", 200_000, make_table, {"features": "one-hot"}),
-        Case("(1e5, 1e4) tiles", 100_000, partial(make_log, dimensions=2), {"features": "tiles:tilings=8,bins=35"}),
+        Case("(1e5, 1e4) tiles", 100_000, partial(make_log, dimensions=2), {"features": TILES}, solver="krylov"),
     ]
 
 
@@ -128,13 +137,13 @@ def pass_seconds(problem: vf.Problem, theta: Any) -> float:
     return (user_seconds() - start) / count
 
 
-def stage_seconds(log: vf.Transitions, settings: dict[str, Any]) -> Seconds:
+def stage_seconds(log: vf.Transitions, settings: dict[str, Any], solver: str = "lstd") -> Seconds:
     """Seconds of each stage of one evaluation, and of a pass."""
     found: Seconds = {}
     with ExitStack() as patches:
         for module, name, stage in STAGES:
             patches.enter_context(patch.object(module, name, timed(getattr(module, name), stage, found)))
-        evaluated = vf.evaluate(log, discount=0.95, solver="lstd", **settings)
+        evaluated = vf.evaluate(log, discount=0.95, solver=solver, **settings)
     return {"pass": pass_seconds(evaluated.problem, evaluated.result.theta), **found}
 
 
@@ -142,7 +151,7 @@ def measure(case: Case, repeats: int = 3) -> Seconds:
     """Median seconds of each stage, and of a pass."""
     log = case.make(case.steps)
     with limit_threads(1):
-        runs = [stage_seconds(log, case.settings) for _ in range(repeats + 1)][1:]
+        runs = [stage_seconds(log, case.settings, case.solver) for _ in range(repeats + 1)][1:]
     return {stage: statistics.median(run[stage] for run in runs) for stage in runs[0]}
 
 
@@ -166,7 +175,10 @@ def main() -> None:
         passes = "".join(f"{found[stage] / found['pass']:14.1f}" for stage in columns)
         target = f"ratio at most {MAX_RATIO:g}" if case.relative else f"at most {MAX_PASSES} passes each"
         outcome = "met" if met(found, relative=case.relative) else "missed"
-        print(f"{case.name:24}{passes}{1e3 * found['pass']:9.2f} ms{relative_cost(found):8.2f}  {target}: {outcome}")
+        print(
+            f"{case.name:24}{passes}{1e3 * found['pass']:9.2f} ms{relative_cost(found):8.2f}  {target}: {outcome}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

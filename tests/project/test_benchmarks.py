@@ -265,10 +265,18 @@ def test_costs_are_positive_and_a_line_is_fitted():
     assert costs.line([1.0, 2.0], [1.0, 3.0])[1] == 0.0
 
 
-def test_every_stage_of_an_evaluation_is_timed():
-    found = checks.measure(steps=2000, weights=8, repeats=1)
-    assert list(found) == ["on-policy", "ratios", "state-action values"]
-    for seconds in found.values():
-        assert list(seconds) == ["solve", "interval", "cross-checks", "checks"]
-        assert min(seconds.values()) >= 0 < sum(seconds.values())  # some take less than the clock resolves
-    assert checks.relative_cost({"solve": 2.0, "interval": 9.0, "cross-checks": 1.0, "checks": 2.0}) == 1.5
+@pytest.mark.parametrize("name", [case.name for case in checks.cases()])
+def test_every_stage_of_an_evaluation_is_timed(name):
+    case = next(case for case in checks.cases() if case.name == name).shrunk()
+    seconds = checks.measure(case, repeats=1)
+    assert list(seconds) == ["pass", "solve", "interval", "cross-checks", "checks"]
+    assert min(seconds.values()) >= 0 < sum(seconds.values())  # some take less than the clock resolves
+
+
+def test_costs_are_compared_with_the_solve_or_with_passes():
+    found = {"pass": 0.1, "solve": 3.0, "interval": 1.5, "cross-checks": 0.5, "checks": 2.5}
+    assert checks.relative_cost(found) == 1.5
+    assert not checks.met(found, relative=True)
+    assert checks.met({**found, "solve": 5.0}, relative=True)
+    assert checks.met(found, relative=False)
+    assert not checks.met({**found, "checks": 3.5}, relative=False)

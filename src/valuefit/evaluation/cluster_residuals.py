@@ -22,30 +22,37 @@ def solve_by_cluster(
     """
 
     def dot(a: Array, b: Array) -> Array:
-        return np.bincount(cluster, weights=np.einsum("ij,ij->j", a, b), minlength=count)
+        return np.bincount(own, weights=np.einsum("ij,ij->j", a, b), minlength=count)
 
-    y, residual, limit = np.zeros_like(right), right.copy(), tol**2 * dot(right, right)
+    y, columns, own, residual = np.zeros_like(right), np.arange(len(cluster)), cluster, right.copy()
     directions: list[tuple[Array, Array, Array]] = []  # with their images and combinations
-    combination = np.zeros((0, count))
-    converged = dot(residual, residual) <= limit
+    combination, limit = np.zeros((0, count)), tol**2 * dot(right, right)
+    converged = limit == 0
     for iteration in range(iterations):
-        if converged.all():
+        left = np.flatnonzero(~converged)
+        if not len(left):
             break
-        direction, own = residual.copy(), np.vstack([np.zeros((iteration, count)), np.ones(count)])
-        image = direction - operator(direction, np.flatnonzero(~converged))
-        for before, before_image, before_own in directions:
+        inside = ~converged[own]
+        if 2 * np.count_nonzero(inside) < len(columns):  # columns of clusters that have converged are dropped
+            columns, own, residual = columns[inside], own[inside], residual[:, inside]
+            directions = [(x[:, inside], image[:, inside], part) for x, image, part in directions]
+        full = np.zeros_like(right)
+        full[:, columns] = residual
+        direction, image = residual, residual - operator(full, left)[:, columns]
+        part = np.vstack([np.zeros((iteration, count)), np.ones(count)])
+        for before, before_image, before_part in directions:
             share = dot(before_image, image)
-            own[: len(before_own)] -= share * before_own
-            direction -= share[cluster] * before
-            image -= share[cluster] * before_image
+            direction = direction - share[own] * before
+            image -= share[own] * before_image
+            part[: len(before_part)] -= share * before_part
         length = np.sqrt(dot(image, image))
         scale = np.divide(1.0, length, out=np.zeros(count), where=length > 0)
-        directions.append((scale[cluster] * direction, scale[cluster] * image, scale * own))
-        direction, image, own = directions[-1]
-        step = dot(image, residual)
-        y += step[cluster] * direction
-        combination = np.vstack([combination, np.zeros(count)]) + step * own
-        residual -= step[cluster] * image
+        direction, image, part = scale[own] * direction, scale[own] * image, scale * part
+        directions.append((direction, image, part))
+        step = np.where(converged, 0.0, dot(image, residual))
+        y[:, columns] += step[own] * direction
+        combination = np.vstack([combination, np.zeros(count)]) + step * part
+        residual = residual - step[own] * image
         converged |= dot(residual, residual) <= limit
-        residual[:, converged[cluster]] = 0.0
+        residual[:, converged[own]] = 0.0
     return y, combination, converged

@@ -19,7 +19,7 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.sketched_moments import sketched_moments
 from valuefit.typing import Array
 
-SKETCHED_SUMS = 4  # for each feature, in an estimate of C
+SKETCHED_SUMS = 2  # for each feature, in an estimate of C
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,24 +59,13 @@ class Fit:
     def estimated_C(self) -> Array:
         """C, or where it is not known and has many rows, that of sums of rows with random signs.
 
-        The sketch has 4 sums for each feature, which changes x'Cx by a factor of 0.25 to 2.25. C would take half of
-        the time of all checks with 200 features, and more with more features.
+        The sketch has 2 sums for each feature, so x'Cx changes by factors of about 0.1 to 3. C would take half of the
+        time of all checks with 200 features, and more with more features.
         """
         problem, size = self.problem, SKETCHED_SUMS * self.problem.k
-        if "C" in vars(problem) or not problem.large or problem.sparse or 2 * size > problem.cost.starts:
+        if "C" in vars(problem) or not problem.large or problem.sparse or 4 * size > problem.cost.starts:
             return problem.C
         return sketched_moments(problem, size, np.random.default_rng(0), cross=False)[0]
-
-    def C_times(self, W: Array) -> Array:
-        """C W, (k, columns), in one pass over the rows if C is not known."""
-        problem = self.problem
-        if "C" in vars(problem):
-            return problem.C @ W
-        total = np.zeros(W.shape)
-        for start, rows in problem.psi.blocks():
-            visits = problem.visits[start : start + rows.shape[0], None]
-            total += rows.T @ (visits * (rows @ W))
-        return total / problem.n
 
     @property
     def penalty(self) -> float:

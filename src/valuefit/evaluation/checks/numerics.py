@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import scipy.linalg as linalg
 
@@ -144,42 +142,54 @@ def _rank_and_condition(C: Array) -> tuple[int, float]:
     return len(values), float(values[-1] / values[0]) if len(values) else 1.0
 
 
+def _magnification(fit: Fit, x: Array) -> float:
+    """|C^1/2 A'^-1 C x|^2 / |C^1/2 x|^2, in two passes over the rows."""
+    problem, factor = fit.problem, fit.errors.sandwich.factor_of_A
+    assert factor is not None  # the saddle matrix contains C
+    image = problem.C_dot(x)
+    y = factor.solve_transposed(image)
+    return float(y @ problem.C_dot(y)) / float(x @ image)
+
+
 def stability(fit: Fit) -> Check | None:
     """The smallest singular value of C^-1/2 A C^-1/2, which on-policy is at least 1 - discount.
 
     Its reciprocal is how much the equations magnify what the features cannot express; off-policy it has no bound
     (Kolter 2011). It is the power iteration for the largest eigenvalue of (A'C^-1A + ridge I)^-1 C. Where C is
-    estimated, only the subspace of the iteration is, so the result is a little too large.
+    estimated, only the vector of this eigenvalue is, so the result is a little too large.
     """
     problem, sandwich = fit.problem, fit.errors.sandwich
     if fit.discount == 1 or problem.identity or problem.k != problem.d or sandwich.method is AdjointMethod.ITERATIVE:
         return None
 
-    def inverse(x: Array, C_times: Callable[[Array], Array]) -> Array:
+    def inverse(x: Array) -> Array:
+        """(A'C^-1A + ridge I)^-1 x."""
         factor = sandwich.factor_of_A
         if factor is None:
             return sandwich.respond(x, np.zeros(x.shape))
-        return factor.solve(C_times(factor.solve_transposed(x)))
+        return factor.solve(C @ factor.solve_transposed(x))
 
+    C, before = fit.estimated_C, 0.0
     block = np.random.default_rng(0).standard_normal((problem.d, min(POWER_COLUMNS, problem.d)))
-    before = 0.0
     for _ in range(POWER_ITERATIONS):
-        block, growth = np.linalg.qr(inverse(fit.estimated_C @ block, fit.estimated_C.dot))
+        block, growth = np.linalg.qr(inverse(C @ block))
         size = float(np.linalg.norm(growth, 2))
         if abs(size - before) <= POWER_TOL * size:
             break
         before = size
-    C_block = fit.C_times(block)
-    gram = block.T @ C_block
-    scale, vectors = np.linalg.eigh(gram)
+    C_block = C @ block
+    scale, vectors = np.linalg.eigh(block.T @ C_block)
     kept = scale > C_CUTOFF * scale[-1]
     if not kept.any():  # all features are zero
         return None
     root = vectors[:, kept] / np.sqrt(scale[kept])
-    inner = root.T @ (C_block.T @ inverse(C_block, fit.C_times)) @ root
-    largest = float(np.linalg.eigvalsh((inner + inner.T) / 2)[-1])
+    inner = root.T @ (C_block.T @ inverse(C_block)) @ root
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    largest = float(values[-1])
     if largest <= 0:  # no determined direction has data
         return None
+    if C is not vars(problem).get("C"):
+        largest = _magnification(fit, block @ (root @ vectors[:, -1]))
     smallest = float(1 / np.sqrt(largest))
     found = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
     if smallest < MIN_STABILITY * (1 - fit.discount):
