@@ -1,9 +1,10 @@
 """The cost of the interval, the cross-checks and the checks of `evaluate`, in passes over the log.
 
-`python -m benchmarks.checks` evaluates logs by lstd (tiles: krylov) on one thread, in two minutes. Seconds of CPU time in user mode,
-which depend less on other processes than the clock does; medians of three runs after one that is not measured. A pass
-is A theta - b over the rows of the same log, in the same run. Targets: with 100,000 steps and 200 weights interval,
-cross-checks and checks together take at most as long as the solve; elsewhere each takes at most 30 passes.
+`python -m benchmarks.checks` evaluates logs by lstd, tiles by krylov, on one thread, in two minutes. Seconds of CPU
+time in user mode, which depend less on other processes than the clock does; medians of three runs after one that is not
+measured. A pass is A theta - b over the rows of the same log, in the same run. Targets: with 100,000 steps and 200
+weights interval, cross-checks and checks together take at most as long as the solve; elsewhere each takes at most 30
+passes.
 """
 
 from __future__ import annotations
@@ -172,13 +173,11 @@ def main() -> None:
     print(f"{'passes':24}" + "".join(f"{stage:>14}" for stage in columns) + f"{'pass':>12}{'ratio':>8}  target")
     for case in cases():
         found = measure(case)
-        passes = "".join(f"{found[stage] / found['pass']:14.1f}" for stage in columns)
+        numbers = "".join(f"{found[stage] / found['pass']:14.1f}" for stage in columns)
         target = f"ratio at most {MAX_RATIO:g}" if case.relative else f"at most {MAX_PASSES} passes each"
         outcome = "met" if met(found, relative=case.relative) else "missed"
-        print(
-            f"{case.name:24}{passes}{1e3 * found['pass']:9.2f} ms{relative_cost(found):8.2f}  {target}: {outcome}",
-            flush=True,
-        )
+        numbers += f"{1e3 * found['pass']:9.2f} ms{relative_cost(found):8.2f}"
+        print(f"{case.name:24}{numbers}  {target}: {outcome}", flush=True)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,11 @@ def test_they_are_the_minimisers_of_the_remaining_log(variant, storage, compiled
     expected = without(log, log.episode)
     np.testing.assert_allclose(found.theta, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
     assert not found.undetermined
+    left_out = [
+        reward - v @ (naive.minimiser(log)[0] + expected[own])
+        for (_, v, _, reward), own in zip(naive.steps(log), log.episode, strict=True)
+    ]
+    np.testing.assert_allclose(found.left_out, left_out, atol=1e-7 * np.abs(left_out).max())
 
 
 @pytest.mark.usefixtures("every_iteration")
@@ -174,7 +179,7 @@ def test_clusters_for_which_the_iteration_ends_early_are_solved_directly(converg
     with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(jackknife, "solve_by_cluster", ends_early):
         found = replicates_of(problem, cluster)
     assert (ended[0] == converges).all()
-    np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-5, atol=1e-5 * np.abs(expected.theta).max())
+    np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-3, atol=1e-3 * np.abs(expected.theta).max())
 
 
 def test_features_that_are_all_zero_have_no_error():

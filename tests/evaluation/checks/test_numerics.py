@@ -1,5 +1,7 @@
 """Checks of the solver, the standard error, conditioning and the stability of the fixed point."""
 
+from unittest.mock import Mock, patch
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,10 @@ import valuefit as vf
 from helpers.fits import fit_of
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
+from valuefit.evaluation import fit
 from valuefit.evaluation.checks.alternatives import with_settings
 from valuefit.problem.exact import Exact
+from valuefit.rows import compile
 
 
 def checks_of(log, **settings):
@@ -29,6 +33,27 @@ def test_stability_is_the_smallest_singular_value(off_policy, trace):
     found = next(check for check in evaluation.checks if check.name == "fixed point is stable")
     assert found.statistic == pytest.approx(smallest_singular_value(evaluation.problem), rel=1e-6)
     assert found.outcome == "pass"
+
+
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_a_sketch_of_C_gives_nearly_the_same(off_policy):
+    """With two sums for each feature: the rank, a condition number within a factor of 5, the stability within 10%."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3000, 3))
+    x[1:] += 0.8 * x[:-1]
+    ratio = rng.choice([0.5, 1.5], 3000) if off_policy else None
+    log = vf.Transitions.from_arrays(x, x[:, 0], terminated=np.arange(3000) % 30 == 29, ratio=ratio)
+    settings = {"features": "fourier:order=3", "discount": 0.9, "solver": "lstd"}
+    exact = checks_of(log, **settings)
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(fit, "sketched_moments", Mock(
+        side_effect=fit.sketched_moments
+    )) as sketched:  # fmt: skip
+        found = checks_of(log, **settings)
+    assert sketched.call_count == 1
+    assert found["conditioning"].message.split(",")[0] == exact["conditioning"].message.split(",")[0]
+    assert 0.5 < found["conditioning"].statistic / exact["conditioning"].statistic < 5
+    name = "fixed point is stable"
+    assert 1 - 1e-3 < found[name].statistic / exact[name].statistic < 1.1
 
 
 def test_a_nearly_singular_fixed_point_is_unstable():

@@ -116,7 +116,7 @@ def conditioning(fit: Fit) -> Check | None:
     if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
         return None
     rank, condition = _rank_and_condition(fit.estimated_C)
-    found = f"C has rank {rank} of {problem.k} features, and its condition number is {condition:.1g}"
+    found = f"C has rank {rank} of {problem.k} features, and its condition number is about {condition:.1g}"
     dependent = problem.k - dead - rank
     if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
         text = (
