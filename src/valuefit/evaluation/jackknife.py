@@ -228,10 +228,10 @@ def replicates(
     """The minimiser without each of `count` clusters of steps.
 
     theta, w: the minimiser. cluster: of each step, (n,). centre: of the ridge, 0 if None. basis: `jackknife_basis`, if
-    it is known. error: the TD errors of the steps, if they are known. On large logs the updates are first iterated for
-    all clusters together, at about two passes an iteration; clusters of high leverage, for which that does not
-    converge, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or O(m d^2 + d^3)
-    where that is less.
+    it is known. error: the TD errors of the steps, if they are known. On large logs the equations of all clusters are
+    iterated together, at two passes and 2 clusters d^2 operations an iteration. Clusters of high leverage, for which
+    that would cost more than direct updates, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a
+    cluster of m steps, or O(m d^2 + d^3) where that is less.
     """
     plain = not w.any() and not problem.ridge
     basis, error = basis or jackknife_basis(problem, w), _td_errors(problem, theta) if error is None else error
@@ -240,7 +240,7 @@ def replicates(
     if not basis.size:  # all features are zero, and so is theta
         return found
     size = min(len(cluster) / count, problem.d)
-    flops = 2 * len(cluster) * problem.d * (problem.d + size)
+    flops = 2 * len(cluster) * (size * (problem.d + size) + (0 if problem.phi.sparse else problem.d**2))
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
         found, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
