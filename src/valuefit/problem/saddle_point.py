@@ -275,14 +275,7 @@ class SaddlePoint(ABC):
     @cached_property
     def C_whitening(self) -> tuple[Array, float]:
         """C_root and the condition number of C, scaled to a unit diagonal so that units do not look like dependence."""
-        if self.identity:
-            return np.eye(self.k), 1.0
-        lengths = np.sqrt(np.diag(self.C))
-        scale = np.divide(1.0, lengths, out=np.zeros(self.k), where=lengths > 0)
-        values, vectors = linalg.eigh(scale[:, None] * self.C * scale, check_finite=False)
-        kept = values > C_CUTOFF * max(values[-1], 0.0)
-        values, vectors = values[kept], scale[:, None] * vectors[:, kept]
-        return vectors / np.sqrt(values), float(values[-1] / values[0]) if len(values) else 1.0
+        return (np.eye(self.k), 1.0) if self.identity else whitening(self.C)
 
     def objective(self, theta: Array) -> float:
         """F(theta)."""
@@ -293,3 +286,13 @@ class SaddlePoint(ABC):
         """The gradient of F: ridge theta - A' C^+ (b - A theta)."""
         w = self.C_root @ (self.C_root.T @ self.residual(theta))
         return self.ridge * theta - self.At_dot(w)
+
+
+def whitening(C: Array) -> tuple[Array, float]:
+    """R with R R' = C^+ on the range of C, and the condition number of C with a unit diagonal."""
+    lengths = np.sqrt(np.diag(C))
+    scale = np.divide(1.0, lengths, out=np.zeros(len(C)), where=lengths > 0)
+    values, vectors = linalg.eigh(scale[:, None] * C * scale, check_finite=False)
+    kept = values > C_CUTOFF * max(values[-1], 0.0)
+    values, vectors = values[kept], scale[:, None] * vectors[:, kept]
+    return vectors / np.sqrt(values), float(values[-1] / values[0]) if len(values) else 1.0

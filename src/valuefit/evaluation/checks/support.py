@@ -14,6 +14,7 @@ from valuefit.evaluation.importance import action_probabilities, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.state_action import unseen_shares
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
+from valuefit.problem.saddle_point import whitening
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
@@ -104,7 +105,10 @@ def _bounds(fit: Fit, inside: Array, share: float) -> str:
 
 
 def extrapolation(fit: Fit) -> Check | None:
-    """The leverage x'C^-1 x of the starts against that of logged steps: whether starts are unlike the log."""
+    """The leverage x'C^-1 x of the starts against that of logged steps: whether starts are unlike the log.
+
+    A sketch of C changes leverages by about the same factor, up to a standard deviation of sqrt(2 / features).
+    """
     problem, name = fit.problem, "starts are like the log"
     if fit.starts.first is not None and fit.values == "state":
         return None  # they are steps of the log
@@ -113,7 +117,8 @@ def extrapolation(fit: Fit) -> Check | None:
     logged = sampled_rows(fit, SAMPLED_STEPS)
     if fit.starts.first is not None:
         logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[:SAMPLED_STEPS]]))])
-    largest, leverage = (((rows @ problem.C_root) ** 2).sum(axis=1) for rows in (logged, _sampled_starts(fit)))
+    root = problem.C_root if fit.estimated_C is vars(problem).get("C") else whitening(fit.estimated_C)[0]
+    largest, leverage = (((rows @ root) ** 2).sum(axis=1) for rows in (logged, _sampled_starts(fit)))
     share = float((leverage > MAX_LEVERAGE * largest.max()).mean())
     if share == 0:
         return Check(name, "pass", "No start is far from the logged steps.", 0.0)
