@@ -38,7 +38,7 @@ CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
 # less time, also if numba is imported for them: 0.13 s, not 0.78, for 400 states and 200,000 steps in episodes of 100.
 MAX_SMALL_FLOPS = 1e10
 # Relative residual at which the equations of a cluster count as solved. It bounds the relative error of the cluster's
-# part, up to 1 minus its leverage; on the logs of benchmarks/checks.py standard errors are exact to 2e-6.
+# part, up to 1 minus its leverage; on the logs of benchmarks/checks.py standard errors are exact to 8e-6.
 MAX_RESIDUAL = 1e-4
 SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
 
