@@ -26,7 +26,7 @@ MORE_MIB, PEAK_MIB = 96, 72  # that a process may take more, and its peak; all o
     "kind", [kind if kind == "parquet" else pytest.param(kind, marks=pytest.mark.slow) for kind in FILE_KINDS]
 )
 def test_memory_is_bounded_and_no_reader_holds_the_file(kind: str, tmp_path: Path) -> None:
-    paths = [write_log(kind, tmp_path / name, episodes) for name, episodes in (("large", 1600), ("small", 40))]
+    paths = [write_log(kind, tmp_path / name, episodes) for name, episodes in (("large", 1600), ("small", 400))]
     done = subprocess.run(
         [sys.executable, MEMORY_SCRIPT, *paths, str(MORE_MIB)], capture_output=True, text=True, check=False,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
