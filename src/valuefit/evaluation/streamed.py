@@ -66,20 +66,22 @@ class Samples:
     def add(self, log: Transitions) -> None:
         """The next shard."""
         starts = np.append(np.flatnonzero(episode_starts(log.episode)), len(log))
-        number = np.arange(self.steps + -self.steps % self._stride, self.steps + len(log), self._stride)
-        episode = np.arange(self.episodes, self.episodes + len(starts) - 1)
-        kept, chosen = log.now[number - self.steps], episode % self._episode_stride == 0
-        self.steps, self.episodes = self.steps + len(log), int(episode[-1]) + 1
-        self.counts.append((len(log), len(episode)))
+        lengths, first = np.diff(starts), (self.steps, self.episodes)
+        self.steps, self.episodes = self.steps + len(log), self.episodes + len(lengths)
+        self.counts.append((len(log), len(lengths)))
         self.terminated = self.terminated or bool(log.terminated.any())
         if log.has_numbered_states:
             known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
             self.states = np.unique(known)
-        self._observations.append((number, log.observations[kept]))
+        # strides are doubled first, so that nothing is copied that is left out again
+        self._fit(first[0])
+        number = np.arange(_multiple(first[0], self._stride), self.steps, self._stride)
+        self._observations.append((number, log.observations[log.now[number - first[0]]]))
+        self.keep(self.most, lengths, first[1])
+        episode = np.arange(first[1], self.episodes)
+        chosen = episode % self._episode_stride == 0
         if chosen.any():
-            lengths = np.diff(starts)
             self._logs.append((np.repeat(episode, lengths * chosen), compact(log[np.repeat(chosen, lengths)])))
-        self._fit()
 
     def __add__(self, other: Samples) -> Samples:
         """Those of both; other: of shards that come after these. The samples are those of one after the other."""
@@ -90,25 +92,35 @@ class Samples:
             [*self._observations, *other._observations], [*self._logs, *other._logs],
             max(self._stride, other._stride), max(self._episode_stride, other._episode_stride),
         )  # fmt: skip
-        both._fit()
+        both._thin()
+        both._thin_episodes()
+        both._fit(both.steps)
+        both.keep(both.most)
         return both
 
-    def _fit(self) -> None:
-        """Thin the samples by their strides, which are doubled until they fit."""
-        self._thin()
-        while sum(len(part) for part, _ in self._observations) > self.most:
+    def _fit(self, first: int) -> None:
+        """Double the stride until the observations fit, with those of the steps from `first` on, not yet taken."""
+        while sum(len(part) for part, _ in self._observations) + self._further(first) > self.most:
             self._stride *= 2
             self._thin()
-        self.keep(self.most)
+
+    def _further(self, first: int) -> int:
+        return len(range(_multiple(first, self._stride), self.steps, self._stride))
 
     def _thin(self) -> None:
-        kept = [(part % self._stride == 0, part, rows) for part, rows in self._observations]
+        kept = [(np.flatnonzero(part % self._stride == 0), part, rows) for part, rows in self._observations]
         self._observations = [(part[here], rows[here]) for here, part, rows in kept]
 
-    def keep(self, most: int) -> None:
-        """At most so many steps of episodes, but at least two episodes."""
-        self._thin_episodes()
-        while sum(len(log) for _, log in self._logs) > most and sum(len(np.unique(e)) for e, _ in self._logs) > 2:
+    def keep(self, most: int, lengths: Array = np.zeros(0, int), first: int = 0) -> None:
+        """At most so many steps of episodes, but at least two episodes.
+
+        lengths: of further episodes, whose numbers begin with `first` and whose steps are not yet taken.
+        """
+        while True:
+            further = lengths[_multiple(first, self._episode_stride) - first :: self._episode_stride]
+            steps = sum(len(log) for _, log in self._logs) + int(further.sum())
+            if steps <= most or sum(map(_runs, (episode for episode, _ in self._logs))) + len(further) <= 2:
+                return
             self._episode_stride *= 2
             self._thin_episodes()
 
@@ -132,6 +144,16 @@ class Samples:
         if self.states is not None:
             return self.states
         return self.log() if self.whole else np.concatenate([rows for _, rows in self._observations])
+
+
+def _multiple(number: int, stride: int) -> int:
+    """The first multiple of the stride from this number on."""
+    return number + -number % stride
+
+
+def _runs(episode: Array) -> int:
+    """The number of episodes, whose steps are contiguous."""
+    return int(np.count_nonzero(episode_starts(episode)))
 
 
 @dataclass(frozen=True)
