@@ -209,7 +209,8 @@ class _Log:
     def _parts(self) -> list[Array]:
         """Steps of whole clusters, in order, for each task."""
         order = np.argsort(self.cluster, kind="stable")
-        parts = min(parts_of(self.problem.n * self.problem.phi.stored / self.problem.phi.shape[0] * 8), self.count)
+        phi = self.problem.phi
+        parts = min(parts_of(len(order) * phi.stored / phi.shape[0] * 8), self.count)  # n is that of the whole log
         borders = np.searchsorted(self.cluster[order], np.linspace(0, self.count, parts + 1)[1:-1])
         return np.split(order, borders)
 

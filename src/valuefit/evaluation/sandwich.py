@@ -33,6 +33,7 @@ from valuefit.evaluation.saddle_iterations import ITERATIVE_RESIDUAL_TOL, MAX_IT
 from valuefit.evaluation.signs import random_signs
 from valuefit.linalg.scaled_lu import ScaledLU, scaled_lu
 from valuefit.memory import memory_limit
+from valuefit.problem.cluster_products import u_squares
 from valuefit.problem.clusters import MIN_BLOCK_STEPS, clusters
 from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
@@ -326,6 +327,8 @@ class Sandwich:
         """
         if self.w.any() or self.first is not None:
             squares = self._influences(g_theta, g_w)[1]
+        elif self.problem.large and self.problem.psi.on_device is None:
+            return u_squares(self.problem, self.cluster, self.clusters, g_w)
         else:
             squares = [self._u_products(q) ** 2 for q in np.ascontiguousarray(self.problem.psi.matmul(g_w).T)]
         return np.array([np.bincount(self.cluster, square, self.clusters) for square in squares])

@@ -111,14 +111,14 @@ class Samples:
         kept = [(np.flatnonzero(part % self._stride == 0), part, rows) for part, rows in self._observations]
         self._observations = [(part[here], rows[here]) for here, part, rows in kept]
 
-    def keep(self, most: int, lengths: Array = np.zeros(0, int), first: int = 0) -> None:
+    def keep(self, most: int, lengths: Array | tuple[()] = (), first: int = 0) -> None:
         """At most so many steps of episodes, but at least two episodes.
 
         lengths: of further episodes, whose numbers begin with `first` and whose steps are not yet taken.
         """
         while True:
             further = lengths[_multiple(first, self._episode_stride) - first :: self._episode_stride]
-            steps = sum(len(log) for _, log in self._logs) + int(further.sum())
+            steps = sum(len(log) for _, log in self._logs) + int(np.sum(further))
             if steps <= most or sum(map(_runs, (episode for episode, _ in self._logs))) + len(further) <= 2:
                 return
             self._episode_stride *= 2

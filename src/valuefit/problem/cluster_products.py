@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.problem.problem import Problem
-from valuefit.rows.kernels import dots_by_cluster, sums_by_cluster
+from valuefit.rows.kernels import dots_by_cluster, squares_by_cluster, sums_by_cluster
 from valuefit.threads import share_out
 from valuefit.typing import Array
 
@@ -40,8 +40,8 @@ def cluster_sums(
     """
     of_v, of_psi = np.zeros((0 if a is None else count, problem.d)), np.zeros((count, problem.k))
     if problem.phi.on_device is None or problem.psi.on_device is None:
-        rows, weights = (*_kernel_rows(problem), cluster), c if a is None else a
-        share_out(lambda part: sums_by_cluster(*rows, parts[part], weights, c, of_v, of_psi), len(parts))
+        rows, weights, short = (*_kernel_rows(problem), cluster), c if a is None else a, problem.psi.short
+        share_out(lambda part: sums_by_cluster(*rows, parts[part], weights, c, of_v, of_psi, short), len(parts))
         return of_v, of_psi
     steps = np.concatenate(parts)
     now, next, own = problem.now[steps], problem.next[steps], cluster[steps]
@@ -49,6 +49,14 @@ def cluster_sums(
         of_v = problem.phi.on_device.group_sums(now, a[steps], own, count)
         of_v -= problem.phi.on_device.group_sums(next, (problem.discount * a)[steps], own, count)
     return of_v, problem.psi.on_device.group_sums(now, c[steps], own, count)
+
+
+def u_squares(problem: Problem, cluster: Array, count: int, G: Array) -> Array:
+    """The sums of (u_t'g)^2 over each cluster, (columns, count), for each column g of G (k, columns)."""
+    found = np.zeros((count, G.shape[1]))
+    columns = problem.now, problem.discount, problem.ratio, problem.begins, problem.trace, cluster
+    squares_by_cluster(problem.psi.kernel, *columns, np.ascontiguousarray(G.T), found)
+    return found.T
 
 
 def _kernel_rows(problem: Problem) -> tuple[Any, ...]:

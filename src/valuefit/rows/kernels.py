@@ -36,6 +36,10 @@ def axpy(rows: Any, i: int, a: float, x: Any) -> Any:
     """x += a * row_i."""
 
 
+def axpy4(rows: Any, i: int, j: int, k: int, m: int, a: float, b: float, c: float, d: float, x: Any) -> Any:
+    """x += a * row_i + b * row_j + c * row_k + d * row_m; see `Rows.short`."""
+
+
 def set_row(rows: Any, i: int, a: float, x: Any) -> Any:
     """x = a * row_i."""
 
@@ -153,6 +157,19 @@ def _sparse_axpy(rows, i, a, x):
         x[indices[e]] += a * data[e]
 
 
+def _dense_axpy4(rows, i, j, k, m, a, b, c, d, x):
+    first, second, third, fourth = rows[i], rows[j], rows[k], rows[m]
+    for e in range(x.shape[0]):
+        x[e] += a * first[e] + b * second[e] + c * third[e] + d * fourth[e]
+
+
+def _sparse_axpy4(rows, i, j, k, m, a, b, c, d, x):
+    axpy(rows, i, a, x)
+    axpy(rows, j, b, x)
+    axpy(rows, k, c, x)
+    axpy(rows, m, d, x)
+
+
 def _dense_set_row(rows, i, a, x):
     row = rows[i]
     for c in range(x.shape[0]):
@@ -255,6 +272,7 @@ by_storage(dotv, _dense_dotv, _sparse_dotv)
 by_storage(dot2, _dense_dot2, _sparse_dot2)
 by_storage(dot2v, _dense_dot2v, _sparse_dot2v)
 by_storage(axpy, _dense_axpy, _sparse_axpy)
+by_storage(axpy4, _dense_axpy4, _sparse_axpy4)
 by_storage(set_row, _dense_set_row, _sparse_set_row)
 by_storage(axpyv, _dense_axpyv, _sparse_axpyv)
 by_storage(axpy2, _dense_axpy2, _sparse_axpy2)
@@ -340,12 +358,44 @@ def dots_by_cluster(phi, psi, now, next, discount, cluster, steps, X, Y, p, q):
 
 
 @compiled
-def sums_by_cluster(phi, psi, now, next, discount, cluster, steps, a, c, X, Y):
-    """X[cluster_t] += a_t v_t and Y[cluster_t] += c_t psi_t over these steps; X only if it has rows."""
-    for t in steps:
+def in_one_cluster(cluster, steps):
+    """Whether these are four steps of one cluster."""
+    if steps.shape[0] < 4:
+        return False
+    first = cluster[steps[0]]
+    return cluster[steps[1]] == first and cluster[steps[2]] == first and cluster[steps[3]] == first
+
+
+@compiled
+def sums_by_cluster(phi, psi, now, next, discount, cluster, steps, a, c, X, Y, short):
+    """X[cluster_t] += a_t v_t and Y[cluster_t] += c_t psi_t over these steps; X only if it has rows.
+
+    short: whether rows of psi are, so that four are summed at a time where no sum X is asked for.
+    """
+    i, count = 0, steps.shape[0]
+    while i < count:
+        t = steps[i]
         if X.shape[0]:
             axpyv(phi, now[t], next[t], discount[t], a[t], X[cluster[t]])
-        axpy(psi, now[t], c[t], Y[cluster[t]])
+        following = steps[i : i + 4]
+        if short and X.shape[0] == 0 and in_one_cluster(cluster, following):
+            t1, t2, t3 = following[1], following[2], following[3]
+            axpy4(psi, now[t], now[t1], now[t2], now[t3], c[t], c[t1], c[t2], c[t3], Y[cluster[t]])
+            i += 4
+        else:
+            axpy(psi, now[t], c[t], Y[cluster[t]])
+            i += 1
+
+
+@compiled
+def squares_by_cluster(psi, now, discount, ratio, begins, trace, cluster, G, out):
+    """out[cluster_t, j] += (u_t'G[j])^2 over all steps, u_t'g by the recurrence of traces."""
+    u = np.zeros(G.shape[0])
+    for t in range(now.shape[0]):
+        keep = 0.0 if t == 0 or begins[t] else trace * discount[t - 1]
+        for j in range(G.shape[0]):
+            u[j] = ratio[t] * (dot(psi, now[t], G[j]) + keep * u[j])
+            out[cluster[t], j] += u[j] * u[j]
 
 
 @compiled

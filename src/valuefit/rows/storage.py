@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.rows.compile import worth_compiling
-from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
+from valuefit.rows.kernels import axpy, axpy2, axpy4, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
@@ -296,10 +296,7 @@ def short_tdot(rows: Any, a: Any, x: Any) -> Any:
     """`rows_tdot`, four dense rows at a time."""
     end = a.shape[0] - a.shape[0] % 4
     for i in range(0, end, 4):
-        first, second, third, fourth = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
-        a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
-        for e in range(x.shape[0]):
-            x[e] += a0 * first[e] + a1 * second[e] + a2 * third[e] + a3 * fourth[e]
+        axpy4(rows, i, i + 1, i + 2, i + 3, a[i], a[i + 1], a[i + 2], a[i + 3], x)
     for i in range(end, a.shape[0]):
         axpy(rows, i, a[i], x)
     return x
