@@ -210,7 +210,7 @@ def test_moments_are_the_same_for_distinct_and_repeated_rows(storage, trace):
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("states", [None, 4])
 def test_moments_in_small_blocks_equal_the_naive_ones(storage, trace, states, monkeypatch):
-    for constant in ("linalg.moments.PRODUCT_BYTES", "linalg.moments.STEP_BLOCK_BYTES", "rows.storage.TEMPORARY_BYTES"):
+    for constant in ("linalg.moments.PRODUCT_BYTES", "rows.storage.TEMPORARY_BYTES"):
         monkeypatch.setattr(f"valuefit.{constant}", 600)  # blocks of a few steps each
     monkeypatch.setattr("valuefit.linalg.moments.MIN_PRODUCT_ROWS", 2)
     problem, log = problem_and_log(storage, True, trace, 0.0, 5, False, states)

@@ -54,7 +54,7 @@ def make_problem(
 ) -> Problem:
     """The problem to solve, for state values or for state-action values."""
     if values == "state":
-        return Problem(log, fitted, discount=discount, trace=trace, ridge=ridge)
+        return Problem(log, fitted.rows, discount=discount, trace=trace, ridge=ridge)
     return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
 
 
@@ -81,7 +81,7 @@ class MakePart:
     def __call__(self, log: Transitions) -> Problem:
         settings: dict[str, Any] = {"discount": self.discount, "trace": self.trace, "ridge": self.ridge, "part": True}
         if self.values == "state":
-            return Problem(self.weighted(log), self.features, **settings)
+            return Problem(self.weighted(log), self.features.rows, **settings)
         return state_action_problem(log, self.features, policy=self.policy, **settings)
 
     def starts(self, log: Transitions, columns: int) -> tuple[Any, Array]:

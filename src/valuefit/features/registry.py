@@ -62,7 +62,12 @@ class Fitted:
 
     def transform(self, observations: Any) -> Any:
         """Feature rows, one per observation."""
-        observations = check_observations("observations", observations)
+        return self.rows(check_observations("observations", observations))
+
+    __call__ = transform
+
+    def rows(self, observations: Array) -> Any:
+        """`transform` of observations of a log, which were checked when it was made."""
         if observations.shape[1:] != self.shape:
             if math.prod(observations.shape[1:]) != 1 or math.prod(self.shape) != 1:
                 raise ValueError(
@@ -71,8 +76,6 @@ class Fitted:
                 )
             observations = observations.reshape(len(observations), *self.shape)
         return feature_rows(self.transformer, observations, self.columns)
-
-    __call__ = transform
 
     def __repr__(self) -> str:
         return f"Fitted({self.columns} features of observations {self.shape}: {self.sentence})"

@@ -16,9 +16,8 @@ from valuefit.rows.traces import keep_forward, recurrence, trace_block
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
-PRODUCT_BYTES = 3 << 20  # of the two blocks of rows in one matrix product, so that they stay in cache
+PRODUCT_BYTES = 2 << 20  # of the two blocks of rows in one matrix product, so that they stay in cache
 MIN_PRODUCT_ROWS = 512  # in one matrix product; with fewer rows, reading and writing the result dominates
-STEP_BLOCK_BYTES = 1 << 20  # of the two blocks of rows in one product where every thread has its own
 CACHED_MATRIX_BYTES = 32 << 20  # up to it, products of sparse rows are added entry by entry: the sum stays in cache
 
 
@@ -139,7 +138,7 @@ def _step_product(
     Each product uses one BLAS thread: OpenBLAS does not split the inner dimension, which is the long one here.
     """
     n, k, d = len(now), psi.shape[1], phi.shape[1]
-    size = int(np.clip(STEP_BLOCK_BYTES // (8 * (k + d)), min(MIN_PRODUCT_ROWS, n), n))
+    size = int(np.clip(PRODUCT_BYTES // (8 * (k + d)), min(MIN_PRODUCT_ROWS, n), n))
     # few parts, so that partial sums are small next to the rows
     count = min(parts_of(n * d * phi.dtype.itemsize), max(1, n // (2 * max(k, d))))
     ends = np.linspace(0, n, count + 1).astype(np.int64)
