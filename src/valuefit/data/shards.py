@@ -84,11 +84,14 @@ def _reading(parts: Sequence[RowRange], what: str = "rows") -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FileShard:
-    """Rows of one or more files of a format. several: whether the log has several files, each of which ends an episode
-    if no column numbers them."""
+    """Rows of one or more files of a format.
+
+    columns: of all fields, None for those that they do not have. several: whether the log has several files, each of
+    which ends an episode if no column numbers them.
+    """
 
     parts: tuple[RowRange, ...]
-    columns: Mapping[str, Any] | None
+    columns: Mapping[str, Any]
     several: bool
 
     def read(self) -> Transitions:
@@ -290,7 +293,7 @@ def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, wh
     cuts = _Cuts(shard_steps(limit, scan.step_bytes))
     cuts.add(ends[:-1][np.diff(ends) > 0])
     steps = _not_empty(int(ends[-1]), where)
-    found: dict[str, Any] = {field: scan.matched.get(field) for field in ALIASES}
+    found = _all_fields(scan.matched)
     bounds = [(start, np.searchsorted(ends, [start, stop])) for start, stop in cuts.ranges(steps)]
     shards = tuple(MinariShard(str(path), tuple(scan.episodes[first:last]), found) for _, (first, last) in bounds)
     return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
@@ -315,10 +318,16 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
             ends.append(ends[-1] + scan.rows)
     steps = _not_empty(ends[-1], where)
     refuse_interleaved(episodes.seen, where)
-    several = len(files) > 1
+    assert first is not None  # there are steps
+    several, found = len(files) > 1, _all_fields(first.matched)
     parts = [_parts(files, ends, start, stop) for start, stop in cuts.ranges(steps)]
-    shards = tuple(FileShard(part, columns, several) for part in parts)
+    shards = tuple(FileShard(part, found, several) for part in parts)
     return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
+
+
+def _all_fields(matched: ColumnMap) -> dict[str, Any]:
+    """The columns of each field, None for those without one, so that no shard searches for them again."""
+    return {field: matched.get(field) for field in ALIASES}
 
 
 def _not_empty(steps: int, where: str) -> int:

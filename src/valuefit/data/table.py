@@ -115,6 +115,8 @@ def _quote(names: str | tuple[str, ...] | None) -> str:
 
 def join_parts(name: str, parts: list[Array], files: list[str]) -> Array:
     """One array of the parts of a column; raises ValueError if their shapes or types differ or numbers would change."""
+    if len(parts) == 1:
+        return parts[0]
     if any(map(is_text, parts)):
         parts = [np.full(len(part), None, object) if is_missing(part) else part for part in parts]
         _check_all_text(name, parts, files)
@@ -133,8 +135,6 @@ def join_parts(name: str, parts: list[Array], files: list[str]) -> Array:
         ) from error
     if dtype.kind in "biuf":
         parts = [exact(part, dtype, f"Column {name!r} of {file}") for part, file in zip(parts, files, strict=True)]
-    if len(parts) == 1:
-        return parts[0]
     masked = any(np.ma.isMaskedArray(part) for part in parts)
     return np.ma.concatenate(parts) if masked else np.concatenate(parts)
 

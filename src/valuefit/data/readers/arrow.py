@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
 from valuefit.data.table import Table
 from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
+
+MAX_TYPES = 64  # whose kinds are remembered: a shard asks several times for the type of each of its columns
 
 
 def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Table:
@@ -40,6 +42,11 @@ def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Ta
     matched = match_columns(table.column_names, columns, where)
     for name in columns_to_read(matched):
         check_type(name, table.schema.field(name).type, where)
+    return matched_table(table, matched, where)
+
+
+def matched_table(table: Any, matched: ColumnMap, where: str) -> Table:
+    """The columns of a pyarrow.Table whose names are matched, and whose types are checked, already."""
     return Table(matched, lambda name: to_array(name, table[name], where), where)
 
 
@@ -58,6 +65,15 @@ def check_unique_names(names: Sequence[str], where: str) -> None:
 
 def check_type(name: str, kind: Any, where: str) -> None:
     """Raise ValueError unless an Arrow type is text, numbers or lists of numbers; called before the column is read."""
+    if not _is_readable(kind):
+        raise ValueError(
+            f"Column {name!r} of {where} holds {str(kind)[:60]}, not numbers. Convert it (number the categories), or "
+            "name another column with columns=."
+        )
+
+
+@lru_cache(MAX_TYPES)
+def _is_readable(kind: Any) -> bool:
     types = _pyarrow().types
     inner = kind.value_type if holds_lists(kind) else kind
     if types.is_dictionary(inner):
@@ -65,13 +81,10 @@ def check_type(name: str, kind: Any, where: str) -> None:
     allowed = [types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_null]
     if not holds_lists(kind):
         allowed += [types.is_timestamp, types.is_date, types.is_time, types.is_duration, is_string]
-    if not any(test(inner) for test in allowed):
-        raise ValueError(
-            f"Column {name!r} of {where} holds {str(kind)[:60]}, not numbers. Convert it (number the categories), or "
-            "name another column with columns=."
-        )
+    return any(test(inner) for test in allowed)
 
 
+@lru_cache(MAX_TYPES)
 def holds_lists(kind: Any) -> bool:
     """Whether an Arrow type is lists of values."""
     types = _pyarrow().types
@@ -123,7 +136,8 @@ def _plain_column(column: Any) -> Array:
         column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
     chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
     masked = column.null_count > 0 and not types.is_floating(column.type)
-    values = (np.ma.concatenate if masked else np.concatenate)([_numbers(chunk) for chunk in chunks] or [np.zeros(0)])
+    parts = [_numbers(chunk) for chunk in chunks] or [np.zeros(0)]
+    values = parts[0] if len(parts) == 1 else (np.ma.concatenate if masked else np.concatenate)(parts)
     if time:
         values = np.ma.filled(values.astype(np.int64), np.iinfo(np.int64).min).view("M8[us]")  # the minimum is NaT
     return values

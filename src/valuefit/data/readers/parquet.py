@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
-from valuefit.data.readers.arrow import check_type, check_unique_names, holds_lists, holds_text, match_table, to_array
+from valuefit.data.readers.arrow import check_type, check_unique_names, holds_lists, holds_text, matched_table, to_array
 from valuefit.data.table import Scan, Table, check_rows
 from valuefit.extras import need
 from valuefit.memory import check_size
@@ -35,16 +35,17 @@ def read_parquet(
     where = str(path)
     with _opened(path, 0) as file:
         schema = file.schema_arrow
-        wanted = columns_to_read(match_columns(schema.names, columns, where))
+        matched = match_columns(schema.names, columns, where)
+        wanted = columns_to_read(matched)
         for name in wanted:
             check_type(name, schema.field(name).type, where)
         if rows is not None:
-            return match_table(_read_rows(path, wanted, rows, limit), columns, where)
+            return matched_table(_read_rows(path, wanted, rows, limit), matched, where)
         with _damaged(where):
             sizes = _row_group_bytes(file, wanted)
         check_size(sum(sizes), limit, where)
         table = _read_row_groups(file, wanted, sizes, limit, where)
-    return replace(match_table(table, columns, where), known=_stored_names(schema, where))
+    return replace(matched_table(table, matched, where), known=_stored_names(schema, where))
 
 
 @contextmanager
@@ -67,7 +68,14 @@ def scan_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
             for batch in _batches_of(file, names, rows, where):
                 yield [to_array(name, batch.column(name), where) for name in names]
 
-        yield Scan(matched, int(file.metadata.num_rows), max(8 * len(wanted), size), kinds, marks)
+        least = sum(_entry_bytes(schema.field(name).type) for name in wanted)
+        yield Scan(matched, int(file.metadata.num_rows), max(least, size), kinds, marks)
+
+
+def _entry_bytes(kind: Any) -> int:
+    """Bytes of an entry of a column in memory, at least: numbers that are not floats become 8 bytes."""
+    floating = need("pyarrow", "files", "Reading Parquet").types.is_floating(kind)
+    return int(kind.bit_width // 8) if floating else 8
 
 
 @contextmanager
@@ -127,7 +135,8 @@ class _RowStream:
                 size += pieces[-1].nbytes
                 check_size(size, limit, self.where)
             self.rest, self.row = (batch.slice(last) if last < len(batch) else None), self.row + last
-        return need("pyarrow", "files", "Reading Parquet").Table.from_batches(pieces)
+        table = need("pyarrow", "files", "Reading Parquet").Table.from_batches(pieces)
+        return table.combine_chunks()  # which one call copies, not one for each column
 
 
 _STREAMS: dict[tuple[Any, ...], _RowStream] = {}  # at most one: where the last part of a file ended
