@@ -20,7 +20,7 @@ from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
 from valuefit.data.readers.parquet import read_parquet, scan_parquet
 from valuefit.data.table import Scan, Table, join
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, row_range, shifted
 from valuefit.data.validation import are_state_numbers, episode_starts
 from valuefit.memory import memory_limit
 from valuefit.messages import RowError, said, shown
@@ -477,9 +477,8 @@ def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:
 
 def _view(log: Transitions) -> Transitions:
     """The log with the observations between the first and the last that it uses, or a copy of those if they are few."""
-    low = int(min(log.now.min(), log.next[log.next >= 0].min(initial=log.now[0])))
-    high = int(max(log.now.max(), log.next.max())) + 1
+    low, high = row_range(log.now, log.next)
     if high - low > 2 * len(log):
         return compact(log)
-    next = np.where(log.next < 0, -1, log.next - low)
-    return replace(log, observations=log.observations[low:high], now=log.now - low, next=next)._frozen()
+    now, next = shifted(log.now, log.next, low)
+    return replace(log, observations=log.observations[low:high], now=now, next=next)._frozen()

@@ -234,6 +234,19 @@ def effective_sample_size(weights: Any) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
+def row_range(now: Array, next: Array) -> tuple[int, int]:
+    """The first row that steps use, and the one after the last; next is -1 where an episode terminated."""
+    low = int(now.min())
+    if (next[next < low] >= 0).any():  # few are so small, but those that terminated
+        low = int(next[next >= 0].min())
+    return low, int(max(now.max(), next.max())) + 1
+
+
+def shifted(now: Array, next: Array, first: int) -> tuple[Array, Array]:
+    """The numbers of rows counted from `first`, which is not after any of them; -1 stays."""
+    return now - first, np.maximum(next - first, -1)
+
+
 def cluster_numbers(cluster: Any, episode: Array) -> Array:
     """Ids of groups of episodes, one for each step, as numbers (n,); raises ValueError if they divide an episode."""
     ids = array_of("cluster", cluster)

@@ -14,7 +14,7 @@ from valuefit.data.archive import check_version
 from valuefit.data.exact import in_native_order
 from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, find_array, map_array, read_header
-from valuefit.data.transitions import Transitions, cluster_numbers
+from valuefit.data.transitions import Transitions, cluster_numbers, row_range, shifted
 from valuefit.data.validation import check_observations, numbers
 from valuefit.memory import check_size
 from valuefit.messages import RowError, said
@@ -79,13 +79,12 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     observations = find_array(_file(path, "observations"))
     _check_consistency(path, table, observations.header.shape[0] if observations.header.shape else 0)
     now, next = table["now"], table["next"]
-    referred = np.concatenate([now, next[next >= 0]])
-    low, high = int(referred.min()), int(referred.max()) + 1
+    low, high = row_range(now, next)
     used: Any
     if high - low <= 2 * (stop - start):
-        used, table["now"], table["next"] = slice(low, high), now - low, np.where(next < 0, -1, next - low)
+        used, table["now"], table["next"] = slice(low, high), *shifted(now, next, low)
     else:
-        used = np.unique(referred)
+        used = np.unique(np.concatenate([now, next[next >= 0]]))
         table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
     part = _native_bytes(observations.rows(low, high) if isinstance(used, slice) else observations.map()[used])
     try:
