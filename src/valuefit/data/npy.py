@@ -8,6 +8,8 @@ import warnings
 import zipfile
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from valuefit.messages import translated
 from valuefit.typing import Array
 
 BYTES_PER_READ = 1 << 20  # decompressed at a time
+MAX_HEADER_BYTES = 1 << 16  # more than NumPy accepts
 
 _warnings_lock = Lock()
 
@@ -42,10 +45,20 @@ def _header_of(stream: Any) -> tuple[Any, ...]:
 
     `numpy.load` would allocate an array before its declared size can be checked.
     """
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    version = npy.read_magic(stream)
+    size = {(1, 0): 2, (2, 0): 4}[version]
+    length = stream.read(size)
+    header = stream.read(min(int.from_bytes(length, "little"), MAX_HEADER_BYTES))
+    return _parsed(version, length + header)
+
+
+@lru_cache(64)
+def _parsed(version: tuple[int, int], header: bytes) -> tuple[Any, ...]:
+    """What NumPy reads in a header after the version; remembered, as every shard reads those of its columns again."""
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     with _warnings_lock, warnings.catch_warnings():  # filters belong to the process, and shards are read by threads
         warnings.simplefilter("ignore", UserWarning)
-        return tuple(readers[npy.read_magic(stream)](stream))
+        return tuple(read(BytesIO(header)))
 
 
 def read_header(stream: Any, where: str, *, kinds: str = "biuf") -> Header:
