@@ -157,16 +157,19 @@ class Transitions:
 
     def __getitem__(self, steps: Any) -> Transitions:
         """The chosen steps. The eligibility trace restarts where a chosen step does not follow the previous one."""
+        consecutive = isinstance(steps, slice) and steps.step in (None, 1)
         try:
-            chosen = np.atleast_1d(np.arange(len(self))[steps])
+            chosen: Any = steps if consecutive else np.atleast_1d(np.arange(len(self))[steps])
+            begins = np.array(self.begins[chosen])
         except (IndexError, TypeError) as error:
             if isinstance(steps, int | np.integer):  # Python ends a loop over the log by an IndexError
                 raise IndexError(f"There is no step {shown(steps)} in a log of {len(self)} steps.") from None
             raise ValueError(f"These steps cannot be selected from a log of {len(self)} steps: {error}.") from None
-        if len(chosen) == 0:
+        if len(begins) == 0:
             raise ValueError("No steps are left: the selection is empty.")
-        begins = np.ones(len(chosen), bool)
-        begins[1:] = self.begins[chosen[1:]] | (np.diff(chosen) != 1)
+        begins[0] = True
+        if not consecutive:
+            begins[1:] |= np.diff(chosen) != 1
         index: Any = steps if isinstance(steps, slice) else chosen  # columns of a slice are views
         columns: dict[str, Any] = {
             name: getattr(self, name)[index]
