@@ -68,14 +68,7 @@ def scan_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -
             for batch in _batches_of(file, names, rows, where):
                 yield [to_array(name, batch.column(name), where) for name in names]
 
-        least = sum(_entry_bytes(schema.field(name).type) for name in wanted)
-        yield Scan(matched, int(file.metadata.num_rows), max(least, size), kinds, marks)
-
-
-def _entry_bytes(kind: Any) -> int:
-    """Bytes of an entry of a column in memory, at least: numbers that are not floats become 8 bytes."""
-    floating = need("pyarrow", "files", "Reading Parquet").types.is_floating(kind)
-    return int(kind.bit_width // 8) if floating else 8
+        yield Scan(matched, int(file.metadata.num_rows), max(8 * len(wanted), size), kinds, marks)
 
 
 @contextmanager
