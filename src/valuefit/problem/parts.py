@@ -229,7 +229,6 @@ def read_ahead(shards: Iterable[Shard], count: int = 1) -> Iterator[Transitions]
 
 def _ahead(tasks: Iterable[Callable[[], Any]], count: int) -> Iterator[Any]:
     """The results of tasks in order; while one is used, threads work on the next `count`."""
-    reuse_freed_memory()
     with ThreadPoolExecutor(count, thread_name_prefix="valuefit-read") as threads:
         pending: deque[Future[Any]] = deque()
         try:
