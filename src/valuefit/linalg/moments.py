@@ -16,7 +16,7 @@ from valuefit.rows.traces import keep_forward, recurrence, trace_block
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
-PRODUCT_BYTES = 2 << 20  # of the two blocks of rows in one matrix product, so that they stay in cache
+PRODUCT_BYTES = 1 << 20  # of the two blocks of rows in one matrix product, so that they stay in the second-level cache
 MIN_PRODUCT_ROWS = 512  # in one matrix product; with fewer rows, reading and writing the result dominates
 CACHED_MATRIX_BYTES = 32 << 20  # up to it, products of sparse rows are added entry by entry: the sum stays in cache
 
