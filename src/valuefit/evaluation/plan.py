@@ -4,7 +4,7 @@
     compute  = rounds of shards on all threads x steps of a shard x seconds of a step
                + the smaller of a shard and STEAL_SECONDS, if there are several rounds
     schedule = tasks x task_seconds, which the scheduler works off one after the other
-    send     = bytes of what workers are told x byte_seconds x ceil(log2(workers + 1))
+    send     = bytes sent to workers x byte_seconds x ceil(log2(workers + 1))
     reduce   = levels of the tree of sums x (task_seconds + FAN_IN x bytes of a sum x byte_seconds)
 
 A step costs step_seconds to read; where its features are needed also problem_seconds + features x feature_seconds, and
@@ -101,7 +101,7 @@ class Cluster:
     coefficients: Coefficients = MEASURED
 
     def pass_seconds(self, shards: int, shard_seconds: float, *, sent: float, returned: float) -> float:
-        """Of a pass in which a shard takes so long; sent, returned: bytes told to a worker and returned by a task."""
+        """Of a pass in which a shard takes so long; sent, returned: bytes sent to a worker and returned by a task."""
         one = self.coefficients
         if self.workers == 1:
             return shards * shard_seconds / self.threads
@@ -154,16 +154,16 @@ def plan(
     shards = math.ceil(n / size)
     work = _Work(size, d, coefficients)
     square = 16.0 * d * d  # bytes of A and C
-    told = 8.0 * d * width  # of the features
-    passes = [Pass("samples", 1, cluster.pass_seconds(shards, work.step, sent=told, returned=0))]
+    sent = 8.0 * d * width  # of the features
+    passes = [Pass("samples", 1, cluster.pass_seconds(shards, work.step, sent=sent, returned=0))]
     if solver == "lstd":
-        passes.append(Pass("moments", 1, cluster.pass_seconds(shards, work.moments, sent=told, returned=square)))
+        passes.append(Pass("moments", 1, cluster.pass_seconds(shards, work.moments, sent=sent, returned=square)))
     else:
-        products = cluster.pass_seconds(shards, work.products, sent=told + 16.0 * d, returned=16.0 * d)
+        products = cluster.pass_seconds(shards, work.products, sent=sent + 16.0 * d, returned=16.0 * d)
         passes.append(Pass("products", 2 + count, products))
     errors = work.errors if solver == "lstd" else work.products
-    told += square if solver == "lstd" else 16.0 * d
-    passes.append(Pass("errors", 1, cluster.pass_seconds(shards, errors, sent=told, returned=0)))
+    sent += square if solver == "lstd" else 16.0 * d
+    passes.append(Pass("errors", 1, cluster.pass_seconds(shards, errors, sent=sent, returned=0)))
     solve = (2 / 3 * d**3 * coefficients.flop_seconds) if solver == "lstd" else 0.0
     held = square if solver == "lstd" else 16.0 * d
     memory = coefficients.process_bytes + cluster.threads * limit + held * (FAN_IN + 1 + cluster.threads)
