@@ -26,8 +26,8 @@ Draw = Callable[[np.random.Generator], tuple[vf.Transitions, dict[str, Any], flo
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "coverage"
 DRAWN_FROM = (
-    "automatic.py", "control.py", "designs.py", "held_out.py", "published.py", "splines.py", "synthetic.py",
-    "tasks.py", "truths.json", "worlds.py",
+    "automatic.py", "control.py", "designs.py", "difficult.py", "held_out.py", "published.py", "splines.py",
+    "synthetic.py", "tasks.py", "truths.json", "worlds.py",
 )  # fmt: skip
 SAVE_SECONDS = 20.0  # between two writes of a file
 
@@ -58,6 +58,7 @@ def evaluated(log: vf.Transitions, settings: dict[str, Any], truth: float) -> Re
         "checks": [
             [check.name, check.outcome, check.statistic, check.p_value, check.size] for check in evaluation.checks
         ],
+        "cross_checks": [[entry.name, entry.effective_episodes, entry.agrees] for entry in evaluation.cross_checks],
         "seconds": seconds,
     }
 
