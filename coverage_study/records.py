@@ -58,6 +58,8 @@ def evaluated(log: vf.Transitions, settings: dict[str, Any], truth: float) -> Re
         "checks": [
             [check.name, check.outcome, check.statistic, check.p_value, check.size] for check in evaluation.checks
         ],
+        "steps": len(log),
+        "weights": evaluation.problem.d - len(evaluation.problem.dead),
         "cross_checks": [[entry.name, entry.effective_episodes, entry.agrees] for entry in evaluation.cross_checks],
         "seconds": seconds,
     }

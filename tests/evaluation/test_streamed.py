@@ -119,6 +119,9 @@ def test_a_sample_of_episodes_is_checked_where_the_log_is_large(tmp_path: Path) 
     assert (found.size, found.sampled) == ((len(log), 60), True)
     assert f"{len(log)} steps" in repr(found)
     assert found.value(log.observations[:3]) == pytest.approx(expected.value(log.observations[:3]), rel=1e-6)
+    for name in ("skewness", "small-sample bias"):  # of all episodes
+        (own,), (other,) = ([check for check in one.checks if check.name == name] for one in (found, expected))
+        assert own.statistic == pytest.approx(other.statistic, rel=1e-4)
 
 
 @pytest.mark.parametrize("features", ["kernel:landmarks=20", "fourier:order=3", "auto"])

@@ -9,11 +9,11 @@ from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.sandwich import Sandwich
-from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, uncertainty
+from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, error_of_parts, uncertainty
 
 
 def jackknife(log):
-    """The standard error of the mean value over the starts, by leaving out episodes."""
+    """Standard error and bias of the mean value over the starts, by leaving out episodes."""
     labels = np.unique(log.episode)
     first = np.array([np.flatnonzero(log.episode == label)[0] for label in labels])
 
@@ -26,7 +26,8 @@ def jackknife(log):
 
     every = value(np.ones(len(log.now), bool))
     changes = np.array([value(log.episode != label) - every for label in labels])
-    return np.sqrt((len(labels) - 1) / len(labels) * changes @ changes)
+    count = len(labels)
+    return np.sqrt((count - 1) / count * changes @ changes), (count - 1) * changes.mean()
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "+".join(variant) or "plain")
@@ -37,7 +38,9 @@ def test_cr3_is_the_jackknife_by_episode(variant):
     first = np.flatnonzero(np.diff(log.episode, prepend=-1))
     rows = log.Phi[log.now[first]]
     found = Uncertainty(sandwich).error(LinearFunction(rows.mean(axis=0), rows, first))
-    assert found.standard_error == pytest.approx(jackknife(log), rel=1e-8)
+    standard_error, bias = jackknife(log)
+    assert found.standard_error == pytest.approx(standard_error, rel=1e-8)
+    assert found.bias == pytest.approx(bias, rel=1e-6, abs=1e-8 * standard_error)
 
 
 def test_cr1_and_cr3_agree_on_many_episodes():
@@ -51,6 +54,20 @@ def test_cr1_and_cr3_agree_on_many_episodes():
     function = LinearFunction(rows[first].mean(axis=0), rows[first], first)
     cr1, cr3 = (Uncertainty(sandwich, kind).error(function).standard_error for kind in ("cr1", "cr3"))
     assert cr1 < cr3 < 1.02 * cr1
+
+
+@pytest.mark.parametrize("events", [2, 8, 50])
+def test_the_skewness_counts_rare_events(events):
+    parts = np.zeros(10_000)
+    parts[:events] = 3.0
+    error = error_of_parts(parts - parts.mean(), 10_000.0, 0.0, undetermined=False)
+    assert error.skewness**-2 == pytest.approx(events, rel=0.02)
+    assert error_of_parts(-parts, 10_000.0, 0.0, undetermined=False).skewness < 0
+
+
+def test_parts_that_are_all_zero_have_no_skewness_and_no_bias():
+    error = error_of_parts(np.zeros(5), 5.0, 0.0, undetermined=False)
+    assert (error.standard_error, error.skewness, error.bias, error.one_cluster) == (0, 0, 0, False)
 
 
 def test_equal_episodes_all_count_and_unequal_ones_less():

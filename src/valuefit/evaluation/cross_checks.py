@@ -168,8 +168,8 @@ class _EpisodeEstimates:
     def candidates(self, *, on_policy: bool) -> list[_Candidate]:
         if on_policy:
             return [self._per_decision("mean return")]
-        plain = self._per_decision("importance sampling")._replace(skewed=True)
-        return [plain, self._self_normalised(), self._doubly_robust()]
+        weighted = [self._per_decision("importance sampling"), self._self_normalised()]
+        return [*(one._replace(skewed=True) for one in weighted), self._doubly_robust()]
 
     def _candidate(self, name: str, estimate: float, influence: Array, derivative: Array) -> _Candidate:
         first = self.fit.starts.first
@@ -325,7 +325,7 @@ def _compared(
             "concluded from it."
         )
     elif entry.skewed:
-        notes.append("Its errors are skewed, so nothing is concluded from it; the weighted form is compared.")
+        notes.append("Its errors are skewed, so nothing is concluded from it.")
     elif parts is None or own is None:
         notes.append("Its standard error is unknown.")
     else:

@@ -20,7 +20,9 @@ class ErrorEstimate:
     important clusters that would give as precise a standard error; Student's t has one degree of freedom less.
     determined: False where the data do not determine c'theta, so that the estimate is that of the minimum-norm theta
     and has no standard error. solver_error: |c'(theta - theta*)|, theta* the exact minimiser on this log; None where
-    it is unknown. one_cluster: whether the value rests on a single cluster.
+    it is unknown. one_cluster: whether the value rests on a single cluster. skewness: of c'theta, from the parts of the
+    clusters in it; k rare events of equal size have 1 / sqrt(k). bias: of c'theta in a log of this size, by the
+    jackknife; 0 by CR1.
     """
 
     standard_error: float | None
@@ -29,6 +31,8 @@ class ErrorEstimate:
     reason: str = ""
     solver_error: float | None = None
     one_cluster: bool = False
+    skewness: float = 0.0
+    bias: float = 0.0
 
     @property
     def degrees_of_freedom(self) -> float:

@@ -22,8 +22,7 @@ from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.bands import Band, few_clusters, row_intervals
 from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.checks.numerics import convergence
-from valuefit.evaluation.checks.run import WHICH, run_checks
+from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
 from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
@@ -474,7 +473,7 @@ def _of_shards(
     kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
-    solved, result = convergence(whole.result), whole.result
+    result, checked = whole.result, of_whole(whole.result, whole.value, whole.error)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
         f"Solved with {result.solver}: {result.message}",
@@ -482,7 +481,7 @@ def _of_shards(
     return replace(
         sample, result=result, policy_value=whole.value, notes=notes, whole=whole.size,
         streamed=whole.errors, weight_errors=whole.weights,
-        checks=tuple(solved if check.name == solved.name else check for check in sample.checks),
+        checks=tuple(checked.get(check.name, check) for check in sample.checks),
     )  # fmt: skip
 
 

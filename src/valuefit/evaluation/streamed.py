@@ -162,6 +162,7 @@ class Whole:
 
     result: Result
     value: PolicyValue
+    error: ErrorEstimate  # of the value
     features: Fitted
     sample: Transitions
     size: tuple[int, int]  # steps and episodes
@@ -285,7 +286,7 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     notes = _notes(samples, sample, problem, result, on_workers=client is not None)
-    return Whole(result, value, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
+    return Whole(result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
 
 def _notes(

@@ -25,13 +25,12 @@ from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.sensitivity import CountedSteps
 from valuefit.evaluation.uncertainty import (
-    MAX_SHARE_OF_ONE,
-    MIN_CLUSTERS_OF_SHARE,
     MIN_EFFECTIVE_CLUSTERS,
     Kind,
     Uncertainty,
     basis_of,
     count_factor,
+    error_of_parts,
 )
 from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.parts import Part, Parts, add, part_sizes, sum_shards
@@ -119,13 +118,10 @@ class StreamedErrors:
     def _of_value(self, adjoint: tuple[Array, Array], found: EpisodeSums) -> ErrorEstimate:
         solver_error, n = self.sandwich._solver_error(adjoint), self.sandwich.problem.n
         contributions = count_factor(self.kind, len(found.parts)) * found.parts
-        size = float(np.linalg.norm(contributions))
         expected = found.squares * (1.0 if self.sandwich.w.any() else found.sums[0] / n)
         expected = expected + found.starts * found.sums[1] / self.function.starts
         effective = Influence(found.parts, expected, solver_error).effective_clusters
-        one = float(np.abs(contributions).max()) ** 2 > MAX_SHARE_OF_ONE * size**2 > 0
-        one = (one and effective >= MIN_CLUSTERS_OF_SHARE) or bool(found.sums[2] > 0)
-        return ErrorEstimate(size, effective, solver_error=solver_error, one_cluster=one)
+        return error_of_parts(contributions, effective, solver_error, undetermined=bool(found.sums[2] > 0))
 
     def _of_weight(self, adjoint: tuple[Array, Array], sums: Array, count: int) -> ErrorEstimate:
         parts, expected, squares = map(float, sums)

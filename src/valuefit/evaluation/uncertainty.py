@@ -88,13 +88,13 @@ class Uncertainty:
             if isinstance(influence, ErrorEstimate):
                 found.append(influence)
                 continue
-            parts = self.contributions(function, influence)
-            size = float(np.linalg.norm(parts))
-            standard_error = self.bootstrap.standard_error(function) if self.kind == "bootstrap" else size
-            estimate = ErrorEstimate(standard_error, influence.effective_clusters, solver_error=influence.solver_error)
-            one = float(np.abs(parts).max()) ** 2 > MAX_SHARE_OF_ONE * size**2 > 0
-            one &= influence.effective_clusters >= MIN_CLUSTERS_OF_SHARE
-            found.append(replace(estimate, one_cluster=one or self._undetermined_without_one(function)))
+            parts, undetermined = self.contributions(function, influence), self._undetermined_without_one(function)
+            error = error_of_parts(
+                parts, influence.effective_clusters, influence.solver_error, undetermined=undetermined
+            )
+            if self.kind == "bootstrap":
+                error = replace(error, standard_error=self.bootstrap.standard_error(function))
+            found.append(error)
         return found
 
     def contributions(self, function: LinearFunction, influence: Influence) -> Array:
@@ -154,6 +154,21 @@ class Uncertainty:
             for directions in self.replicates.undetermined.values():
                 found |= _along(rows, directions)
         return found
+
+
+def error_of_parts(parts: Array, effective: float, solver_error: float, *, undetermined: bool) -> ErrorEstimate:
+    """The error of a number in which the clusters have these parts.
+
+    undetermined: whether the number is undetermined without one of them. The bias is (G-1) times the mean of v_g - v,
+    which is 0 if the parts are those of CR1.
+    """
+    size, count = float(np.linalg.norm(parts)), len(parts)
+    shares = parts / size if size else parts
+    dominated = effective >= MIN_CLUSTERS_OF_SHARE and float(np.abs(shares).max()) ** 2 > MAX_SHARE_OF_ONE
+    return ErrorEstimate(
+        size, effective, solver_error=solver_error, one_cluster=dominated or undetermined,
+        skewness=float(np.sum(shares**3)), bias=-count_factor("cr3", count) * float(parts.sum()),
+    )  # fmt: skip
 
 
 def count_factor(kind: str, clusters: int) -> float:

@@ -43,6 +43,17 @@ def test_an_estimate_outside_fails_or_warns_by_its_standard_error():
     assert unsure.outcome == ("fail" if unsure.size > 1 else "warn")
 
 
+def test_an_estimate_far_outside_fails_whatever_its_standard_error():
+    """A line through observations near 0, extrapolated, and rewards between 0 and 1."""
+    rng = np.random.default_rng(0)
+    x = 0.01 * rng.normal(size=(600, 1))
+    log = vf.Transitions.from_arrays(x, rng.random(600), terminated=np.ones(600), episode=np.arange(600))
+    settings = {"discount": 0.9, "features": lambda x: np.column_stack([np.ones(len(x)), x])}
+    near, far = (check_of(log, starts=[[start]], **settings) for start in (0.0, 10.0))
+    assert near.outcome == "pass"
+    assert (far.outcome, far.size < 1) == ("fail", True)
+
+
 def test_a_wide_interval_warns():
     reward = np.where(np.arange(600) % 20 == 19, 1.0, 0.0) * np.random.default_rng(0).integers(2, size=600)
     found = check_of(log_of(reward), discount=0.5, starts=[[-1.0], [1.0], [12.0], [-12.0]])

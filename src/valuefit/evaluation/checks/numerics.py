@@ -1,4 +1,4 @@
-"""Whether the numbers are accurate: the solver, the standard error, and the equations themselves."""
+"""Whether the numbers are accurate: the solver, the errors of the value, and the equations themselves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import scipy.linalg as linalg
 
 from valuefit.engine.result import Result
 from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
+from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.linalg.scaled_lu import MIN_RECIPROCAL_CONDITION
 from valuefit.problem.saddle_point import C_CUTOFF
@@ -16,7 +17,9 @@ from valuefit.typing import Array
 
 SOLVER, STABLE_FIXED_POINT = "solver", "fixed point is stable"  # names of checks
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
+ROUNDING = 1e-10  # relative, of a policy value
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
+MAX_SKEWNESS = 0.35  # of the estimate: that of 8 rare events, with which a 95% interval covers about 90%
 MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
@@ -24,13 +27,8 @@ POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value, at most
 POWER_TOL = 1e-3  # relative change of an eigenvalue at which they end
 
 
-def solver(fit: Fit) -> Check:
+def solver(result: Result) -> Check:
     """Whether the solver converged."""
-    return convergence(fit.result)
-
-
-def convergence(result: Result) -> Check:
-    """Whether this result is one of a solver that converged."""
     if result.status == "converged":
         return Check(SOLVER, "pass", f"{result.solver} converged.")
     text = f"The solver did not converge ({result.status}). {result.message}"
@@ -75,6 +73,45 @@ def optimisation_error(fit: Fit) -> Check | None:
         return Check(name, "warn", text, error.solver_error, size=size)
     text = f"At full convergence the policy value would change by {size:.1g} standard errors."
     return Check(name, "pass", text, error.solver_error, size=size)
+
+
+def _is_random(value: PolicyValue) -> bool:
+    """Whether there is a standard error that is more than the rounding error of the value."""
+    return value.standard_error is not None and value.standard_error > ROUNDING * abs(value.estimate)
+
+
+def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
+    """Whether few episodes with large errors, as those of rare rewards, decide about the value."""
+    if not _is_random(value):
+        return None
+    name, found = "skewness", f"The skewness of the estimate is {error.skewness:.2g}"
+    if abs(error.skewness) <= MAX_SKEWNESS:
+        return Check(name, "pass", f"{found}.", error.skewness)
+    text = (
+        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short, and "
+        f"the value is rather {'above' if error.skewness > 0 else 'below'} it than on the other side. Add episodes."
+    )
+    return Check(name, "warn", text, error.skewness)
+
+
+def small_sample_bias(value: PolicyValue, error: ErrorEstimate) -> Check | None:
+    """The bias of the estimate in a log of this size, by the jackknife, against its standard error.
+
+    Ratios weight the equations of a weight by their own mean, so with few steps for each the value leans to that of the
+    logged policy.
+    """
+    if not _is_random(value) or value.method == "cr1":
+        return None
+    assert error.standard_error is not None
+    name, size = "small-sample bias", abs(error.bias) / error.standard_error
+    text = f"Logs of this size bias the policy value by about {error.bias:.3g}, {size:.2g} standard errors"
+    if size <= MATERIAL_SIZE:
+        return Check(name, "pass", f"{text}.", error.bias, size=size)
+    text += (
+        f"; without it the value would be about {value.estimate - error.bias:.5g}. There are few steps for each "
+        'feature: use fewer features, a longer log, or, for ratios, values="state-action".'
+    )
+    return Check(name, "warn", text, error.bias, size=size)
 
 
 def penalty(fit: Fit) -> Check | None:

@@ -15,7 +15,7 @@ from valuefit.typing import Array
 
 NAME = "reachable range"
 ROUNDING = 1e-6  # relative; a value this close to the end of the range is inside
-MAX_EXCESS = 0.05  # of the width of the range; how far an interval may reach beyond it
+MAX_EXCESS = 0.05  # of the width of the range; how far an interval or an uncertain estimate may be beyond it
 SAMPLED_STATES = 200  # logged steps at whose states values are checked
 STANDARD_ERRORS = 3.0  # beyond the range, from which a value at a logged state counts as outside
 MAX_IMPOSSIBLE_SHARE = 0.01  # of the sampled states
@@ -63,7 +63,8 @@ def reachable_range(fit: Fit) -> Check:
     if outside > 0:
         text = f"The policy value {value.estimate:.5g} is impossible: {rewards}. {REMEDY}"
         size = outside / error if error else None
-        return Check(NAME, "fail" if size is None or size > 1 else "warn", text, outside, size=size)
+        far = size is None or size > 1 or outside > MAX_EXCESS * (reach.high - reach.low)
+        return Check(NAME, "fail" if far else "warn", text, outside, size=size)
     if value.interval is not None:
         excess = float(reach.beyond(np.array(value.interval)).max())
         if excess > MAX_EXCESS * (reach.high - reach.low):

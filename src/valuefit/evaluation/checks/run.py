@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from valuefit.engine.result import Result
 from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
 from valuefit.evaluation.checks.check import Check, judge
 from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.policy_value import PolicyValue
 
 WHICH = ("standard", "all")  # "all" also solves the problem with other traces and ridges
 FIRST: tuple[Callable[[Fit], Check | None], ...] = (
-    numerics.solver,
+    lambda fit: numerics.solver(fit.result),
     support.determined,
     reach.reachable_range,
     numerics.standard_error,
@@ -21,6 +24,8 @@ FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     horizon.resets,
     support.effective_episodes,
     support.one_episode,
+    lambda fit: numerics.skewness(fit.value, fit.error),
+    lambda fit: numerics.small_sample_bias(fit.value, fit.error),
 )
 LAST: tuple[Callable[[Fit], Check | None], ...] = (
     support.effective_sample,
@@ -49,3 +54,9 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
         last = (*LAST, alternatives.ridge_change)
     found = [*(check(fit) for check in FIRST), *judge(tests), *(check(fit) for check in last)]
     return tuple(check for check in found if check is not None)
+
+
+def of_whole(result: Result, value: PolicyValue, error: ErrorEstimate) -> dict[str, Check]:
+    """By name, the checks that need only these numbers, which are known of all episodes of a log in shards."""
+    found = numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(value, error)
+    return {check.name: check for check in found if check is not None}
