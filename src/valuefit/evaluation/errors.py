@@ -11,6 +11,8 @@ from valuefit.engine.statistical_tolerance import NEGLIGIBLE_ERROR
 from valuefit.evaluation.student import t_quantile
 from valuefit.typing import Array
 
+MATERIAL_SIZE = 0.5  # standard errors; such a bias lowers the coverage of a 95% interval to 92%
+
 
 @dataclass(frozen=True)
 class ErrorEstimate:
@@ -51,6 +53,11 @@ class ErrorEstimate:
         assert self.standard_error is not None
         quantile = float(t_quantile(self.degrees_of_freedom, tail))
         return quantile * self.standard_error + (self.solver_error or 0.0)
+
+    @property
+    def material_bias(self) -> float:
+        """The bias if it is more than half a standard error, else 0."""
+        return self.bias if abs(self.bias) > MATERIAL_SIZE * (self.standard_error or 0.0) else 0.0
 
     @property
     def solver_tolerance(self) -> float | None:

@@ -24,6 +24,7 @@ MAX_LISTED_WEIGHTS = 20  # with more features, single weights are not reported
 INTERVAL_LEVEL = 0.95  # unless another is given
 Side = Literal["both", "lower", "upper"]
 SIDES = ("both", "lower", "upper")
+ROUNDING = 1e-10  # relative, of a policy value
 CLEARLY_ABOVE_TOLERANCE = 1.2  # an excess that new standard errors are not expected to turn into a success
 
 
@@ -37,7 +38,8 @@ class PolicyValue:
     None where it is unknown. method: of the standard error, "cr3" (jackknife by episode), "cr1" (sandwich) or
     "bootstrap".
     effective_episodes: the number of equally important episodes that would give as precise a standard error; None
-    without one.
+    without one. bias: of the estimate in a log of this size, by the jackknife, if it is more than half a standard
+    error, else 0; the interval is then longer by it on one side, so that it suits the estimate without it, too.
     """
 
     estimate: float
@@ -49,6 +51,12 @@ class PolicyValue:
     solver_error: float | None = None
     effective_episodes: float | None = None
     method: str = "cr3"
+    bias: float = 0.0
+
+    @property
+    def is_random(self) -> bool:
+        """Whether there is a standard error that is more than the rounding error of the value."""
+        return self.standard_error is not None and self.standard_error > ROUNDING * abs(self.estimate)
 
     def interval_at(self, level: float, side: Side = "both") -> tuple[float, float] | None:
         """The interval at another level; None without a standard error.
@@ -67,7 +75,7 @@ class PolicyValue:
             )
         error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
         half_width = error.half_width((1 - level) / 2 if side == "both" else 1 - level)
-        low, high = self.estimate - half_width, self.estimate + half_width
+        low, high = _around(self.estimate, half_width, self.bias)
         return (low if side != "upper" else -np.inf), (high if side != "lower" else np.inf)
 
     def __repr__(self) -> str:
@@ -78,6 +86,11 @@ class PolicyValue:
             f"PolicyValue({self.estimate:.5g}, standard error {self.standard_error:.2g}, "
             f"{100 * self.level:g}% interval {low:.5g} to {high:.5g}, {self.starts} starts)"
         )
+
+
+def _around(estimate: float, half_width: float, bias: float) -> tuple[float, float]:
+    """The interval with this half width around the estimate, and around the one without the bias."""
+    return estimate - half_width - max(bias, 0.0), estimate + half_width - min(bias, 0.0)
 
 
 def check_level(level: Any) -> float:
@@ -172,18 +185,26 @@ def value_at_starts(
     log: Transitions, errors: Uncertainty, starts: LinearFunction, values: str, level: float = INTERVAL_LEVEL
 ) -> tuple[PolicyValue, ErrorEstimate]:
     """The mean value over the starts, and its errors; starts of the log add their own sampling error."""
-    error = errors.error(starts)
-    estimate = float(starts.c @ errors.sandwich.theta)
-    ratios = values == "state" and bool((log.ratio != 1).any())
-    value = PolicyValue(
+    error, ratios = errors.error(starts), values == "state" and bool((log.ratio != 1).any())
+    size = effective_sample_size(log.ratio) if ratios else None
+    return with_errors(starts, errors.sandwich.theta, error, level, size, errors.kind), error
+
+
+def with_errors(
+    starts: LinearFunction, theta: Array, error: ErrorEstimate, level: float, sample_size: float | None, method: str
+) -> PolicyValue:
+    """The value of these weights at the starts with this error; sample_size: the effective one of the ratios."""
+    estimate, known = float(starts.c @ theta), error.standard_error is not None
+    bias = error.material_bias if abs(error.bias) > ROUNDING * abs(estimate) else 0.0
+    return PolicyValue(
         estimate=estimate,
         standard_error=error.standard_error,
-        interval=error.interval(estimate, level),
+        interval=_around(estimate, error.half_width((1 - level) / 2), bias) if known else None,
         level=level,
-        starts=starts.rows.shape[0],
-        effective_sample_size=effective_sample_size(log.ratio) if ratios else None,
+        starts=starts.starts,
+        effective_sample_size=sample_size,
         solver_error=error.solver_error,
-        effective_episodes=None if error.standard_error is None else error.effective_clusters,
-        method=errors.kind,
+        effective_episodes=error.effective_clusters if known else None,
+        method=method,
+        bias=bias,
     )
-    return value, error

@@ -127,8 +127,8 @@ def value_facts(value: Any) -> dict[str, Any]:
     """The facts of a policy value, with their types checked."""
     value = dict(value)
     interval = value["interval"]
-    value = {"effective_episodes": None, "method": "cr1", **value}  # which version 0.1 did not write
-    for name in ("estimate", "level", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
+    value = {"effective_episodes": None, "method": "cr1", "bias": 0.0, **value}  # which version 0.1 did not write
+    for name in ("estimate", "level", "bias", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
         value[name] = _finite(name, value[name])
     if not 0 < value["level"] < 1:
         raise ValueError("the level of the interval is not between 0 and 1")

@@ -23,7 +23,7 @@ from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.inputs import MakePart, weighted_part
 from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.policy_value import PolicyValue, value_rows
+from valuefit.evaluation.policy_value import PolicyValue, value_rows, with_errors
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.streamed_errors import EpisodeSums, StreamedErrors
@@ -271,18 +271,8 @@ def solve_shards(
     kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
     errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
     error, weights = errors.of_evaluation(parts)
-    estimate = float(function.c @ result.theta)
-    value = PolicyValue(
-        estimate=estimate,
-        standard_error=error.standard_error,
-        interval=error.interval(estimate, level),
-        level=level,
-        starts=function.starts,
-        effective_sample_size=float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None,
-        solver_error=error.solver_error,
-        effective_episodes=None if error.standard_error is None else error.effective_clusters,
-        method=kind,
-    )
+    size = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
+    value = with_errors(function, result.theta, error, level, size, kind)
     samples.keep(rows)
     sample = samples.log()
     notes = _notes(samples, sample, problem, result, on_workers=client is not None)

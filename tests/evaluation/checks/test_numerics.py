@@ -11,6 +11,9 @@ from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import fit
 from valuefit.evaluation.checks.alternatives import with_settings
+from valuefit.evaluation.checks.numerics import small_sample_bias
+from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.policy_value import with_errors
 from valuefit.problem.exact import Exact
 from valuefit.rows import compile
 
@@ -133,3 +136,53 @@ def test_the_optimisation_error_is_in_standard_errors():
 def test_a_solver_that_diverged_fails():
     found = checks_of(wide_log(), solver=vf.solvers.GTD2(step_theta=1e6, step_w=1e6))
     assert found["solver"].outcome in ("fail", "warn")
+
+
+def few_steps_for_each_state(states, seed=0):
+    """1,200 steps with ratios, in which every state and action is drawn anew; the policy is right with 0.9, not 0.5."""
+    rng = np.random.default_rng(seed)
+    n, good = 1200, rng.integers(2, size=states)
+    state, action = rng.integers(states, size=n), rng.integers(2, size=n)
+    right, ends = action == good[state], rng.random(n) < 0.05
+    ends[-1] = True
+    return vf.Transitions.from_arrays(
+        state, right + 0.1 * rng.normal(size=n), terminated=ends, action=action, behaviour_prob=np.full(n, 0.5),
+        target_prob=np.where(right, 0.9, 0.1), episode=np.cumsum(np.append(0, ends[:-1])),
+    )  # fmt: skip
+
+
+def evaluate_table(states, seed=0):
+    return vf.evaluate(few_steps_for_each_state(states, seed), discount=0.9, features="one-hot")
+
+
+def test_the_interval_allows_for_the_bias_of_few_steps_for_each_state():
+    """A state that is seen once has the value of the logged policy, 3.45; that of the target policy is 6.21."""
+    evaluation = evaluate_table(300)
+    (found,) = (check for check in evaluation.checks if check.name == "small-sample bias")
+    value = evaluation.policy_value
+    assert (found.outcome, found.statistic) == ("pass", value.bias)
+    assert value.bias < -0.5 * value.standard_error
+    low, high = value.interval
+    assert high - value.estimate == pytest.approx(value.estimate - low - value.bias)
+    assert value.interval_at(0.95) == value.interval
+    assert value.interval_at(0.95, "upper")[1] > value.estimate - value.bias
+    assert any("It is longer by" in note for note in evaluation.notes)
+    plain = evaluate_table(20).policy_value
+    assert plain.bias == 0
+    assert plain.interval[1] - plain.estimate == pytest.approx(plain.estimate - plain.interval[0])
+
+
+def test_the_estimate_without_the_bias_is_closer_to_the_truth():
+    values = [evaluate_table(300, seed).policy_value for seed in range(12)]
+    errors = np.array([(value.estimate, value.estimate - value.bias) for value in values]) - 0.9 / (1 - 0.9 * 0.95)
+    plain, corrected = np.abs(errors.mean(axis=0))
+    assert corrected < 0.5 * plain
+
+
+@pytest.mark.parametrize(("bias", "outcome"), [(0.4, "pass"), (-1.5, "pass"), (2.5, "warn")])
+def test_a_bias_of_more_than_two_standard_errors_warns(bias, outcome):
+    error = ErrorEstimate(1.0, 40.0, bias=bias)
+    value = with_errors(LinearFunction(np.ones(1), np.ones((3, 1))), np.full(1, 5.0), error, 0.95, None, "cr3")
+    found = small_sample_bias(value, error)
+    assert (found.outcome, found.size) == (outcome, abs(bias))
+    assert ("The interval allows for both" in found.message) == (abs(bias) > 0.5)

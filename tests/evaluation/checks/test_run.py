@@ -172,20 +172,6 @@ def rare_rewards():
     return columns, {}
 
 
-def few_steps_for_each_state():
-    """Ratios with 600 numbered states in 1,200 steps: those seen once have the value of the logged policy."""
-    rng = np.random.default_rng(0)
-    n, good = 1200, rng.integers(2, size=600)
-    state, action = rng.integers(600, size=n), rng.integers(2, size=n)
-    right = action == good[state]
-    columns = {
-        "observation": state, "reward": right + 0.1 * rng.normal(size=n), "action": action,
-        "terminated": np.arange(n) % 20 == 19, "episode": np.arange(n) // 20,
-        "behaviour_prob": np.full(n, 0.5), "target_prob": np.where(right, 0.9, 0.1),
-    }  # fmt: skip
-    return columns, {"features": "one-hot"}
-
-
 def a_strong_penalty():
     return walk(), {"penalty": 3.0, "starts": [[2.0]]}
 
@@ -193,7 +179,6 @@ def a_strong_penalty():
 FAULTS = {
     a_strong_penalty: "bias of the penalty",
     rare_rewards: "skewness",
-    few_steps_for_each_state: "small-sample bias",
     swapped_probabilities: "ratios are right",
     rewards_of_the_step_before: "observations are Markov",
     a_unit_change_half_way: "stability",

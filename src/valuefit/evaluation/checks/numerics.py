@@ -6,8 +6,8 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.engine.result import Result
-from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check
-from valuefit.evaluation.errors import ErrorEstimate
+from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.errors import MATERIAL_SIZE, ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
 from valuefit.evaluation.sandwich import AdjointMethod
@@ -17,7 +17,7 @@ from valuefit.typing import Array
 
 SOLVER, STABLE_FIXED_POINT = "solver", "fixed point is stable"  # names of checks
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
-ROUNDING = 1e-10  # relative, of a policy value
+MAX_BIAS = 2.0  # standard errors; a larger one is itself estimated roughly
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
 MAX_SKEWNESS = 0.35  # of the estimate: that of 8 rare events, with which a 95% interval covers about 90%
 MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
@@ -75,14 +75,9 @@ def optimisation_error(fit: Fit) -> Check | None:
     return Check(name, "pass", text, error.solver_error, size=size)
 
 
-def _is_random(value: PolicyValue) -> bool:
-    """Whether there is a standard error that is more than the rounding error of the value."""
-    return value.standard_error is not None and value.standard_error > ROUNDING * abs(value.estimate)
-
-
 def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     """Whether few episodes with large errors, as those of rare rewards, decide about the value."""
-    if not _is_random(value):
+    if not value.is_random:
         return None
     name, found = "skewness", f"The skewness of the estimate is {error.skewness:.2g}"
     if abs(error.skewness) <= MAX_SKEWNESS:
@@ -100,16 +95,18 @@ def small_sample_bias(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     Ratios weight the equations of a weight by their own mean, so with few steps for each the value leans to that of the
     logged policy.
     """
-    if not _is_random(value) or value.method == "cr1":
+    if not value.is_random or value.method == "cr1":
         return None
     assert error.standard_error is not None
     name, size = "small-sample bias", abs(error.bias) / error.standard_error
     text = f"Logs of this size bias the policy value by about {error.bias:.3g}, {size:.2g} standard errors"
-    if size <= MATERIAL_SIZE:
+    if value.bias:
+        text += f"; without it the value would be about {value.estimate - value.bias:.5g}. The interval allows for both"
+    if size <= MAX_BIAS:
         return Check(name, "pass", f"{text}.", error.bias, size=size)
     text += (
-        f"; without it the value would be about {value.estimate - error.bias:.5g}. There are few steps for each "
-        'feature: use fewer features, a longer log, or, for ratios, values="state-action".'
+        ". There are few steps for each feature: use fewer features, a longer log, or, for ratios, "
+        'values="state-action".'
     )
     return Check(name, "warn", text, error.bias, size=size)
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT
-from valuefit.evaluation.checks.check import MATERIAL_SIZE, Check, warn_if
+from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
-from valuefit.evaluation.errors import LinearFunction
+from valuefit.evaluation.errors import MATERIAL_SIZE, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
