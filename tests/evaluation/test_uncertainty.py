@@ -10,6 +10,7 @@ from helpers.small_log import VARIANTS, small_log
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, error_of_parts, uncertainty
+from valuefit.rows.storage import Rows
 
 
 def jackknife(log):
@@ -41,6 +42,22 @@ def test_cr3_is_the_jackknife_by_episode(variant):
     standard_error, bias = jackknife(log)
     assert found.standard_error == pytest.approx(standard_error, rel=1e-8)
     assert found.bias == pytest.approx(bias, rel=1e-6, abs=1e-8 * standard_error)
+
+
+def test_clusters_and_errors_of_a_number_read_the_rows_once(monkeypatch):
+    log, widths, read = small_log(), [], Rows.matmul
+    problem, theta = problem_of(log), naive.minimiser(log)[0]
+    function, other = LinearFunction(np.ones(3)), LinearFunction(np.arange(3.0))
+    expected = [Sandwich(problem, theta, log.episode).error(one).standard_error for one in (function, other)]
+    monkeypatch.setattr(Rows, "matmul", lambda rows, X: widths.append(X.shape[1]) or read(rows, X))
+    errors = uncertainty(Sandwich(problem, theta, log.episode), function, "cr1")
+    assert errors.error(function).standard_error == pytest.approx(expected[0], rel=1e-12)
+    assert widths == [2]  # of the adjoint, with the values
+    assert errors.error(other).standard_error == pytest.approx(expected[1], rel=1e-12)
+    assert errors.error(function).standard_error == pytest.approx(expected[0], rel=1e-12)
+    assert widths == [2, 1, 1]
+    moved = Uncertainty(errors.sandwich.at(2 * theta), "cr1").error(function).standard_error
+    assert moved == pytest.approx(Sandwich(problem, 2 * theta, log.episode).error(function).standard_error, rel=1e-12)
 
 
 def test_cr1_and_cr3_agree_on_many_episodes():

@@ -1,4 +1,4 @@
-"""Products with short rows, which are summed four at a time, equal those of NumPy."""
+"""Products with rows, of which some loops sum two or four at a time, equal those of NumPy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,25 @@ def test_sums_of_short_and_long_rows_equal_those_of_numpy(m: int, extra: int, dt
     a[: m // 2], c[m // 3] = 0.0, 0.0
     rows, wide = Rows(matrix), matrix.astype(np.float64)
     assert rows.short == (extra <= 0)
-    np.testing.assert_allclose(rows.tdot(a), wide.T @ a, rtol=1e-12, atol=1e-12)
-    for found, expected in zip(rows.tdot2(a, c), (wide.T @ a, wide.T @ c), strict=True):
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0):
+        single, both = rows.tdot(a), rows.tdot2(a, c)
+    np.testing.assert_allclose(single, wide.T @ a, rtol=1e-12, atol=1e-12)
+    for found, expected in zip(both, (wide.T @ a, wide.T @ c), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("columns", [5, 70])
+def test_products_with_weighted_squares_of_rows_equal_those_of_numpy(
+    columns: int, storage: Any, compiled: bool
+) -> None:
+    rng = np.random.default_rng(columns)
+    matrix, x = rng.normal(size=(31, columns)) * (rng.random((31, columns)) < 0.5), rng.normal(size=columns)
+    weights = rng.integers(0, 3, 31).astype(float)
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0 if compiled else 1 << 40):
+        found = Rows(storage(matrix)).gram_dot(weights, x)
+    np.testing.assert_allclose(found, matrix.T @ (weights * (matrix @ x)), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

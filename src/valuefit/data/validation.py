@@ -155,8 +155,8 @@ def last_steps(begins: Array) -> Array:
 
 def step_numbers(begins: Array) -> Array:
     """The number of each step within its run, from 0, given where runs begin."""
-    steps = np.arange(len(begins))
-    return steps - np.maximum.accumulate(np.where(begins, steps, 0))
+    starts = np.flatnonzero(begins)
+    return np.arange(len(begins)) - np.repeat(starts, np.diff(starts, append=len(begins)))
 
 
 def run_starts(episode: Array) -> Array:

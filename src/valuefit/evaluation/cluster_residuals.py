@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,8 @@ def solve_by_cluster(
     def dot(a: Array, b: Array) -> Array:
         return np.bincount(own, weights=np.einsum("ij,ij->j", a, b), minlength=count)
 
-    y, columns, own, residual = np.zeros_like(right), np.arange(len(cluster)), cluster, right.copy()
+    y, own, residual = np.zeros_like(right), cluster, right.copy()
+    columns: Any = slice(None)  # of the clusters that go on, and of a few others
     directions: list[tuple[Array, Array, Array]] = []  # with their images and combinations
     combination, limit = np.zeros((0, count)), tol**2 * dot(right, right)
     converged = limit == 0
@@ -33,8 +35,9 @@ def solve_by_cluster(
         if not len(left):
             break
         inside = ~converged[own]
-        if 2 * np.count_nonzero(inside) < len(columns):  # columns of clusters that have converged are dropped
-            columns, own, residual = columns[inside], own[inside], residual[:, inside]
+        if 2 * np.count_nonzero(inside) < len(own):  # columns of clusters that have converged are dropped
+            columns = np.arange(len(cluster))[columns][inside]
+            own, residual = own[inside], residual[:, inside]
             directions = [(x[:, inside], image[:, inside], part) for x, image, part in directions]
         full = np.zeros_like(right)
         full[:, columns] = residual

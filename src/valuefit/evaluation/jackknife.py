@@ -173,8 +173,9 @@ class _Log:
         a = None if self.plain else -problem.forward(z[1])
         parts = self._parts_of(chosen)
         of_theta, of_w = cluster_sums(problem, self.cluster, self.count, parts, a, weights)
-        below = of_w[chosen] if self.basis.dual is None else of_w[chosen] @ self.basis.dual
-        return np.zeros((0, 0)) if self.plain else self.basis.coordinates(of_theta[chosen]), below
+        here = self.all_or(chosen)
+        below = of_w[here] if self.basis.dual is None else of_w[here] @ self.basis.dual
+        return np.zeros((0, 0)) if self.plain else self.basis.coordinates(of_theta[here]), below
 
     def respond(self, above: Array, below: Array, chosen: Array) -> tuple[Array, Array]:
         """The weights S^-1 (above, below), (chosen, d) and (chosen, k); the second has no rows where w = 0.
@@ -196,6 +197,10 @@ class _Log:
         place[chosen] = np.arange(len(chosen))
         products = cluster_dots(self.problem, place[self.cluster], self._parts_of(chosen), theta, w)
         return np.stack(products[:1] if self.plain else products)
+
+    def all_or(self, chosen: Array) -> Any:
+        """An index of these clusters, which copies nothing if they are all."""
+        return slice(None) if len(chosen) == self.count else chosen
 
     def _parts_of(self, chosen: Array) -> list[Array]:
         """`_parts` of these clusters."""
@@ -363,9 +368,10 @@ def _iterated(log: _Log, iterations: int) -> tuple[Replicates, Array]:
     )
     first_order = None if diagonal else np.zeros_like(theta)
     if first_order is not None and responses:
-        first_order[responses[0][0]] = responses[0][1]
+        first_order[log.all_or(responses[0][0])] = responses[0][1]
     for share, (chosen, response) in zip(combination, responses, strict=True):
-        theta[chosen] += share[chosen, None] * response
+        here = log.all_or(chosen)
+        theta[here] += share[here, None] * response
     return Replicates(theta, -y[0], first_order=first_order), converged
 
 

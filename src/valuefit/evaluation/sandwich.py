@@ -73,6 +73,7 @@ class Sandwich:
         self.problem, self.theta, self.episode, self.grouped = problem, theta, episode, group is not None
         self.cluster, self.clusters, self.blocks = clusters(episode if group is None else group)
         self._adjoints: dict[bytes, tuple[Array, Array] | ErrorEstimate] = {}  # they do not depend on theta
+        self._dual_products: tuple[bytes, Array] | None = None  # g_w and Psi g_w of the last influences; nor do they
 
     def with_clusters(self, cluster: Array, *, blocks: bool) -> Sandwich:
         """The same for other clusters of steps, (n,), numbered from 0."""
@@ -170,7 +171,7 @@ class Sandwich:
         Factorisations, adjoints and dual weights are shared.
         """
         other = copy.copy(self)
-        other.problem, other.episode, other.blocks = problem, episode, False
+        other.problem, other.episode, other.blocks, other._dual_products = problem, episode, False, None
         other.cluster = np.cumsum(episode_starts(episode)) - 1
         other.clusters = int(other.cluster[-1]) + 1
         return other
@@ -297,9 +298,8 @@ class Sandwich:
         Where w = 0 the square is that of g_w'u_t / n, to be multiplied by the mean of the squared TD errors, which is
         less noisy than each of them.
         """
-        problem, w, delta = self.problem, self.w, self.td_errors
-        dual = w.any()
-        psi_g = problem.psi.matmul(g_w)
+        problem, w, psi_g = self.problem, self.w, self._psi_products(g_w)
+        dual, delta = w.any(), self.td_errors
         if dual:
             phi_g, psi_w = problem.phi.matmul(g_theta), problem.psi.dot(w)
             u_w = self._u_products(psi_w)
@@ -332,6 +332,16 @@ class Sandwich:
         else:
             squares = [self._u_products(q) ** 2 for q in np.ascontiguousarray(self.problem.psi.matmul(g_w).T)]
         return np.array([np.bincount(self.cluster, square, self.clusters) for square in squares])
+
+    def _psi_products(self, g_w: Array) -> Array:
+        """Psi g_w, (m, columns), kept until another is asked for; values that are not known yet share its pass."""
+        key, shares = g_w.tobytes(), self.problem.shared and "values" not in vars(self)
+        if self._dual_products is None or self._dual_products[0] != key:
+            found = self.problem.psi.matmul(np.column_stack([self.theta, g_w]) if shares else g_w)
+            if shares:
+                self.values, found = np.ascontiguousarray(found[:, 0]), found[:, 1:]
+            self._dual_products = key, found
+        return self._dual_products[1]
 
     def _u_products(self, psi_x: Array) -> Array:
         """u_t'x of every step, from Psi x."""

@@ -18,6 +18,7 @@ from valuefit.typing import Array
 
 PRODUCT_BYTES = 1 << 20  # of the two blocks of rows in one matrix product, so that they stay in the second-level cache
 MIN_PRODUCT_ROWS = 512  # in one matrix product; with fewer rows, reading and writing the result dominates
+TRANSPOSED_COLUMNS = 128  # of a block that is transposed: it stays in the second-level cache
 CACHED_MATRIX_BYTES = 32 << 20  # up to it, products of sparse rows are added entry by entry: the sum stays in cache
 
 
@@ -85,6 +86,16 @@ def count_product(
     return A.astype(np.float64, copy=False), None, None
 
 
+def fill_upper(C: Array) -> None:
+    """Copy the lower triangle of a square matrix to the upper one, in blocks that stay in cache while transposed."""
+    for start in range(0, len(C), TRANSPOSED_COLUMNS):
+        stop = start + TRANSPOSED_COLUMNS
+        here, inside = slice(start, stop), C[start:stop, start:stop]
+        inside[:] = np.tril(inside) + np.tril(inside, -1).T
+        for first in range(stop, len(C), TRANSPOSED_COLUMNS):
+            C[here, first : first + TRANSPOSED_COLUMNS] = C[first : first + TRANSPOSED_COLUMNS, here].T
+
+
 def roundings(phi: Rows, visits: Array) -> float:
     """How often a term of `count_product` is rounded at most, from the visits of each row by the steps.
 
@@ -119,6 +130,21 @@ def trace_product(
         weights = np.column_stack([np.ones(len(steps)), -discount[steps]]).ravel()
         combine_rows(phi.kernel, 2 * np.arange(len(steps) + 1), pairs, weights, V)
         _add_product(A, U, V)
+    return A
+
+
+def difference_product(Z: Array, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array) -> Array:
+    """sum of ratio_t z_t v_t', (k, d), for rows z_t, (n, k), of steps that may be some of the log."""
+    (n, k), d = Z.shape, phi.shape[1]
+    pairs, weights = np.column_stack([now, next]).ravel(), np.column_stack([ratio, -ratio * discount]).ravel()
+    starts, A = 2 * np.arange(n + 1), np.zeros((k, d))
+    if phi.sparse or not worth_compiling(n * d):
+        V = sparse.csr_array((weights, pairs, starts), shape=(n, phi.shape[0])) @ phi.matrix
+        return np.asarray((V.T @ Z).T)
+    for steps in pieces(np.arange(n), k + d, min_size=MIN_PRODUCT_ROWS, size_bytes=PRODUCT_BYTES):
+        here, V = slice(steps[0], steps[-1] + 1), np.empty((len(steps), d))
+        combine_rows(phi.kernel, starts[here.start : here.stop + 1], pairs, weights, V)
+        _add_product(A, Z[here], V)
     return A
 
 

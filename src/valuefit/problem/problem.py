@@ -246,7 +246,7 @@ class Problem(SaddlePoint):
 
     def C_dot(self, w: Array) -> Array:
         """C w."""
-        return w.copy() if self.identity else self.psi.tdot(self.visits * self.psi.dot(w)) / self.n
+        return w.copy() if self.identity else self.psi.gram_dot(self.visits, w) / self.n
 
     @cached_property
     def b(self) -> Array:

@@ -7,6 +7,7 @@ from importlib import import_module
 import numpy as np
 from scipy.linalg import blas
 
+from valuefit.linalg.moments import fill_upper
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
@@ -30,7 +31,7 @@ def sketched_moments(
         C = blas.dsyrk(1.0, block.psi.T, beta=1.0, c=C, lower=True, overwrite_c=True)
         if block.v is not None:
             A = blas.dgemm(1.0, block.u.T, block.v.T, beta=1.0, c=A, trans_b=True, overwrite_c=True)
-    C += np.tril(C, -1).T
+    fill_upper(C)
     return C, A if cross else None
 
 

@@ -97,10 +97,7 @@ def _dense_dotv(rows, i, j, discount, x):
 
 
 def _sparse_dotv(rows, i, j, discount, x):
-    s = dot(rows, i, x)
-    if discount != 0.0:
-        s -= discount * dot(rows, j, x)
-    return s
+    return dot(rows, i, x) - discount * dot(rows, j, x)  # a branch would cost more than the product
 
 
 def _dense_dot2(rows, i, x, y):
@@ -327,6 +324,15 @@ def rows_tdot2(rows, a, c, x, y):
 
 
 @compiled
+def rows_gram_dot(rows, weights, x, out):
+    """out += rows' diag(weights) rows x."""
+    for i in range(weights.shape[0]):
+        if weights[i] != 0.0:
+            axpy(rows, i, weights[i] * dot(rows, i, x), out)
+    return out
+
+
+@compiled
 def combine_rows(rows, starts, indices, weights, out):
     """out_i = sum of weights[e] * rows[indices[e]] over starts[i] <= e < starts[i + 1]."""
     for i in range(out.shape[0]):
@@ -377,9 +383,8 @@ def sums_by_cluster(phi, psi, now, next, discount, cluster, steps, a, c, X, Y, s
         t = steps[i]
         if X.shape[0]:
             axpyv(phi, now[t], next[t], discount[t], a[t], X[cluster[t]])
-        following = steps[i : i + 4]
-        if short and X.shape[0] == 0 and in_one_cluster(cluster, following):
-            t1, t2, t3 = following[1], following[2], following[3]
+        if short and X.shape[0] == 0 and in_one_cluster(cluster, steps[i : i + 4]):
+            t1, t2, t3 = steps[i + 1], steps[i + 2], steps[i + 3]
             axpy4(psi, now[t], now[t1], now[t2], now[t3], c[t], c[t1], c[t2], c[t3], Y[cluster[t]])
             i += 4
         else:

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.rows.compile import worth_compiling
-from valuefit.rows.kernels import axpy, axpy2, axpy4, compiled, rows_dot, rows_dot2, rows_tdot, rows_tdot2
+from valuefit.rows.kernels import axpy, axpy2, compiled, rows_dot, rows_dot2, rows_gram_dot, rows_tdot, rows_tdot2
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
 
@@ -182,7 +182,7 @@ class Rows:
             return self.on_device.tdot(a)
         if not worth_compiling(self.stored):
             return np.asarray(self.matrix.T @ a)
-        add = short_tdot if self.short else rows_tdot
+        add = paired_tdot if self.short or (self.dtype == np.float64 and not self.sparse) else rows_tdot
         out = np.zeros((len(self._parts), self.shape[1]))
         self._in_parts(lambda rows, part, here: add(rows, a[here], out[part]))
         return out.sum(axis=0)
@@ -199,6 +199,14 @@ class Rows:
         self._in_parts(lambda rows, part, here: add(rows, a[here], c[here], *out[:, part]))
         of_a, of_c = out.sum(axis=1)
         return of_a, of_c
+
+    def gram_dot(self, weights: Array, x: Array) -> Array:
+        """Phi' diag(weights) Phi x, reading each row once, and rows without a weight not at all."""
+        if self.on_device is not None or self.short or not worth_compiling(self.stored):
+            return self.tdot(weights * self.dot(x))
+        out = np.zeros((len(self._parts), self.shape[1]))
+        self._in_parts(lambda rows, part, here: rows_gram_dot(rows, weights[here], x, out[part]))
+        return np.asarray(out.sum(axis=0))
 
     @cached_property
     def _parts(self) -> list[slice]:
@@ -292,13 +300,16 @@ class Rows:
 
 
 @compiled
-def short_tdot(rows: Any, a: Any, x: Any) -> Any:
-    """`rows_tdot`, four dense rows at a time."""
-    end = a.shape[0] - a.shape[0] % 4
-    for i in range(0, end, 4):
-        axpy4(rows, i, i + 1, i + 2, i + 3, a[i], a[i + 1], a[i + 2], a[i + 3], x)
-    for i in range(end, a.shape[0]):
-        axpy(rows, i, a[i], x)
+def paired_tdot(rows: Any, a: Any, x: Any) -> Any:
+    """`rows_tdot`, two dense rows at a time: up to twice as fast, but for long float32 rows."""
+    end = a.shape[0] - a.shape[0] % 2
+    for i in range(0, end, 2):
+        first, second, a0, a1 = rows[i], rows[i + 1], a[i], a[i + 1]
+        if a0 != 0.0 or a1 != 0.0:
+            for e in range(x.shape[0]):
+                x[e] += a0 * first[e] + a1 * second[e]
+    if end < a.shape[0]:
+        axpy(rows, end, a[end], x)
     return x
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import valuefit as vf
-from valuefit.evaluation.checks.instruments import COUNT, MAX_STEPS, Instruments, sampled_steps, step_numbers
+from valuefit.evaluation.checks.instruments import COUNT, MAX_STEPS, Instruments, sampled_steps
 
 RNG = np.random.default_rng(0)
 N = 60
@@ -81,12 +81,6 @@ def test_in_float32_they_are_the_same_functions_also_late_in_an_episode():
     single, double = (Instruments(log, actions=True, seed=0, dtype=dtype) for dtype in (np.float32, np.float64))
     np.testing.assert_allclose(single.logged(shown), double.logged(shown), rtol=0, atol=1e-5)
     np.testing.assert_allclose(single.history(shown), double.history(shown), rtol=0, atol=1e-5)
-
-
-def test_step_numbers_restart_after_the_gaps_of_a_sliced_log():
-    log = log_of(OBSERVATIONS["states"])
-    np.testing.assert_array_equal(step_numbers(log.begins)[:14], [*range(12), 0, 1])
-    np.testing.assert_array_equal(step_numbers(log[[3, 4, 7, 8, 9]].begins), [0, 1, 0, 1, 2])
 
 
 def test_large_logs_are_sampled():

@@ -1,5 +1,7 @@
 """Sums of instruments and TD errors: against refits without each episode, and against reweighted logs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -7,7 +9,8 @@ import scipy.sparse as sparse
 import valuefit as vf
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
-from valuefit.evaluation.checks.moments import DRAWS, MAX_SIGN_GROUPS, Sums, TDMoments
+from valuefit.evaluation.checks.moments import DRAWS, MAX_SIGN_GROUPS, NEGLIGIBLE_MOVE, Sums, TDMoments
+from valuefit.evaluation.uncertainty import Uncertainty
 
 EPISODES = 15
 VARIANTS = [{}, {"trace": 0.7}, {"csr": True}, {"off_policy": True}, {"off_policy": True, "trace": 0.5}]
@@ -137,6 +140,17 @@ def test_the_first_order_of_the_jackknife_are_the_changes_of_the_sandwich():
     assert TDMoments(fit).sandwich is fit.errors.sandwich
     expected = fit.errors.sandwich.changes(np.ones(steps))
     np.testing.assert_allclose(TDMoments(fit).changes, expected, rtol=1e-8, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_a_negligible_distance_from_the_minimiser_keeps_the_sandwich(share):
+    fit, _ = fitted()
+    sandwich, rng = fit.errors.sandwich, np.random.default_rng(0)
+    move = rng.normal(size=fit.problem.d)
+    change = TDMoments(fit).v_products(np.arange(fit.problem.n), move)
+    move *= share * NEGLIGIBLE_MOVE * np.linalg.norm(sandwich.td_errors) / np.linalg.norm(change)
+    moved = Uncertainty(sandwich.at(sandwich.theta + move), "cr1")
+    assert (TDMoments(replace(fit, errors=moved)).sandwich is moved.sandwich) == (share < 1)
 
 
 def test_the_p_value_is_that_of_random_signs():

@@ -20,7 +20,7 @@ def time_limit(fit: Fit) -> Check:
     name, log = "time limit", fit.log
     if log.warnings:
         return Check(name, "warn", " ".join(log.warnings))
-    lengths = _lengths(fit)[_last(fit) & log.terminated]
+    lengths = _lengths(fit)[log.terminated[_last(fit)]]
     longest = int(lengths.max(initial=1))
     at_limit = int((lengths == longest).sum())
     if longest == 1 or len(lengths) < MIN_ENDS or at_limit <= MAX_ENDS_AT_LIMIT * len(lengths):
@@ -48,7 +48,7 @@ def horizon(fit: Fit) -> Check:
     Weight of step t: (discount * chance to go on)^t, the chance being estimated from terminations per step.
     """
     log, last = fit.log, _last(fit)
-    lengths, truncated = _lengths(fit)[last], ~log.terminated[last]
+    lengths, truncated = _lengths(fit), ~log.terminated[last]
     keep = fit.discount * (1 - log.terminated.mean())
     beyond = float((truncated * keep**lengths).mean())
     if beyond <= MAX_BEYOND_SHARE:
@@ -127,9 +127,5 @@ def _last(fit: Fit) -> Array:
 
 
 def _lengths(fit: Fit) -> Array:
-    """The number of steps of the episode up to and including each step, (n,)."""
-    index = np.arange(len(fit.log))
-    first = np.zeros(len(index), np.int64)
-    starts = np.flatnonzero(np.r_[True, _last(fit)[:-1]])
-    first[starts] = starts
-    return np.asarray(index - np.maximum.accumulate(first) + 1)
+    """The number of steps of each episode, in order."""
+    return np.diff(np.flatnonzero(_last(fit)), prepend=-1)

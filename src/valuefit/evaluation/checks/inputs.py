@@ -14,6 +14,7 @@ from valuefit.evaluation.checks.moments import Sums, TDMoments
 from valuefit.evaluation.fit import Fit
 from valuefit.typing import Array
 
+BLOCK_STEPS = 1000  # whose instruments stay in the second-level cache
 REGULARISATION = 1e-8  # of a regression on instruments, relative to their mean square
 
 
@@ -48,7 +49,9 @@ class TestInputs:
     @cached_property
     def late(self) -> Array:
         """Whether each cluster is among the later half, by its first step, (clusters,)."""
-        first = np.unique(self.fit.errors.sandwich.cluster, return_index=True)[1]
+        sandwich = self.fit.errors.sandwich
+        first = np.zeros(sandwich.clusters, np.int64)
+        first[sandwich.cluster[::-1]] = np.arange(len(sandwich.cluster))[::-1]  # the last that is written stays
         return np.asarray(np.argsort(np.argsort(first)) >= len(first) / 2)
 
     @cached_property
@@ -66,8 +69,9 @@ class TestInputs:
     def td_sums(self) -> TDSums:
         """All of them; the rows are read once."""
         steps = self.steps
-        z = np.hstack([self.current, self.instruments.history(steps)])
-        z[:, 1 + COUNT :] -= _regression(z[:, 1 + COUNT :], self.current, self.fit.problem.ratio[steps])
+        z = np.empty((len(steps), 1 + 2 * COUNT))
+        z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(steps)
+        _subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[steps])
         share = float(self.late[self.fit.errors.sandwich.cluster[steps]].mean())
         border = len(steps) - round(share * len(steps))
         early, late = (self.moments.terms(steps[half], z[half]) for half in (slice(border), slice(border, None)))
@@ -77,9 +81,13 @@ class TestInputs:
         return TDSums(*map(self.moments.corrected, found))
 
 
-def _regression(z: Array, x: Array, weight: Array) -> Array:
-    """The weighted regression of z on x, without which z is unrelated to the observation."""
-    weighted = x if (weight == 1).all() else weight[:, None] * x
-    gram = weighted.T @ x
+def _subtract_regression(z: Array, first: int, weight: Array) -> None:
+    """Subtract from the later columns of z their weighted regression on the first ones."""
+    x, rest = z[:, :first], z[:, first:]
+    products = (x if (weight == 1).all() else weight[:, None] * x).T @ z
+    gram = products[:, :first]
     gram += (REGULARISATION * np.trace(gram) / len(gram) + np.finfo(float).tiny) * np.eye(len(gram))
-    return np.asarray(x @ linalg.solve(gram, weighted.T @ z, assume_a="pos"))
+    coefficients = linalg.solve(gram, products[:, first:], assume_a="pos")
+    for start in range(0, len(z), BLOCK_STEPS):
+        here = slice(start, start + BLOCK_STEPS)
+        rest[here] -= x[here] @ coefficients

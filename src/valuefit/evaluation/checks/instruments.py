@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import step_numbers
 from valuefit.typing import Array
 
 COUNT = 60  # random functions
@@ -150,12 +151,6 @@ class _Angles:
         angle = scaled @ self.direction[:, functions]
         angle += self.shift[functions]
         return angle
-
-
-def step_numbers(begins: Array) -> Array:
-    """The number of each step since its episode began, from 0."""
-    position = np.arange(len(begins))
-    return position - np.maximum.accumulate(np.where(begins, position, 0))
 
 
 def sampled_steps(n: int, seed: int) -> Array:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
@@ -22,13 +22,14 @@ import scipy.sparse as sparse
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.rows.storage import TEMPORARY_BYTES
+from valuefit.linalg.moments import difference_product
 from valuefit.typing import Array
 
 DRAWS = 399  # of random signs
 MAX_SIGN_GROUPS = 1000  # more clusters are summed in groups, which share a sign
 MIN_STEPS_PER_WEIGHT = 10  # with fewer, the TD errors of the first-order form are too small by overfitting
 ROUNDING = 1e-12  # relative distance of theta from the minimiser that is none
+NEGLIGIBLE_MOVE = 1e-8  # to the minimiser, in the TD errors, relative; where A is nearly singular it takes many digits
 NEGLIGIBLE_PART = 1e-6  # of a sum, which the fit of theta has made zero; such instruments are features
 
 
@@ -115,7 +116,9 @@ class TDMoments:
         if not self.iterative:  # to the exact minimiser of the log
             move = sandwich.to_minimiser
             if np.linalg.norm(move) > ROUNDING * np.linalg.norm(sandwich.theta):
-                sandwich = sandwich.at(sandwich.theta + move)
+                of_errors = self.v_products(np.arange(self.problem.n), move)
+                if np.linalg.norm(of_errors) > NEGLIGIBLE_MOVE * np.linalg.norm(sandwich.td_errors):
+                    sandwich = sandwich.at(sandwich.theta + move)
         self.sandwich = sandwich
         self.without_each = self._first_order = None
         self._v_changes = np.zeros(self.problem.n)  # v_t'(theta_(-g) - theta), with the jackknife
@@ -152,17 +155,11 @@ class TDMoments:
 
     def terms(self, steps: Array, z: Array) -> Terms:
         """Of instruments (m, k) at these steps."""
-        problem, sandwich, size = self.problem, self.sandwich, max(1, TEMPORARY_BYTES // (8 * self.problem.d))
-        ratio, cluster = problem.ratio[steps], sandwich.cluster[steps]
+        ratio, cluster = self.problem.ratio[steps], self.sandwich.cluster[steps]
         error = ratio * self.td_errors[steps]
-        B, squares = np.zeros((z.shape[1], problem.d)), np.zeros(z.shape[1])
-        for start in range(0, len(steps), size):
-            here = slice(start, start + size)
-            v = self._v_rows(steps[here])
-            B += np.asarray((v.T @ z[here]).T)
-            squares += error[here] ** 2 @ z[here] ** 2
-        parts = cluster_sums(z, cluster, sandwich.clusters, error - 0.5 * ratio * self._v_changes[steps])
-        return Terms(error @ z, squares, parts, B)
+        parts = cluster_sums(z, cluster, self.sandwich.clusters, error - 0.5 * ratio * self._v_changes[steps])
+        squares = np.einsum("t,tk,tk->k", error**2, z, z)
+        return Terms(error @ z, squares, parts, self.derivative(steps, z))
 
     def weighted_sum(self, weight: Array) -> Sums | None:
         """`sums` of one instrument with this value at every step, (n,), without copies of the rows."""
@@ -182,11 +179,8 @@ class TDMoments:
 
     def derivative(self, steps: Array, z: Array) -> Array:
         """B of instruments (m, k) at these steps, (k, d)."""
-        B, size = np.zeros((z.shape[1], self.problem.d)), max(1, TEMPORARY_BYTES // (8 * self.problem.d))
-        for start in range(0, len(steps), size):
-            here = slice(start, start + size)
-            B += np.asarray((self._v_rows(steps[here]).T @ z[here]).T)
-        return B
+        problem, now, next = self.problem, self.problem.now[steps], self.problem.next[steps]
+        return difference_product(z, problem.phi, now, next, problem.discount[steps], problem.ratio[steps])
 
     def v_products(self, steps: Array, x: Array) -> Array:
         """v_t'x at these steps, (m,)."""
@@ -201,18 +195,6 @@ class TDMoments:
         parts = terms.parts - change
         kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * np.sqrt(terms.squares)
         return Sums(terms.total * kept, parts * kept) if kept.any() else None
-
-    def _v_rows(self, steps: Array) -> Any:
-        """ratio_t v_t of these steps, (m, d)."""
-        problem, ratio = self.problem, self.problem.ratio[steps]
-        now, later = problem.phi.take(problem.now[steps]), problem.phi.take(problem.next[steps])
-        if problem.phi.sparse:
-            return sparse.diags_array(ratio) @ now - sparse.diags_array(ratio * problem.discount[steps]) @ later
-        later *= -(ratio * problem.discount[steps])[:, None]
-        if (ratio != 1).any():
-            now *= ratio[:, None]
-        later += now
-        return later
 
     def _products_with_changes(self, B: Array) -> Array | None:
         """B times the part of each cluster in theta, (clusters, k); None where an iterative adjoint did not converge.

@@ -165,10 +165,13 @@ def _rank_and_condition(C: Array) -> tuple[int, float]:
     """The rank of C and its condition number, scaled to a unit diagonal so that units do not matter."""
     lengths = np.sqrt(np.diag(C))
     kept = lengths > 0
-    scaled = C[np.ix_(kept, kept)] / lengths[kept] / lengths[kept, None]
-    factor, info = linalg.lapack.dpotrf(scaled)
+    if not kept.all():
+        C, lengths = C[np.ix_(kept, kept)], lengths[kept]
+    scaled = (C if C.flags.f_contiguous else C.T) / lengths  # in the order of LAPACK
+    scaled /= lengths[:, None]
+    factor, info = linalg.lapack.dpotrf(scaled, clean=False)
     if info == 0 and len(scaled):
-        reciprocal = float(linalg.lapack.dpocon(factor, np.abs(scaled).sum(axis=0).max())[0])
+        reciprocal = float(linalg.lapack.dpocon(factor, np.linalg.norm(scaled, 1))[0])
         if reciprocal > MIN_RECIPROCAL_CONDITION:
             return len(scaled), 1 / reciprocal
     values = linalg.eigvalsh(scaled, check_finite=False)
@@ -177,12 +180,12 @@ def _rank_and_condition(C: Array) -> tuple[int, float]:
 
 
 def _magnification(fit: Fit, x: Array) -> float:
-    """|C^1/2 A'^-1 C x|^2 / |C^1/2 x|^2, in two passes over the rows."""
+    """|C^1/2 A'^-1 C x|^2 / |C^1/2 x|^2, reading the rows twice."""
     problem, factor = fit.problem, fit.errors.sandwich.factor_of_A
     assert factor is not None  # the saddle matrix contains C
     image = problem.C_dot(x)
     y = factor.solve_transposed(image)
-    return float(y @ problem.C_dot(y)) / float(x @ image)
+    return problem.mean_squares(None, y)[1] / float(x @ image)
 
 
 def stability(fit: Fit) -> Check | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import effective_sample_size
+from valuefit.data.validation import step_numbers
 from valuefit.evaluation.checks.check import HypothesisTest
 from valuefit.evaluation.checks.inputs import TestInputs
-from valuefit.evaluation.checks.instruments import step_numbers
 from valuefit.evaluation.episode_weights import MAX_LOG_PRODUCT
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import log_products

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import effective_sample_size
-from valuefit.data.validation import MAX_EXACT_FLOAT
+from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.errors import MATERIAL_SIZE, LinearFunction
@@ -36,7 +36,7 @@ SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action 
 def effective_episodes(fit: Fit) -> Check | None:
     """How many equally important episodes the standard error rests on."""
     sandwich, error, name = fit.errors.sandwich, fit.error, "effective episodes"
-    episodes = len(np.unique(sandwich.episode))
+    episodes = int(episode_starts(sandwich.episode).sum())
     if sandwich.blocks:
         text = (
             f"The log is one episode, so its standard error is computed from {sandwich.clusters} consecutive blocks, "
