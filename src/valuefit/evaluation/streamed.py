@@ -361,4 +361,4 @@ def _starts(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
     rows, first = maker.starts(part.log, part.problem.d)
     problem, ratio = part.problem, part.problem.ratio
     sums = np.asarray(rows.sum(axis=0), float).ravel(), len(first), np.array([ratio.sum(), ratio @ ratio])
-    return *sums, problem.phi.tdot(problem.visits)
+    return *sums, problem.n * problem.mean_psi

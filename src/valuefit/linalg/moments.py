@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,20 +53,20 @@ def sparse_second_moment(rows: Any, weights: Array) -> Any:
 
 
 def count_product(
-    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, *,
+    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, weights: Sequence[Array] = (), *,
     dtype: Any = np.float64, second: bool = False,
 ) -> tuple[Array, Array | None, Array | None]:  # fmt: skip
     """sum of ratio_t psi_t v_t' = Psi' M Phi, with M the sparse matrix of weighted transition counts between rows.
 
-    If few rows repeat, M is not formed, and the sums of ratio_t r_t psi_t and, with `second`, of psi_t psi_t' are
-    returned too; otherwise those are None.
+    If few rows repeat, M is not formed, and the sums of weight_t psi_t for each of `weights`, (weights, k), and, with
+    `second`, of psi_t psi_t' are returned too; otherwise those are None.
     """
     m = phi.shape[0]
     if not phi.sparse and 2 * np.count_nonzero(np.bincount(now, minlength=m)) >= len(now):
-        return _step_product(psi, phi, now, next, discount, ratio, reward, dtype, second)
-    weights = np.concatenate([ratio, -ratio * discount])
+        return _step_product(psi, phi, now, next, discount, ratio, weights, dtype, second)
+    counts = np.concatenate([ratio, -ratio * discount])
     coordinates = (np.concatenate([now, now]), np.concatenate([now, next]))
-    M = sparse.csr_array((weights, coordinates), shape=(m, m))
+    M = sparse.csr_array((counts, coordinates), shape=(m, m))
     rows = np.flatnonzero(np.diff(M.indptr))
     starts = np.append(M.indptr[rows], M.indptr[-1])
     if phi.sparse:
@@ -130,10 +131,10 @@ def _differences(phi: Rows, now: Array, next: Array, discount: Array) -> Any:
 
 
 def _step_product(
-    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, reward: Array, dtype: Any,
-    second: bool,
+    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, weights: Sequence[Array],
+    dtype: Any, second: bool,
 ) -> tuple[Array, Array, Array | None]:  # fmt: skip
-    """sum of ratio_t psi_t v_t', of ratio_t r_t psi_t and, with `second`, of psi_t psi_t' over blocks, on all threads.
+    """The sums of `count_product` over blocks of steps, on all threads.
 
     Each product uses one BLAS thread: OpenBLAS does not split the inner dimension, which is the long one here.
     """
@@ -142,8 +143,8 @@ def _step_product(
     # few parts, so that partial sums are small next to the rows
     count = min(parts_of(n * d * phi.dtype.itemsize), max(1, n // (2 * max(k, d))))
     ends = np.linspace(0, n, count + 1).astype(np.int64)
-    A, b, C = np.zeros((count, k, d), dtype), np.zeros((count, k)), np.zeros((count, k, k) if second else (count, 0, 0))
-    compiled, weighted_reward = worth_compiling(n * d), ratio * reward
+    A, C = np.zeros((count, k, d), dtype), np.zeros((count, k, k) if second else (count, 0, 0))
+    sums, compiled = np.zeros((count, len(weights), k)), worth_compiling(n * d)
 
     def add(part: int) -> None:
         U, V = np.empty((size, k), dtype), np.empty((size, d), dtype)
@@ -156,13 +157,14 @@ def _step_product(
                 u[:] = psi.matrix[now[here]]
                 v[:] = ratio[here, None] * _differences(phi, now[here], next[here], discount[here])
             A[part] += u.T @ v
-            b[part] += weighted_reward[here] @ u
+            for number, weight in enumerate(weights):  # one by one: OpenBLAS is slower with both as a matrix
+                sums[part, number] += weight[here] @ u
             if second:
                 C[part] += u.T @ u
 
     with one_blas_thread():
         share_out(add, count)
-    return A.sum(axis=0).astype(np.float64, copy=False), b.sum(axis=0), C.sum(axis=0) if second else None
+    return A.sum(axis=0).astype(np.float64, copy=False), sums.sum(axis=0), C.sum(axis=0) if second else None
 
 
 def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: Array, weights: Array) -> Array:

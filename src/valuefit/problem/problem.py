@@ -255,6 +255,11 @@ class Problem(SaddlePoint):
         return self.psi.tdot(weights) / self.n
 
     @cached_property
+    def mean_psi(self) -> Array:
+        """mean psi, (k,)."""
+        return self.psi.tdot(self.visits) / self.n
+
+    @cached_property
     def visits(self) -> Array:
         """The number of steps with each row as `now`."""
         return np.bincount(self.now, minlength=self.phi.shape[0]).astype(np.float64)
@@ -285,15 +290,18 @@ class Problem(SaddlePoint):
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
         if self.trace:
             return trace_product(*rows, self.begins, self.trace) / self.n
-        A, b, C = count_product(*rows, self.reward, second=second)
-        for name, found in (("b", b), ("second_moment", C)):
-            if found is not None:
-                self.__dict__.setdefault(name, found / self.n)
+        weights = [self.ratio * self.reward, *([np.ones(self.n)] if self.part else [])]
+        A, sums, C = count_product(*rows, weights, second=second)
+        found = {} if sums is None else dict(zip(("b", "mean_psi"), sums, strict=False))
+        if C is not None:
+            found["second_moment"] = C
+        for name, total in found.items():
+            self.__dict__.setdefault(name, total / self.n)
         return A / self.n
 
     def A_in_float32(self) -> Array:
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
-        return count_product(*rows, self.reward, dtype=np.float32)[0] / self.n
+        return count_product(*rows, dtype=np.float32)[0] / self.n
 
     @cached_property
     def second_moment(self) -> Array:
