@@ -114,9 +114,10 @@ class Parts:
 def part_sizes(limit: int, columns: int) -> tuple[int, int]:
     """Steps of a part, and how many parts are computed at a time, if together they may take `limit` bytes.
 
-    Each has moments of its own, and enough steps for compiled loops.
+    Each has moments of its own, and enough steps for compiled loops, also where a shard is divided into equal parts of
+    half as many.
     """
-    numbers = max(2 * columns**2, PART_COPIES * MIN_COMPILED_NUMBERS)
+    numbers = max(2 * columns**2, 2 * PART_COPIES * MIN_COMPILED_NUMBERS)
     at_once = int(np.clip(limit / (8 * numbers), 1, MAX_AT_ONCE))
     return max(1, int(limit / (8 * PART_COPIES * columns * at_once))), at_once
 
