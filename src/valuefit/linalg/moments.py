@@ -62,7 +62,7 @@ def count_product(
     `second`, of psi_t psi_t' are returned too; otherwise those are None.
     """
     m = phi.shape[0]
-    if not phi.sparse and 2 * np.count_nonzero(np.bincount(now, minlength=m)) >= len(now):
+    if not phi.sparse and 2 * _distinct(now, m) >= len(now):
         return _step_product(psi, phi, now, next, discount, ratio, weights, dtype, second)
     counts = np.concatenate([ratio, -ratio * discount])
     coordinates = (np.concatenate([now, now]), np.concatenate([now, next]))
@@ -84,6 +84,12 @@ def count_product(
         done += len(index)
         _add_product(A, _rows(psi, index, dtype), combined)
     return A.astype(np.float64, copy=False), None, None
+
+
+def _distinct(now: Array, rows: int) -> int:
+    """How many rows of so many occur."""
+    ascending = bool((now[1:] > now[:-1]).all())  # the rule in long logs, and known in a tenth of the time
+    return len(now) if ascending else int(np.count_nonzero(np.bincount(now, minlength=rows)))
 
 
 def roundings(phi: Rows, visits: Array) -> float:
@@ -128,6 +134,17 @@ def _differences(phi: Rows, now: Array, next: Array, discount: Array) -> Any:
     if phi.sparse:
         return phi.take(now) - sparse.diags_array(discount) @ phi.take(next)
     return phi.take(now) - discount[:, None] * phi.take(next)
+
+
+def step_pairs(
+    psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, *, compiled: bool
+) -> tuple[Any, Any]:  # fmt: skip
+    """The rows psi_t and v_t of steps; compiled: by a compiled loop, if they are dense."""
+    if phi.sparse or not compiled:
+        return psi.take(now), _differences(phi, now, next, discount)
+    U, V = np.empty((len(now), psi.shape[1])), np.empty((len(now), phi.shape[1]))
+    step_rows(phi.matrix, psi.matrix, now, next, discount, np.ones(len(now)), U, V)
+    return U, V
 
 
 def _step_product(

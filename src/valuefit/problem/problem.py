@@ -154,9 +154,11 @@ class Problem(SaddlePoint):
         now, next, self.reward, self.discount, self.ratio, self.begins = steps
         self.part, self.weighted, self.float32 = part, bool((self.ratio != 1).any()), phi.dtype == np.float32
         psi = None if psi is None else dual_rows_of(psi, phi)
-        is_now_row = np.zeros(phi.shape[0], bool)
-        is_now_row[now] = True
-        dead = np.zeros(phi.shape[1], bool) if part else ~phi.used_columns(is_now_row)
+        dead = np.zeros(phi.shape[1], bool)
+        if not part:
+            is_now_row = np.zeros(phi.shape[0], bool)
+            is_now_row[now] = True
+            dead = ~phi.used_columns(is_now_row)
         phi = phi.without(dead)
         self.phi, self.psi = phi, phi if psi is None else psi
         self.shared, self.sparse, self.distinct_rows = psi is None, phi.sparse, phi.shape[0]
@@ -332,8 +334,9 @@ class Problem(SaddlePoint):
         return rounding_bounds(self, formed_here=self._own_moments)
 
     def reward_squares(self) -> tuple[float, float]:
-        along = float(np.mean(self.backward(self.reward) ** 2))
-        return along, float(np.mean((self.ratio * self.reward) ** 2))
+        weighted = self.ratio * self.reward
+        along = self.backward(self.reward) if self.trace else weighted
+        return float(along @ along) / self.n, float(weighted @ weighted) / self.n
 
     def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
         if self.shared:
