@@ -27,7 +27,7 @@ def clusters(episode: Array) -> tuple[Array, int, bool]:
 class ClusterSums:
     """Sums over the steps of each cluster, and numbers of clusters repeated for their steps.
 
-    Where clusters follow each other, as the episodes of a log do, both take a tenth of the time of counting and indexing.
+    Where clusters follow each other, as the episodes of a log do, sums take a tenth of the time of `numpy.bincount`.
     cluster: of each step, (n,). count: of all clusters, of which some may have no steps.
     """
 
