@@ -380,14 +380,15 @@ def test_repr_gives_the_numbers_of_steps_and_episodes():
     assert repr(states) == "Transitions(2 steps, 1 episodes, observations (), on-policy)"
 
 
-@pytest.mark.parametrize("steps", [slice(None), slice(3, 7), slice(20, 22)])
-def test_used_observations_are_those_of_the_steps(steps):
+@pytest.mark.parametrize("steps", [slice(None), slice(3, 7), slice(20, 22), slice(None, None, -1)])
+@pytest.mark.parametrize("consecutive", [False, True])
+def test_used_observations_are_those_of_the_steps(steps, consecutive):
     rng = np.random.default_rng(0)
     log = vf.Transitions.from_arrays(
         rng.normal(size=(30, 2)),
         np.zeros(30),
         terminated=np.arange(30) % 5 == 4,
-        next_observation=rng.normal(size=(30, 2)),
+        next_observation=None if consecutive else rng.normal(size=(30, 2)),
     )[steps]
     used, now, next = log.used_observations()
     np.testing.assert_array_equal(used, np.unique(np.append(log.now, log.next[log.next >= 0])))

@@ -41,6 +41,16 @@ def dense(rows):
     return rows.toarray() if sparse.issparse(rows) else np.asarray(rows)
 
 
+@pytest.mark.parametrize("transformer", ALL_FEATURES, ids=name_of)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_rows_of_checked_observations_are_those_of_transform(transformer, dtype):
+    X = observations().astype(dtype)
+    fitted = clone(transformer).fit(X)
+    rows, expected = fitted.rows_of_checked(X), fitted.transform(X)
+    assert rows.dtype == expected.dtype
+    np.testing.assert_array_equal(dense(rows), dense(expected))
+
+
 HEAVY_MODULES = {"numba", "pandas", "scipy.optimize", "scipy.stats", "sklearn"}
 USE_EVERY_FEATURE = """
 import sys

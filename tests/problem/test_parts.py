@@ -22,8 +22,10 @@ from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.features.registry import make
-from valuefit.problem.parts import Part, Parts, add, each_shard, read_ahead
+from valuefit.problem.parts import PART_COPIES, Part, Parts, add, each_shard, part_sizes, read_ahead
 from valuefit.problem.sharded import ShardedProblem
+from valuefit.rows.compile import worth_compiling
+from valuefit.threads import ONE_BLAS_THREAD
 
 PATIENCE_SECONDS = 60
 FOURIER = {"features": "fourier:order=3"}
@@ -367,6 +369,15 @@ class Numbered:
         if self.number == 5:
             raise ValueError("Shard 5 cannot be read.")
         return self.number
+
+
+@pytest.mark.parametrize("columns", [8, 64, ONE_BLAS_THREAD, 2000])
+@pytest.mark.parametrize("limit", [1 << 24, 1 << 28, 1 << 33])
+def test_parts_fit_into_the_limit_together_and_halves_of_them_are_compiled(limit: int, columns: int) -> None:
+    steps, at_once = part_sizes(limit, columns)
+    assert 8 * PART_COPIES * steps * columns * at_once <= limit
+    assert at_once >= 2 or columns > ONE_BLAS_THREAD
+    assert at_once <= 2 or worth_compiling(steps * columns / 2)
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

@@ -161,6 +161,7 @@ def test_products_and_moments_equal_the_naive_ones(storage, ratio, trace, ridge,
     close(problem.At_dot(w), A.T @ w)
     close(problem.C_dot(w), C @ w)
     close(problem.b, b)
+    close(problem.mean_psi, np.mean([psi for _, _, psi, _ in naive.steps(log)], axis=0))
     for fast, slow in zip(problem.moments(), (A, b, C), strict=True):
         close(fast, slow)
 
@@ -436,6 +437,17 @@ def test_the_moments_of_many_steps_are_right(trajectories):
     np.testing.assert_allclose(A, Phi[now].T @ (Phi[now] - 0.9 * Phi[after]) / 40_000, atol=1e-11)
     np.testing.assert_allclose(b, Phi[now].T @ reward / 40_000, atol=1e-11)
     np.testing.assert_allclose(C, Phi[now].T @ Phi[now] / 40_000, atol=1e-11)
+
+
+@pytest.mark.parametrize("order", ["ascending", "shuffled", "repeated"])
+def test_a_part_sums_its_rows_with_the_moments(trajectories, order):
+    Phi, now, after, reward, _ = trajectories
+    steps = {"ascending": slice(None), "shuffled": np.random.default_rng(0).permutation(len(now))}.get(order)
+    now, after = (now[steps], after[steps]) if order != "repeated" else (now % 9, after % 9)
+    problem = vf.Problem.from_rows(Phi, now, after, reward, 0.9, part=True)
+    problem.moments()
+    assert ("mean_psi" in vars(problem)) == (order != "repeated")
+    np.testing.assert_allclose(problem.mean_psi, Phi[now].mean(axis=0), atol=1e-12)
 
 
 def test_float32_rows_are_not_copied(trajectories):

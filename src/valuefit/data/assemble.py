@@ -211,8 +211,15 @@ def _sort_rows(table: dict[str, Array], notes: list[str], episode_names: Array |
     if "episode" not in table:
         return table
     table = {**table, "episode": exact(table["episode"], np.int64, "episode")}
-    _, first, code = np.unique(table["episode"], return_index=True, return_inverse=True)
-    code = np.argsort(np.argsort(first))[code]
+    begins = episode_starts(table["episode"])
+    ids = table["episode"][begins]
+    if len(np.unique(ids)) == len(ids):  # contiguous already: ids of episodes are sorted, not those of steps
+        if "step" not in table:
+            return table
+        code = np.cumsum(begins)
+    else:
+        _, first, code = np.unique(table["episode"], return_index=True, return_inverse=True)
+        code = np.argsort(np.argsort(first))[code]
     if "step" in table:
         step = numbers("step", table["step"], dtype=None)
         order = np.lexsort((step, code))

@@ -182,6 +182,8 @@ class Transitions:
 
     def used_observations(self) -> tuple[Array, Array, Array]:
         """The rows of `observations` that steps use, ascending, and `now` and `next` as places among them."""
+        if len(self) == len(self.observations) and self.now[0] == 0 and (np.diff(self.now) == 1).all():
+            return self.now, self.now, self.next
         goes_on = self.next >= 0
         if len(self.observations) > 8 * len(self):  # a few steps of a long log
             rows = np.unique(np.concatenate([self.now, self.next[goes_on]]))
@@ -247,7 +249,8 @@ def row_range(now: Array, next: Array) -> tuple[int, int]:
 
 def shifted(now: Array, next: Array, first: int) -> tuple[Array, Array]:
     """The numbers of rows counted from `first`, which is not after any of them; -1 stays."""
-    return now - first, np.maximum(next - first, -1)
+    after = next - first
+    return now - first, np.maximum(after, -1, out=after)
 
 
 def cluster_numbers(cluster: Any, episode: Array) -> Array:

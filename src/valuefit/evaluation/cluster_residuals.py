@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from valuefit.problem.clusters import ClusterSums
 from valuefit.typing import Array
 
 
@@ -23,39 +23,45 @@ def solve_by_cluster(
     """
 
     def dot(a: Array, b: Array) -> Array:
-        return np.bincount(own, weights=np.einsum("ij,ij->j", a, b), minlength=count)
+        return sums.of(np.einsum("ij,ij->j", a, b))
 
-    y, own, residual = np.zeros_like(right), cluster, right.copy()
-    columns: Any = slice(None)  # of the clusters that go on, and of a few others
-    directions: list[tuple[Array, Array, Array]] = []  # with their images and combinations
+    y, residual, columns, sums = np.zeros_like(right), right, np.arange(len(cluster)), ClusterSums(cluster, count)
+    directions: list[tuple[Array, Array, Array, Array]] = []  # with their images, squared lengths and combinations
     combination, limit = np.zeros((0, count)), tol**2 * dot(right, right)
     converged = limit == 0
     for iteration in range(iterations):
         left = np.flatnonzero(~converged)
         if not len(left):
             break
-        inside = ~converged[own]
-        if 2 * np.count_nonzero(inside) < len(own):  # columns of clusters that have converged are dropped
-            columns = np.arange(len(cluster))[columns][inside]
-            own, residual = own[inside], residual[:, inside]
-            directions = [(x[:, inside], image[:, inside], part) for x, image, part in directions]
-        full = np.zeros_like(right)
-        full[:, columns] = residual
-        direction, image = residual, residual - operator(full, left)[:, columns]
+        inside = sums.spread(~converged)
+        residual = residual * inside
+        if 2 * np.count_nonzero(inside) < len(columns):  # columns of clusters that have converged are dropped
+            columns, residual = columns[inside], residual[:, inside]
+            directions = [(x[:, inside], image[:, inside], square, part) for x, image, square, part in directions]
+            sums = ClusterSums(cluster[columns], count)
+        every = len(columns) == len(cluster)
+        full = residual if every else np.zeros_like(right)
+        if not every:
+            full[:, columns] = residual
+        image = operator(full, left)
+        direction, image = residual, residual - (image if every else image[:, columns])
         part = np.vstack([np.zeros((iteration, count)), np.ones(count)])
-        for before, before_image, before_part in directions:
-            share = dot(before_image, image)
-            direction = direction - share[own] * before
-            image -= share[own] * before_image
+        for before, before_image, square, before_part in directions:
+            share = _ratio(dot(before_image, image), square)
+            direction = direction - sums.spread(share) * before
+            image -= sums.spread(share) * before_image
             part[: len(before_part)] -= share * before_part
-        length = np.sqrt(dot(image, image))
-        scale = np.divide(1.0, length, out=np.zeros(count), where=length > 0)
-        direction, image, part = scale[own] * direction, scale[own] * image, scale * part
-        directions.append((direction, image, part))
-        step = np.where(converged, 0.0, dot(image, residual))
-        y[:, columns] += step[own] * direction
+        square = dot(image, image)
+        directions.append((direction, image, square, part))
+        step = np.where(converged, 0.0, _ratio(dot(image, residual), square))
+        of_column = sums.spread(step)
+        y[:, slice(None) if every else columns] += of_column * direction
         combination = np.vstack([combination, np.zeros(count)]) + step * part
-        residual = residual - step[own] * image
+        residual = residual - of_column * image
         converged |= dot(residual, residual) <= limit
-        residual[:, converged[own]] = 0.0
     return y, combination, converged
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """above / below, 0 where below is 0."""
+    return np.divide(above, below, out=np.zeros(len(above)), where=below > 0)

@@ -15,7 +15,7 @@ which also gets (n - m_g) ridge (centre_g - centre).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ import scipy.sparse as sparse
 
 from valuefit.evaluation.cluster_residuals import solve_by_cluster
 from valuefit.evaluation.jackknife_basis import MIN_SINGULAR_VALUE, Basis, InverseBasis, jackknife_basis
+from valuefit.linalg.moments import step_pairs
 from valuefit.memory import memory_limit
 from valuefit.problem.cluster_products import cluster_dots, cluster_sums
 from valuefit.problem.problem import Problem
@@ -120,8 +121,8 @@ class _Log:
         ends = self.cluster[1:] != self.cluster[:-1]
         return not self.problem.trace or bool(self.problem.begins[1:][ends].all())
 
-    def steps(self, steps: Array) -> _Steps:
-        """The rows of these steps, (clusters, length)."""
+    def steps(self, steps: Array, *, in_coordinates: bool = True) -> _Steps:
+        """The rows of these steps, (clusters, length); in_coordinates: False for rows v of the features themselves."""
         problem, flat = self.problem, steps.ravel()
 
         def shaped(rows: Any) -> Array:
@@ -130,12 +131,14 @@ class _Log:
         def dual(rows: Any) -> Array:
             return shaped(rows if self.basis.dual is None else rows @ self.basis.dual)
 
-        now, later = problem.phi.take(problem.now[flat]), problem.phi.take(problem.next[flat])
-        discount = problem.discount[flat]
-        v = now - (sparse.diags_array(discount) @ later if problem.phi.sparse else discount[:, None] * later)
-        psi = dual(problem.psi.take(problem.now[flat]))
+        columns = problem.now[flat], problem.next[flat], problem.discount[flat]
+        psi, v = step_pairs(problem.psi, problem.phi, *columns, compiled=problem.large)
+        psi = dual(psi)
         u = dual(self._traces(flat)) if problem.trace else problem.ratio[steps][..., None] * psi
-        return _Steps(u, shaped(self.basis.coordinates(v)), psi, self.error[steps], self.u_w[steps], self.psi_w[steps])
+        v = shaped(self.basis.coordinates(v) if in_coordinates else v)
+        if self.plain:  # no product with w is needed
+            return _Steps(u, v, psi, self.error[steps], *np.zeros((2, len(steps), 0)))
+        return _Steps(u, v, psi, self.error[steps], self.u_w[steps], self.psi_w[steps])
 
     def _traces(self, steps: Array) -> Any:
         """The rows u_t of these steps, with traces."""
@@ -216,7 +219,7 @@ class _Log:
         order = np.argsort(self.cluster, kind="stable")
         phi = self.problem.phi
         parts = min(parts_of(len(order) * phi.stored / phi.shape[0] * 8), self.count)  # n is that of the whole log
-        borders = np.searchsorted(self.cluster[order], np.linspace(0, self.count, parts + 1)[1:-1])
+        borders = np.searchsorted(self.cluster[order], np.arange(1, parts) * self.count // parts)
         return np.split(order, borders)
 
 
@@ -251,10 +254,11 @@ def replicates(
         found, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
-        rows = log.steps(steps)
-        change = _plain_change(rows) if plain else _change(log, rows, clusters)
+        raw = plain and steps.shape[1] >= basis.size and not problem.phi.sparse
+        rows = log.steps(steps, in_coordinates=not raw)
+        change = _plain_change(rows, basis.coordinates if raw else None) if plain else _change(log, rows, clusters)
         found.theta[clusters] = basis.weights(change.x)
-        found.left_out[steps] = rows.error - _product(rows.v, change.x)
+        found.left_out[steps] = rows.error - _product(rows.v, found.theta[clusters] if raw else change.x)
         for index, directions in change.undetermined.items():
             found.undetermined[int(clusters[index])] = basis.weights(directions.T).T
     return found
@@ -375,14 +379,20 @@ def _iterated(log: _Log, iterations: int) -> tuple[Replicates, Array]:
     return Replicates(theta, -y[0], first_order=first_order), converged
 
 
-def _plain_change(rows: _Steps) -> _Change:
-    """-(I - U'V)^-1 U' errors, in the smaller of the two spaces: U'(I - V U')^-1 = (I - U'V)^-1 U'."""
+def _plain_change(rows: _Steps, coordinates: Callable[[Array], Array] | None) -> _Change:
+    """-(I - U'V)^-1 U' errors, in the smaller of the two spaces: U'(I - V U')^-1 = (I - U'V)^-1 U'.
+
+    coordinates: of rows v, if they are those of features: U'V has fewer rows than V.
+    """
     length, columns = rows.u.shape[1:]
     transposed = rows.u.transpose(0, 2, 1)
-    if length < columns:
+    if coordinates is None and length < columns:
         y, undetermined = _solve(np.eye(length) - rows.v @ transposed, rows.error)
         return _Change(-_product(transposed, y), {i: transposed[i] @ basis for i, basis in undetermined.items()})
-    x, undetermined = _solve(np.eye(columns) - transposed @ rows.v, _product(transposed, rows.error))
+    product = transposed @ rows.v
+    if coordinates is not None:
+        product = coordinates(product.reshape(-1, product.shape[-1])).reshape(len(product), columns, -1)
+    x, undetermined = _solve(np.eye(columns) - product, _product(transposed, rows.error))
     return _Change(-x, undetermined)
 
 

@@ -38,7 +38,7 @@ from valuefit.problem.row_cache import ROWS_COMPUTED, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
-from valuefit.threads import thread_count
+from valuefit.threads import one_blas_thread, thread_count
 from valuefit.typing import Array
 
 MAX_SAMPLE_STEPS = MAX_FIT_STEPS  # of the observations that features are fitted to, and of the checked episodes
@@ -175,9 +175,10 @@ def take_samples(log: ShardedLog, client: Any = None) -> Samples:
     """One pass over the observations; on workers another one if the shards do not have the steps that were planned."""
     if client is None:
         samples = Samples()
-        for shard in read_ahead(log.shards, min(MAX_AT_ONCE, thread_count())):
-            samples.most = _sample_steps(shard, log.limit)
-            samples.add(shard)
+        with one_blas_thread():  # here: where each reader asked for it, threads of BLAS spun between their checks
+            for shard in read_ahead(log.shards, min(MAX_AT_ONCE, thread_count())):
+                samples.most = _sample_steps(shard, log.limit)
+                samples.add(shard)
         return samples
     shards = tuple(log.shards)
     firsts = np.array(log.firsts) if log.firsts is not None else np.zeros((len(shards), 2), int)
@@ -352,4 +353,4 @@ def _starts(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
     rows, first = maker.starts(part.log, part.problem.d)
     problem, ratio = part.problem, part.problem.ratio
     sums = np.asarray(rows.sum(axis=0), float).ravel(), len(first), np.array([ratio.sum(), ratio @ ratio])
-    return *sums, problem.phi.tdot(problem.visits)
+    return *sums, problem.n * problem.mean_psi

@@ -33,6 +33,7 @@ from valuefit.evaluation.uncertainty import (
     error_of_parts,
 )
 from valuefit.problem.checkpoint import KeptParts
+from valuefit.problem.clusters import ClusterSums
 from valuefit.problem.parts import Part, Parts, add, part_sizes, sum_shards
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
@@ -214,7 +215,7 @@ def _of_episodes(part: Part, *, errors: StreamedErrors) -> tuple[EpisodeSums]:
     if function.first is not None:
         starts = np.bincount(own.cluster[function.first], minlength=own.clusters).astype(float)
     sums = np.array([own.td_errors @ own.td_errors, found.deviations @ found.deviations, int(found.alone)])
-    squares = np.bincount(own.cluster, found.squares, own.clusters)
+    squares = ClusterSums(own.cluster, own.clusters).of(found.squares)
     return (EpisodeSums(found.parts, squares, starts, sums, _weight_sums(errors, uncertain)),)
 
 

@@ -337,7 +337,7 @@ def count_columns(transformer: Any, observation: Array) -> int:
 def feature_rows(transformer: Any, observations: Array, columns: int | None = None) -> Any:
     """Rows of a fitted transformer or a callable; raises unless they are a matrix with one row per observation."""
     if name_of(transformer) is not None:
-        return transformer.transform(flat(observations))
+        return transformer.rows_of_checked(flat(observations))
     with user_code:
         if isinstance(transformer, Transformer):
             rows = transformer.transform(at_least_one_column(observations))

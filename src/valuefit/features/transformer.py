@@ -34,6 +34,10 @@ class FeatureTransformer(ABC):
     def transform(self, X: Any) -> Any:
         """Feature rows of observations X (n, p)."""
 
+    def rows_of_checked(self, X: Array) -> Any:
+        """`transform` of a matrix that is known to be finite and of the fitted width, to "default" output."""
+        return self.transform(X)
+
     @abstractmethod
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the feature columns."""

@@ -109,6 +109,13 @@ def rows_of(matrix: Any, name: str) -> Rows:
     return Rows(matrix if sparse.issparse(matrix) else array_of(name, matrix, place="in row"), name)
 
 
+def columns_without_data(phi: Rows, now: Array) -> Array:
+    """Flags of the features that are zero in every row of `now`."""
+    is_now_row = np.zeros(phi.shape[0], bool)
+    is_now_row[now] = True
+    return ~phi.used_columns(is_now_row)
+
+
 def tile_rows(index: Any, columns: int) -> Any:
     """Tile-coded rows as a CSR matrix, from the columns (m, active) of the ones in each row; -1 stands for none."""
     index = np.asarray(index)

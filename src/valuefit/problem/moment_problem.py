@@ -38,7 +38,7 @@ class PartSums:
         n, (A, b, C) = problem.n, problem.moments()
         return cls(
             n, n * A, n * b, n * C, n * np.array(problem.reward_squares()),
-            int((problem.ratio != 1).sum()), int((problem.discount == 0).sum()), problem.phi.stored,
+            int(np.count_nonzero(problem.ratio != 1)), int(np.count_nonzero(problem.discount == 0)), problem.phi.stored,
         )  # fmt: skip
 
     def __add__(self, other: PartSums) -> PartSums:

@@ -22,7 +22,7 @@ from valuefit.memory import reuse_freed_memory
 from valuefit.messages import said
 from valuefit.problem.problem import Problem
 from valuefit.rows.compile import MIN_COMPILED_NUMBERS
-from valuefit.threads import one_blas_thread, one_thread, thread_count
+from valuefit.threads import ONE_BLAS_THREAD, one_blas_thread, one_thread, thread_count
 
 FAN_IN = 8  # results that are added in one task of a cluster
 TASK_RETRIES = 2  # of a task that failed on a worker
@@ -114,10 +114,11 @@ class Parts:
 def part_sizes(limit: int, columns: int) -> tuple[int, int]:
     """Steps of a part, and how many parts are computed at a time, if together they may take `limit` bytes.
 
-    Each has moments of its own, and enough steps for compiled loops.
+    Each has moments of its own, and enough steps for compiled loops, also where a shard is divided into equal parts of
+    half as many. At least two of few features: all threads on one part would wait for each other.
     """
-    numbers = max(2 * columns**2, PART_COPIES * MIN_COMPILED_NUMBERS)
-    at_once = int(np.clip(limit / (8 * numbers), 1, MAX_AT_ONCE))
+    numbers = max(2 * columns**2, 2 * PART_COPIES * MIN_COMPILED_NUMBERS)
+    at_once = int(np.clip(limit / (8 * numbers), 2 if columns <= ONE_BLAS_THREAD else 1, MAX_AT_ONCE))
     return max(1, int(limit / (8 * PART_COPIES * columns * at_once))), at_once
 
 

@@ -22,6 +22,7 @@ from valuefit.problem.arguments import (
     StepArrays,
     check_ratio_products,
     check_steps,
+    columns_without_data,
     dual_rows_of,
     fraction,
     is_device_array,
@@ -154,9 +155,7 @@ class Problem(SaddlePoint):
         now, next, self.reward, self.discount, self.ratio, self.begins = steps
         self.part, self.weighted, self.float32 = part, bool((self.ratio != 1).any()), phi.dtype == np.float32
         psi = None if psi is None else dual_rows_of(psi, phi)
-        is_now_row = np.zeros(phi.shape[0], bool)
-        is_now_row[now] = True
-        dead = np.zeros(phi.shape[1], bool) if part else ~phi.used_columns(is_now_row)
+        dead = np.zeros(phi.shape[1], bool) if part else columns_without_data(phi, now)
         phi = phi.without(dead)
         self.phi, self.psi = phi, phi if psi is None else psi
         self.shared, self.sparse, self.distinct_rows = psi is None, phi.sparse, phi.shape[0]
@@ -255,6 +254,11 @@ class Problem(SaddlePoint):
         return self.psi.tdot(weights) / self.n
 
     @cached_property
+    def mean_psi(self) -> Array:
+        """mean psi, (k,)."""
+        return self.psi.tdot(self.visits) / self.n
+
+    @cached_property
     def visits(self) -> Array:
         """The number of steps with each row as `now`."""
         return np.bincount(self.now, minlength=self.phi.shape[0]).astype(np.float64)
@@ -285,15 +289,17 @@ class Problem(SaddlePoint):
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
         if self.trace:
             return trace_product(*rows, self.begins, self.trace) / self.n
-        A, b, C = count_product(*rows, self.reward, second=second)
-        for name, found in (("b", b), ("second_moment", C)):
+        weights = [self.ratio * self.reward, *([np.ones(self.n)] if self.part else [])]
+        A, sums, C = count_product(*rows, weights, second=second)
+        known = C, *(() if sums is None else sums)
+        for name, found in zip(("second_moment", "b", "mean_psi"), known, strict=False):
             if found is not None:
                 self.__dict__.setdefault(name, found / self.n)
         return A / self.n
 
     def A_in_float32(self) -> Array:
         rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
-        return count_product(*rows, self.reward, dtype=np.float32)[0] / self.n
+        return count_product(*rows, dtype=np.float32)[0] / self.n
 
     @cached_property
     def second_moment(self) -> Array:
@@ -324,8 +330,8 @@ class Problem(SaddlePoint):
         return rounding_bounds(self, formed_here=self._own_moments)
 
     def reward_squares(self) -> tuple[float, float]:
-        along = float(np.mean(self.backward(self.reward) ** 2))
-        return along, float(np.mean((self.ratio * self.reward) ** 2))
+        along, weighted = self.backward(self.reward), self.ratio * self.reward
+        return float(along @ along) / self.n, float(weighted @ weighted) / self.n
 
     def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
         if self.shared:
@@ -379,18 +385,11 @@ class Problem(SaddlePoint):
     def cost(self) -> Cost:
         """The cost model: costs of operations in passes over this log."""
         return Cost(
-            n=self.n,
-            d=self.d,
-            k=self.k,
-            row=self.phi.stored / self.phi.shape[0],
-            starts=int((self.visits > 0).sum()),
-            sparse=self.phi.sparse,
-            traced=self.trace > 0,
-            identity=self.identity,
-            square=self.ridge == 0 and self.k == self.d,
-            row_bytes=float(self.phi.dtype.itemsize * self.phi.stored),
+            n=self.n, d=self.d, k=self.k, row=self.phi.stored / self.phi.shape[0],
+            starts=int((self.visits > 0).sum()), sparse=self.phi.sparse, traced=self.trace > 0, identity=self.identity,
+            square=self.ridge == 0 and self.k == self.d, row_bytes=float(self.phi.dtype.itemsize * self.phi.stored),
             two_reads=self.trace > 0 or not self.shared,
-        )
+        )  # fmt: skip
 
     def proximal(self, y: Array, weight: float) -> tuple[Problem, Array]:
         """The problem with weight/2 |theta - y|^2 added, in delta = theta - shift, and the shift.

@@ -15,7 +15,7 @@ from valuefit.data.exact import in_native_order
 from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, find_array, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers, row_range, shifted
-from valuefit.data.validation import check_observations, numbers
+from valuefit.data.validation import all_finite, check_observations, numbers
 from valuefit.memory import check_size
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
@@ -205,9 +205,9 @@ def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:
     if not begins[0] or (~begins[1:] & (episode[1:] != episode[:-1])).any():
         raise _damaged(path, "begins.npy and episode.npy disagree")
     for name in ("reward", "ratio", "behaviour_prob"):
-        if name in table:
-            numbers(f"{name}.npy of {path}", table[name])
-    if (table["ratio"] < 0).any() or (table.get("behaviour_prob", np.ones(1)) <= 0).any():
+        if name in table and not all_finite(table[name]):
+            numbers(f"{name}.npy of {path}", table[name])  # names the step
+    if table["ratio"].min() < 0 or (table.get("behaviour_prob", np.ones(1)) <= 0).any():
         raise _damaged(path, "a ratio is negative, or the probability of a logged action is not positive")
     if "cluster" in table:
         table["cluster"] = cluster_numbers(table["cluster"], episode)
