@@ -160,6 +160,23 @@ def test_what_other_episodes_do_not_determine_is_told(seed):
         np.testing.assert_allclose(difference, 0, atol=1e-9)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_episode_that_alone_determines_all_its_rows_changes_little(compiled):
+    """Without it the equations are I - I up to rounding errors, whose inverse is about 1e14."""
+    rng = np.random.default_rng(0)
+    n, action = 900, rng.integers(2, size=900)
+    ends = rng.random(n) < 0.3
+    ends[-1] = True
+    log = vf.Transitions.from_arrays(
+        rng.integers(700, size=n), rng.normal(size=n), terminated=ends, action=action, behaviour_prob=np.full(n, 0.5),
+        target_prob=np.where(action, 0.8, 0.2), episode=np.cumsum(np.append(0, ends[:-1])),
+    )  # fmt: skip
+    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0 if compiled else compile.MIN_COMPILED_NUMBERS):
+        errors = vf.evaluate(log, features="one-hot", discount=0.9).errors
+    assert np.abs(errors.replicates.theta).max() < 100
+    assert len(errors.replicates.undetermined) > 100
+
+
 def leverage_problem():
     """Four episodes and 12 features: the leverage of each is high."""
     rng = np.random.default_rng(0)

@@ -9,6 +9,8 @@ import numpy as np
 from valuefit.problem.clusters import ClusterSums
 from valuefit.typing import Array
 
+MIN_IMAGE = 1e-8  # relative length of y - operator(y), below which it is a rounding error of a singular system
+
 
 def solve_by_cluster(
     operator: Callable[[Array, Array], Array], right: Array, cluster: Array, count: int, *, tol: float, iterations: int
@@ -52,6 +54,7 @@ def solve_by_cluster(
             image -= sums.spread(share) * before_image
             part[: len(before_part)] -= share * before_part
         square = dot(image, image)
+        square[square <= MIN_IMAGE**2 * dot(direction, direction)] = 0.0
         directions.append((direction, image, square, part))
         step = np.where(converged, 0.0, _ratio(dot(image, residual), square))
         of_column = sums.spread(step)

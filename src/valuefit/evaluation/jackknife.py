@@ -425,7 +425,8 @@ def _change(log: _Log, rows: _Steps, clusters: Array) -> _Change:
         Sigma = np.zeros((q, p))
         np.fill_diagonal(Sigma, basis.sigma)
         diagonal = np.block([[ridge * np.eye(p), -Sigma.T], [Sigma, C * np.eye(q)]])
-        x, undetermined = _solve(diagonal - right.transpose(0, 2, 1) @ left, np.hstack([above, below]))
+        scale = float(np.abs(diagonal).max())
+        x, undetermined = _solve(diagonal - right.transpose(0, 2, 1) @ left, np.hstack([above, below]), scale)
     return _Change(x[:, :p], {i: directions[:p] for i, directions in undetermined.items()})
 
 
@@ -444,8 +445,11 @@ def _product(matrices: Array, vectors: Array) -> Array:
     return (matrices @ vectors[..., None])[..., 0]
 
 
-def _solve(M: Array, right: Array) -> tuple[Array, dict[int, Array]]:
-    """Solutions of M[i] x = right[i]; of least norm where M[i] is singular, with a basis of its null space."""
+def _solve(M: Array, right: Array, scale: float = 1.0) -> tuple[Array, dict[int, Array]]:
+    """Solutions of M[i] x = right[i]; of least norm where M[i] is singular, with a basis of its null space.
+
+    scale: of the matrix from which M[i] is a difference. M[i] is zero where a cluster alone determines all its rows.
+    """
     try:
         inverse = np.linalg.inv(M)
     except np.linalg.LinAlgError:
@@ -453,11 +457,12 @@ def _solve(M: Array, right: Array) -> tuple[Array, dict[int, Array]]:
     with np.errstate(invalid="ignore"):
         solution = _product(inverse, right)
         solution = solution + _product(inverse, right - _product(M, solution))
-        condition = np.abs(M).sum(axis=1).max(axis=-1) * np.abs(inverse).sum(axis=1).max(axis=-1)
+        size = np.maximum(np.abs(M).sum(axis=1).max(axis=-1), scale)
+        condition = size * np.abs(inverse).sum(axis=1).max(axis=-1)
     undetermined = {}
     for i in np.flatnonzero(~(condition <= SUSPICIOUS_CONDITION)).tolist():
         left, values, basis = linalg.svd(M[i])
-        kept = values > MIN_SINGULAR_VALUE * values[0]
+        kept = values > MIN_SINGULAR_VALUE * max(values[0], scale)
         solution[i] = basis[kept].T @ (left[:, kept].T @ right[i] / values[kept])
         if not kept.all():
             undetermined[i] = basis[~kept].T
