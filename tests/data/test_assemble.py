@@ -311,12 +311,9 @@ def test_a_step_column_restores_any_order(order):
 
 
 def test_contiguous_episodes_keep_their_order_and_steps_are_sorted_within_them():
-    log = vf.load(table(episode=[7, 7, 3, 3], terminated=[0, 1, 0, 1]))
-    np.testing.assert_array_equal(log.reward, [1, 2, 3, 4])
-    assert log.notes == ()
+    assert vf.load(table(episode=[7, 7, 3, 3], terminated=[0, 1, 0, 1])).reward.tolist() == [1, 2, 3, 4]
     log = vf.load(table(episode=[7, 7, 3, 3], terminated=[0, 1, 1, 0], step=[0, 1, 9, 8]))
-    np.testing.assert_array_equal(log.reward, [1, 2, 4, 3])
-    np.testing.assert_array_equal(log.episode, [7, 7, 3, 3])
+    assert (log.reward.tolist(), log.episode.tolist()) == ([1, 2, 4, 3], [7, 7, 3, 3])
     assert log.notes == ("Rows were sorted by episode and step.",)
 
 

@@ -17,6 +17,7 @@ from valuefit.typing import Array
 
 SOLVER, STABLE_FIXED_POINT = "solver", "fixed point is stable"  # names of checks
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
+MIN_RATIO_STEPS = 3  # effective ones for each feature
 MAX_BIAS = 2.0  # standard errors; a larger one is itself estimated roughly
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
 MAX_SKEWNESS = 0.35  # of the estimate: that of 8 rare events, with which a 95% interval covers about 90%
@@ -89,11 +90,11 @@ def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     return Check(name, "warn", text, error.skewness)
 
 
-def small_sample_bias(value: PolicyValue, error: ErrorEstimate) -> Check | None:
+def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) -> Check | None:
     """The bias of the estimate in a log of this size, by the jackknife, against its standard error.
 
     Ratios weight the equations of a weight by their own mean, so with few steps for each the value leans to that of the
-    logged policy.
+    logged policy. Where most weights have one step, the jackknife does not see it.
     """
     if not value.is_random or value.method == "cr1":
         return None
@@ -102,12 +103,13 @@ def small_sample_bias(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     text = f"Logs of this size bias the policy value by about {error.bias:.3g}, {size:.2g} standard errors"
     if value.bias:
         text += f"; without it the value would be about {value.estimate - value.bias:.5g}. The interval allows for both"
-    if size <= MAX_BIAS:
+    live, steps = len(result.theta) - len(result.dead), value.effective_sample_size
+    few = steps is not None and steps < MIN_RATIO_STEPS * live
+    if size <= MAX_BIAS and not few:
         return Check(name, "pass", f"{text}.", error.bias, size=size)
-    text += (
-        ". There are few steps for each feature: use fewer features, a longer log, or, for ratios, "
-        'values="state-action".'
-    )
+    if few:
+        text += f", but it can be larger: the ratios make the log worth {steps:.0f} steps for {live} features"
+    text += '. Use fewer features, a longer log, or, for ratios, values="state-action".'
     return Check(name, "warn", text, error.bias, size=size)
 
 

@@ -25,7 +25,7 @@ FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     support.effective_episodes,
     support.one_episode,
     lambda fit: numerics.skewness(fit.value, fit.error),
-    lambda fit: numerics.small_sample_bias(fit.value, fit.error),
+    lambda fit: numerics.small_sample_bias(fit.result, fit.value, fit.error),
 )
 LAST: tuple[Callable[[Fit], Check | None], ...] = (
     support.effective_sample,
@@ -58,5 +58,5 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
 
 def of_whole(result: Result, value: PolicyValue, error: ErrorEstimate) -> dict[str, Check]:
     """By name, the checks that need only these numbers, which are known of all episodes of a log in shards."""
-    found = numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(value, error)
+    found = numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(result, value, error)
     return {check.name: check for check in found if check is not None}
