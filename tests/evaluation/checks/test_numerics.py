@@ -157,7 +157,7 @@ def evaluate_table(states, seed=0):
 
 def test_the_interval_allows_for_the_bias_of_few_steps_for_each_state():
     """A state that is seen once has the value of the logged policy, 3.45; that of the target policy is 6.21."""
-    evaluation = evaluate_table(300)
+    evaluation = evaluate_table(150)
     (found,) = (check for check in evaluation.checks if check.name == "small-sample bias")
     value = evaluation.policy_value
     assert (found.outcome, found.statistic) == ("pass", value.bias)
