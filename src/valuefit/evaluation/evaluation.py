@@ -28,7 +28,7 @@ from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.inputs import load_log, make_problem
-from valuefit.evaluation.notes import GIVEN_STARTS, policy_note, starts_note
+from valuefit.evaluation.notes import GIVEN_STARTS, bias_note, policy_note, starts_note
 from valuefit.evaluation.penalty import (
     Solution,
     outside_note,
@@ -455,7 +455,7 @@ def _fit(
     notes.append(f"Solved with {result.solver}: {result.message}")
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
     value, error = value_at_starts(log, errors, start_rows, values, level)
-    notes.append(starts_note(value, starts, errors))
+    notes += [note for note in (starts_note(value, starts, errors), bias_note(value)) if note]
     found = Fit(
         log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error
     )
@@ -476,7 +476,7 @@ def _of_shards(
     result, checked = whole.result, of_whole(whole.result, whole.value, whole.error)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
-        f"Solved with {result.solver}: {result.message}",
+        f"Solved with {result.solver}: {result.message}", *[bias_note(whole.value)] * bool(whole.value.bias),
     ]  # fmt: skip
     return replace(
         sample, result=result, policy_value=whole.value, notes=notes, whole=whole.size,

@@ -43,13 +43,17 @@ def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     whole = clusters == len(np.unique(errors.sandwich.episode))
     parts = "clusters of episodes" if errors.sandwich.grouped else "episodes" if whole else "blocks of steps"
     method = METHODS[errors.kind]
-    bias = (
-        f" It is longer by {abs(value.bias):.3g} on one side, because logs of this size bias the value by about "
-        f"{value.bias:.3g}."
-    )
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
         f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
-        + bias
-        * bool(value.bias)
+    )
+
+
+def bias_note(value: PolicyValue) -> str:
+    """Why the interval is longer on one side; empty if it is not."""
+    if not value.bias:
+        return ""
+    return (
+        f"The interval is longer by {abs(value.bias):.3g} on one side, because logs of this size bias the policy value "
+        f"by about {value.bias:.3g}."
     )

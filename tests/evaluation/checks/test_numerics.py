@@ -155,7 +155,7 @@ def evaluate_table(states, seed=0):
     return vf.evaluate(few_steps_for_each_state(states, seed), discount=0.9, features="one-hot")
 
 
-def test_the_interval_allows_for_the_bias_of_few_steps_for_each_state():
+def test_the_interval_allows_for_the_bias_of_few_steps_for_each_state(tmp_path):
     """A state that is seen once has the value of the logged policy, 3.45; that of the target policy is 6.21."""
     evaluation = evaluate_table(150)
     (found,) = (check for check in evaluation.checks if check.name == "small-sample bias")
@@ -166,7 +166,9 @@ def test_the_interval_allows_for_the_bias_of_few_steps_for_each_state():
     assert high - value.estimate == pytest.approx(value.estimate - low - value.bias)
     assert value.interval_at(0.95) == value.interval
     assert value.interval_at(0.95, "upper")[1] > value.estimate - value.bias
-    assert any("It is longer by" in note for note in evaluation.notes)
+    note = f"The interval is longer by {-value.bias:.3g} on one side"
+    assert any(note in entry for entry in evaluation.notes)
+    assert note in evaluation.report(tmp_path / "report.html").read_text()
     plain = evaluate_table(20).policy_value
     assert plain.bias == 0
     assert plain.interval[1] - plain.estimate == pytest.approx(plain.estimate - plain.interval[0])
