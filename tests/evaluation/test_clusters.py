@@ -79,7 +79,7 @@ def test_clusters_are_never_cut_into_blocks():
     unequal = replace(log, cluster=np.minimum(log.episode, 3))
     evaluation = evaluated(unequal)
     assert evaluation.policy_value.effective_episodes < 4
-    assert "over 4 clusters of episodes, which count as" in evaluation.notes[-1]
+    assert "over 4 clusters of episodes, which count as" in " ".join(evaluation.notes)
 
 
 def test_differences_are_paired_by_cluster():
