@@ -36,6 +36,7 @@ import valuefit as vf
 from valuefit.atomic import write_bytes
 from valuefit.data.readers.native import LOG_FORMAT, METADATA_FILE
 from valuefit.evaluation.streamed import solve_shards, take_samples
+from valuefit.linalg.moments import MIN_PRODUCT_ROWS, PRODUCT_BYTES
 from valuefit.problem.parts import Parts
 from valuefit.threads import one_blas_thread, thread_count
 
@@ -45,7 +46,7 @@ COLUMN_BYTES = 43  # of a step in a saved folder, besides its observation
 MAX_PEAK = 2e9  # bytes of memory
 BLOCK = 1_000_000  # steps that are written at a time
 LIMIT = 256 << 20  # bytes that a stream may hold
-PASS_STEPS, PASS_WIDTHS = 1_000_000, (8, 64)  # of the logs whose passes are measured
+PASS_BYTES, PASS_WIDTHS = 9e8, (8, 64, 256)  # of the logs whose passes are measured
 PASSES = ("samples", "moments", "errors")
 REPEATS = 5  # of which the fastest counts
 
@@ -186,10 +187,15 @@ def clocked(call: Callable[[], Any], before: Callable[[], None] = lambda: None) 
     return clocks() - started
 
 
-def products(width: int) -> np.ndarray:
+def steps_of(size: float, width: int) -> int:
+    """Steps of a saved log of `size` bytes, in whole episodes."""
+    return int(size / (4 * width + COLUMN_BYTES)) // LENGTH * LENGTH
+
+
+def products(steps: int, width: int) -> np.ndarray:
     """Seconds of the products u'v and u'u of blocks of as many rows in memory, on all threads."""
-    X = np.random.default_rng(0).random((PASS_STEPS // thread_count() // 10, width))
-    Y, block = X + 1, 1024
+    X = np.random.default_rng(0).random((steps // thread_count() // 10, width))
+    Y, block = X + 1, int(np.clip(PRODUCT_BYTES // (16 * width), MIN_PRODUCT_ROWS, None))
 
     def multiply(_: int) -> None:
         for _ in range(10):
@@ -210,7 +216,7 @@ def passes(source: Path, width: int, plain: Callable[[], Any], before: Callable[
         spent = {"plain": clocked(plain, before), "samples": clocked(lambda: take_samples(log), before)}
         with recorded(spent, ["moments", "errors"], clocks, before):
             solve_shards(log, **settings("identity"))
-        spent["products"] = products(width)
+        spent["products"] = products(log.steps, width)
         found = {name: np.minimum(value, found.get(name, np.inf)) for name, value in spent.items()}
     return found
 
@@ -232,28 +238,31 @@ def read_batches(file: Path, columns: list[str]) -> None:
 def pass_table(place: Path) -> str:
     """What a pass costs next to a plain read of the same file and to the matrix products of as many rows in memory."""
     lines = [
-        f"Single passes over {PASS_STEPS:.0e} steps with identity features on {thread_count()} threads, the fastest of "
-        f"{REPEATS} interleaved runs. Files of valuefit's own format are read without the page cache, and the plain "
-        "read is that of their bytes; that of Parquet is `iter_batches` of pyarrow, from the cache. Products are u'v "
-        "and u'u of as many rows in memory, compared by processor time.",
+        f"Single passes over logs of {PASS_BYTES / 1e9:.1f} GB with identity features on {thread_count()} threads, the "
+        f"fastest of {REPEATS} interleaved runs. Files of valuefit's own format are read without the page cache, and "
+        "the plain read is that of their bytes; that of Parquet is `iter_batches` of pyarrow, from the cache. Products "
+        "are u'v and u'u of as many rows in memory, compared by processor time.",
         "",
-        "| format | numbers | pass | seconds | processor seconds | rate of the plain read | rate of the products |",
+        "| format | numbers | pass | microseconds a step | of processor time | rate of the plain read | rate of the "
+        "products |",
         "|---|---|---|---|---|---|---|",
     ]
     for width in PASS_WIDTHS:
         folder, file = place / "log", place / "log.parquet"
-        write_log(folder, PASS_STEPS, width)
+        steps = steps_of(PASS_BYTES, width)
+        write_log(folder, steps, width)
         columns = as_parquet(folder, file)
         for name, found in (
             ("native", passes(folder, width, partial(read_files, folder), partial(drop_from_cache, folder))),
             ("Parquet", passes(file, width, partial(read_batches, file, columns), lambda: None)),
         ):
-            lines.append(f"| {name} | {width} | plain read | {found['plain'][0]:.2f} | {found['plain'][1]:.2f} | | |")
+            found = {key: 1e6 * value / steps for key, value in found.items()}
+            lines.append(f"| {name} | {width} | plain read | {found['plain'][0]:.3f} | {found['plain'][1]:.3f} | | |")
             for one in PASSES:
                 wall, cpu = found[one]
                 share = f"{found['products'][1] / cpu:.0%}" if one == "moments" else ""
                 lines.append(
-                    f"| {name} | {width} | {one} | {wall:.2f} | {cpu:.2f} | {found['plain'][0] / wall:.0%} | {share} |"
+                    f"| {name} | {width} | {one} | {wall:.3f} | {cpu:.3f} | {found['plain'][0] / wall:.0%} | {share} |"
                 )
             print("\n".join(lines[-4:]), flush=True)
         shutil.rmtree(folder)
@@ -295,7 +304,7 @@ def main() -> None:
     records = []
     sizes = options.steps
     if options.gigabytes:
-        sizes = [1e9 * size / (4 * options.width + COLUMN_BYTES) // LENGTH * LENGTH for size in options.gigabytes]
+        sizes = [steps_of(1e9 * size, options.width) for size in options.gigabytes]
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         for steps in sizes:
             folder = Path(place) / f"{int(steps)}"

@@ -236,7 +236,7 @@ def effective_sample_size(weights: Any) -> float:
     if largest == 0:
         return 0.0
     weights = weights / largest  # squares of very large or small ratios would overflow or underflow
-    return float(weights.sum() ** 2 / (weights @ weights))
+    return float(weights.sum() ** 2 / np.square(weights).sum())  # without BLAS, whose idle threads spin
 
 
 def row_range(now: Array, next: Array) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from valuefit.memory import memory_limit
 from valuefit.problem.cluster_products import cluster_dots, cluster_sums
 from valuefit.problem.problem import Problem
 from valuefit.rows.traces import keep_forward, recurrence
-from valuefit.threads import parts_of
+from valuefit.threads import parts_of, thread_count
 from valuefit.typing import Array
 
 CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
@@ -215,8 +215,10 @@ class _Log:
 
     @cached_property
     def _parts(self) -> list[Array]:
-        """Steps of whole clusters, in order, for each task."""
+        """Steps of whole clusters, in order, for each task; one task on one thread, as sums stay within a cluster."""
         order = np.argsort(self.cluster, kind="stable")
+        if thread_count() == 1:
+            return [order]
         phi = self.problem.phi
         parts = min(parts_of(len(order) * phi.stored / phi.shape[0] * 8), self.count)  # n is that of the whole log
         borders = np.searchsorted(self.cluster[order], np.arange(1, parts) * self.count // parts)
