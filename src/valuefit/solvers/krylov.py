@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from valuefit.problem.factor import affordable, plan
 from valuefit.problem.preconditioner import SaddlePreconditioner, precondition
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work, wide_factor
+from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
 STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
@@ -109,6 +111,13 @@ class Krylov(Solver):
         memory: Memory = state.memory
         if memory.stalled:
             return _after_stall(problem, state, enlarge=self.preconditioner is None)
+        # BLAS has only vectors to multiply where rows are sparse, and its idle threads would take cores from the sweeps
+        with one_blas_thread() if problem.sparse else nullcontext():
+            return self._iterate(problem, state)
+
+    def _iterate(self, problem: SaddlePoint, state: State) -> tuple[State, Info]:
+        """One more direction."""
+        memory: Memory = state.memory
         equations, basis = memory.equations, memory.basis
         seed, dual = memory.residual, memory.dual
         if basis and not memory.moved:
