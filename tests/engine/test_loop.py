@@ -59,6 +59,27 @@ def test_the_budget_is_kept(name):
     assert name != "lstd" or "rounding" in result.message
 
 
+def test_a_certified_gap_is_not_confirmed_by_the_solver(monkeypatch):
+    epoch = vf.solvers.Krylov.epoch
+
+    def without_gap(self, problem, state, rng):
+        after, info = epoch(self, problem, state, rng)
+        return after, info._replace(gap=None, provisional=True, finished=False)
+
+    def unwanted(self, problem, state):
+        raise AssertionError("the certificate evaluates the true residual, so nothing is left to verify")
+
+    monkeypatch.setattr(vf.solvers.Krylov, "epoch", without_gap)
+    monkeypatch.setattr(vf.solvers.Krylov, "verify", unwanted)
+    problem = cosines(2000, 20)
+    result = vf.solve(problem, "krylov", tol=1e-6)
+    assert result.status == "converged"
+    exact = vf.solve(problem, "lstd")
+    assert problem.objective(result.theta) - exact.objective <= 1e-6 * (
+        problem.objective(0 * exact.theta) - exact.objective
+    )
+
+
 def test_history_is_a_table_with_the_gap_only_when_a_reference_is_given():
     problem = Oracle(0).problem()
     exact = vf.solve(problem, "lstd")

