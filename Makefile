@@ -105,6 +105,7 @@ bench: $(call STAMP,dev)
 	$(BIN)/python -m benchmarks.checks
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.cluster
+	$(BIN)/python -m benchmarks.wide
 	OPENBLAS_NUM_THREADS=2 NUMBA_NUM_THREADS=2 $(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.costs
 	$(BIN)/python -m benchmarks.grid

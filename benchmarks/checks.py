@@ -30,7 +30,8 @@ MAX_RATIO, MAX_PASSES = 1.0, 30  # the targets
 PASS_SECONDS = 0.2  # that passes are timed for
 STAGES = (
     (penalty, "solve", "solve"), (evaluation, "uncertainty", "interval"), (evaluation, "value_at_starts", "interval"),
-    (evaluation, "cross_checks", "cross-checks"), (evaluation, "run_checks", "checks"),
+    (evaluation, "unseen_of", "interval"), (evaluation, "cross_checks", "cross-checks"),
+    (evaluation, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip
 KERNEL, TILES = "kernel:landmarks=2000", "tiles:tilings=8,bins=35"
 SMALL = {KERNEL: "kernel:landmarks=10", TILES: "tiles:tilings=2,bins=4"}  # for small versions

@@ -14,7 +14,7 @@ from helpers.problems import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import checks, costs, peers, report, targets
+from benchmarks import checks, costs, peers, report, targets, wide
 from benchmarks.cells import CELLS
 from benchmarks.engine import ORDERS, dense_problem, in_order
 from benchmarks.grid import Kept, main, slug, wanted_tasks
@@ -280,3 +280,10 @@ def test_costs_are_compared_with_the_solve_or_with_passes():
     assert checks.met({**found, "solve": 5.0}, relative=True)
     assert checks.met(found, relative=False)
     assert not checks.met({**found, "checks": 3.5}, relative=False)
+
+
+def test_wide_logs_are_measured_in_new_processes():
+    cells = {name: CELLS[name].shrunk() for name in wide.TARGETS}
+    lines = wide.measure(cells, 1)
+    assert [line.split(", seed")[0] for line in lines] == list(wide.TARGETS)
+    assert all(" converged in " in line and line.endswith("s: met)") for line in lines)

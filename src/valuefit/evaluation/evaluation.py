@@ -28,7 +28,7 @@ from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.inputs import load_log, make_problem
-from valuefit.evaluation.notes import GIVEN_STARTS, bias_note, policy_note, starts_note
+from valuefit.evaluation.notes import GIVEN_STARTS, longer_notes, policy_note, starts_note
 from valuefit.evaluation.penalty import (
     Solution,
     outside_note,
@@ -54,6 +54,7 @@ from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.streamed_errors import StreamedErrors
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, uncertainty
+from valuefit.evaluation.unseen import Unseen, unseen_of
 from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted, make
 from valuefit.problem.arguments import fraction
@@ -455,10 +456,14 @@ def _fit(
     notes.append(f"Solved with {result.solver}: {result.message}")
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
     value, error = value_at_starts(log, errors, start_rows, values, level)
-    notes += [note for note in (starts_note(value, starts, errors), bias_note(value)) if note]
+    pairs = values == "state-action"
+    unseen = unseen_of(log, fitted, policy, sandwich, start_rows) if pairs else Unseen()
+    value = value.allowing_for(unseen.changes) if unseen.changes is not None else value
+    notes += [starts_note(value, starts, errors), *longer_notes(value)]
     found = Fit(
-        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error
-    )
+        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error,
+        unseen,
+    )  # fmt: skip
     return found, notes
 
 
@@ -473,13 +478,14 @@ def _of_shards(
     kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
-    result, checked = whole.result, of_whole(whole.result, whole.value, whole.error)
+    result, value = whole.result, whole.value.allowing_for(sample.policy_value.unseen)
+    checked = of_whole(result, value, whole.error)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
-        f"Solved with {result.solver}: {result.message}", *[bias_note(whole.value)] * bool(whole.value.bias),
+        f"Solved with {result.solver}: {result.message}", *longer_notes(value),
     ]  # fmt: skip
     return replace(
-        sample, result=result, policy_value=whole.value, notes=notes, whole=whole.size,
+        sample, result=result, policy_value=value, notes=notes, whole=whole.size,
         streamed=whole.errors, weight_errors=whole.weights,
         checks=tuple(checked.get(check.name, check) for check in sample.checks),
     )  # fmt: skip

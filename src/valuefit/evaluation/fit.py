@@ -14,6 +14,7 @@ from valuefit.evaluation.importance import target_probabilities
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.evaluation.unseen import Unseen
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
 from valuefit.problem.sketched_moments import sketched_moments
@@ -28,7 +29,7 @@ class Fit:
 
     log: with the ratios of the policy for state values. discount: of one step (`problem.discount` is 0 at the end of
     an episode). starts: the mean value over the starts. errors: over the clusters that suit it.
-    error: of `value.estimate`.
+    error: of `value.estimate`. unseen: pairs of states and actions without data, for state-action values.
     """
 
     log: Transitions
@@ -43,6 +44,7 @@ class Fit:
     errors: Uncertainty
     value: PolicyValue
     error: ErrorEstimate
+    unseen: Unseen
 
     @cached_property
     def ratios(self) -> Array | None:

@@ -49,11 +49,17 @@ def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     )
 
 
-def bias_note(value: PolicyValue) -> str:
-    """Why the interval is longer on one side; empty if it is not."""
-    if not value.bias:
-        return ""
-    return (
-        f"The interval is longer by {abs(value.bias):.3g} on one side, because logs of this size bias the policy value "
-        f"by about {value.bias:.3g}."
-    )
+def longer_notes(value: PolicyValue) -> list[str]:
+    """Why the interval is longer than its standard error makes it; empty if it is not."""
+    (down, up), notes = value.unseen, []
+    if value.bias:
+        notes.append(
+            f"The interval is longer by {abs(value.bias):.3g} on one side, because logs of this size bias the policy "
+            f"value by about {value.bias:.3g}."
+        )
+    if down or up:
+        notes.append(
+            f"The interval is longer by {-down:.3g} below and {up:.3g} above, because the policy leads to states and "
+            "actions that no logged step has: that is what they change if their values are within those of the log."
+        )
+    return notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +40,8 @@ class PolicyValue:
     effective_episodes: the number of equally important episodes that would give as precise a standard error; None
     without one. bias: of the estimate in a log of this size, by the jackknife, if it is more than half a standard
     error, else 0; the interval is then longer by it on one side, so that it suits the estimate without it, too.
+    unseen: (at most 0, at least 0), what state-action pairs without data change in the estimate if they have values
+    within those of the logged steps; the interval is longer by it.
     """
 
     estimate: float
@@ -52,6 +54,7 @@ class PolicyValue:
     effective_episodes: float | None = None
     method: str = "cr3"
     bias: float = 0.0
+    unseen: tuple[float, float] = (0.0, 0.0)
 
     @property
     def is_random(self) -> bool:
@@ -75,8 +78,15 @@ class PolicyValue:
             )
         error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
         half_width = error.half_width((1 - level) / 2 if side == "both" else 1 - level)
-        low, high = _around(self.estimate, half_width, self.bias)
+        low, high = _around(self.estimate, half_width, self.bias, self.unseen)
         return (low if side != "upper" else -np.inf), (high if side != "lower" else np.inf)
+
+    def allowing_for(self, unseen: tuple[float, float]) -> PolicyValue:
+        """With an interval that is longer by what pairs without data could change."""
+        if self.interval is None:
+            return self
+        low, high = self.interval
+        return replace(self, unseen=unseen, interval=(low + unseen[0], high + unseen[1]))
 
     def __repr__(self) -> str:
         if self.standard_error is None or self.interval is None:
@@ -88,9 +98,11 @@ class PolicyValue:
         )
 
 
-def _around(estimate: float, half_width: float, bias: float) -> tuple[float, float]:
-    """The interval with this half width around the estimate, and around the one without the bias."""
-    return estimate - half_width - max(bias, 0.0), estimate + half_width - min(bias, 0.0)
+def _around(
+    estimate: float, half_width: float, bias: float, unseen: tuple[float, float] = (0.0, 0.0)
+) -> tuple[float, float]:
+    """The interval with this half width around the estimate and the one without the bias, longer by `unseen`."""
+    return estimate - half_width - max(bias, 0.0) + unseen[0], estimate + half_width - min(bias, 0.0) + unseen[1]
 
 
 def check_level(level: Any) -> float:

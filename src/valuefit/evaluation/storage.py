@@ -127,11 +127,14 @@ def value_facts(value: Any) -> dict[str, Any]:
     """The facts of a policy value, with their types checked."""
     value = dict(value)
     interval = value["interval"]
-    value = {"effective_episodes": None, "method": "cr1", "bias": 0.0, **value}  # which version 0.1 did not write
+    absent = {"effective_episodes": None, "method": "cr1", "bias": 0.0, "unseen": (0.0, 0.0)}  # in files of version 0.1
+    value = {**absent, **value}
     for name in ("estimate", "level", "bias", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
         value[name] = _finite(name, value[name])
     if not 0 < value["level"] < 1:
         raise ValueError("the level of the interval is not between 0 and 1")
+    down, up = (_finite("unseen", change) for change in value["unseen"])
+    value["unseen"] = (down, up)
     if value["method"] not in KINDS:
         raise ValueError("the method of the standard error is unknown")
     if type(value["starts"]) is not int or value["starts"] < 1:

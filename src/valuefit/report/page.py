@@ -10,7 +10,7 @@ from typing import Any
 from valuefit import __version__
 from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.notes import bias_note
+from valuefit.evaluation.notes import longer_notes
 from valuefit.evaluation.text import number, verdict_sentence
 from valuefit.extras import need
 from valuefit.features import BUILT_IN
@@ -94,7 +94,7 @@ def contents(evaluation: Evaluation) -> dict[str, Any]:
         "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
         "cross_checks": evaluation.cross_checks,
         "weights": evaluation.weights or [],
-        "bias_note": bias_note(evaluation.policy_value),
+        "longer_notes": " ".join(longer_notes(evaluation.policy_value)),
         "verdict": evaluation.verdict,
         "verdict_sentence": verdict_sentence(evaluation.to_dict()),
         "checks": _check_rows(evaluation),

@@ -156,7 +156,8 @@ def test_pairs_without_data_are_weighed_by_what_they_add_to_the_policy_value():
     assert evaluation.policy_value.estimate == pytest.approx(q[:2].mean())
     changes = [np.linalg.solve(A, unseen * x)[:2].mean() for x in (q.min(), q.max())]
     assert found.size == pytest.approx(np.abs(changes).max() / evaluation.policy_value.standard_error)
-    assert f"would change by {changes[0]:.2g} or {changes[1]:.2g} " in found.message
+    assert f"could change by {min(*changes, 0):.2g} to {max(*changes, 0):.2g} " in found.message
+    assert evaluation.policy_value.unseen == pytest.approx((min(*changes, 0), max(*changes, 0)))
 
 
 def test_pairs_without_data_that_hardly_matter_are_no_warning():

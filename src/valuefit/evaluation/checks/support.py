@@ -12,7 +12,6 @@ from valuefit.evaluation.errors import MATERIAL_SIZE, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
-from valuefit.evaluation.state_action import unseen_shares
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
 from valuefit.problem.saddle_point import whitening
 from valuefit.rows.storage import dense
@@ -255,47 +254,25 @@ def _target_shares(fit: Fit, action: Array) -> dict[int, float]:
 def unseen_actions(fit: Fit) -> Check | None:
     """For state-action values: whether the policy often leads to state-action pairs without data, or they matter.
 
-    size: by how much the policy value changes if these pairs have the smallest or the largest value of the logged
-    steps instead of 0.
+    size: the larger change of the policy value if these pairs have values within those of the logged steps.
     """
-    name, problem, error = "unseen actions", fit.problem, fit.value.standard_error
+    name, error, (share, changes) = "unseen actions", fit.value.standard_error, fit.unseen
     if fit.values != "state-action":
         return None
-    continues = problem.discount > 0
-    # without a feature that is zero in every logged step there is nothing to measure
-    unseen = unseen_shares(fit.log, fit.features, policy=fit.policy) if len(problem.dead) else np.zeros(problem.n)
-    share = float(unseen[continues].mean()) if continues.any() else 0.0
     if share == 0:
         return Check(name, "pass", "The log has the states and actions that the policy leads to.", share)
     text = (
         f"{100 * share:.2g}% of the policy's expected next features belong to states and actions that no logged step "
         "has, so their weights are 0. "
     )
-    size, weight = None, _weight_of_unseen(fit, unseen)
-    if weight is not None and error:
-        values = fit.errors.sandwich.values[problem.now]
-        changes = weight * np.array([values.min(), values.max()])
-        size = float(np.abs(changes).max()) / error
+    size = None
+    if changes is not None and error:
+        size = max(-changes[0], changes[1]) / error
         text += (
-            "With the smallest or the largest value of the logged steps instead, the policy value would change by "
-            f"{changes[0]:.2g} or {changes[1]:.2g} (standard error {error:.2g}). "
+            f"With values within those of the logged steps instead, the policy value could change by {changes[0]:.2g} "
+            f"to {changes[1]:.2g} (standard error {error:.2g}), which the interval allows for. "
         )
     if share > MAX_UNSEEN_SHARE or (size is not None and size > MATERIAL_SIZE):
         text += "Use a log that contains those actions, or features that share more between states."
         return Check(name, "warn", text, share, size=size)
     return Check(name, "pass", text.rstrip(), share, size=size)
-
-
-def _weight_of_unseen(fit: Fit, unseen: Array) -> float | None:
-    """The derivative of the policy value in x, the common value of all pairs without data; None where it is unknown.
-
-    unseen: their share in the next row of each step, (n,), to whose value they add x times their share. theta then
-    changes by A^-1 mean discount_t unseen_t u_t per unit of x. At the starts they have no share if the value is
-    determined.
-    """
-    problem, sandwich = fit.problem, fit.errors.sandwich
-    if sandwich.method is AdjointMethod.ITERATIVE:
-        return None
-    weights = np.bincount(problem.now, problem.backward(problem.discount * unseen), problem.psi.shape[0])
-    below = problem.psi.tdot(weights) / problem.n
-    return float(fit.starts.c @ sandwich.respond(np.zeros((problem.d, 1)), below[:, None])[:, 0])

@@ -1,0 +1,83 @@
+"""States and actions without data: the interval allows for what they could change."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import valuefit as vf
+from valuefit.evaluation.policy_value import PolicyValue
+
+NEXT = np.array([[1, 2], [2, 0], [0, 1]])  # of three states and two actions
+REWARD = np.array([[-1.0, -2.0], [0.0, -1.0], [-3.0, -1.5]])
+POLICY = np.array([[0.5, 0.5], [0.4, 0.6], [0.97, 0.03]])
+
+
+def moves(rng, episodes=40, length=12, *, missing=True, noise=0.0):
+    """A log without noise; in state 2 action 1 is `missing`, or taken in half of the steps."""
+    rows = {name: [] for name in ("observation", "action", "reward", "next_observation", "truncated", "episode")}
+    for episode in range(episodes):
+        state = 0
+        for step in range(length):
+            action = 0 if missing and state == 2 else int(rng.integers(0, 2))
+            after = NEXT[state, action]
+            found = (state, action, REWARD[state, action] + noise * rng.standard_normal(), after, step == length - 1)
+            for name, entry in zip(rows, (*found, episode), strict=True):
+                rows[name].append(entry)
+            state = after
+    return vf.Transitions.from_arrays(**{name: np.array(column) for name, column in rows.items()})
+
+
+def true_value(log):
+    moved = np.zeros((6, 6))
+    for state in range(3):
+        for action in range(2):
+            after = NEXT[state, action]
+            moved[2 * state + action, 2 * after : 2 * after + 2] = POLICY[after]
+    q = np.linalg.solve(np.eye(6) - 0.9 * moved, REWARD.ravel()).reshape(3, 2)
+    first = log.observations[log.now[np.unique(log.episode, return_index=True)[1]]]
+    return (POLICY * q).sum(axis=1)[first].mean()
+
+
+def evaluated(log):
+    return vf.evaluate(log, features="one-hot", policy=POLICY, values="state-action", discount=0.9)
+
+
+def test_the_interval_without_noise_contains_the_truth_if_a_pair_has_no_data():
+    log = moves(np.random.default_rng(0))
+    evaluation, truth = evaluated(log), true_value(log)
+    value = evaluation.policy_value
+    assert abs(value.estimate - truth) > 1e6 * value.standard_error  # rounding
+    assert value.interval[0] <= truth <= value.interval[1]
+    assert value.interval == pytest.approx((value.estimate + value.unseen[0], value.estimate + value.unseen[1]))
+    assert f"longer by {-value.unseen[0]:.3g} below and {value.unseen[1]:.3g} above" in " ".join(evaluation.notes)
+    assert evaluation.verdict.level == "caution"
+
+
+def test_nothing_is_allowed_for_if_all_pairs_have_data():
+    log = moves(np.random.default_rng(0), missing=False)
+    value = evaluated(log).policy_value
+    assert value.estimate == pytest.approx(true_value(log), rel=1e-9)
+    assert value.unseen == (0, 0)
+    assert "longer by" not in " ".join(evaluated(log).notes)
+
+
+def test_intervals_at_all_levels_are_longer_by_the_same():
+    value = PolicyValue(3.0, 0.5, (2.0, 4.0), 0.95, 10, effective_episodes=11.0).allowing_for((-0.3, 0.1))
+    assert value.interval == (1.7, 4.1)
+    half = stats.t.ppf(0.95, 10) * 0.5
+    assert value.interval_at(0.9) == pytest.approx((3 - half - 0.3, 3 + half + 0.1))
+    assert value.interval_at(0.95, "lower") == pytest.approx((3 - half - 0.3, np.inf))
+    assert value.interval_at(0.95, "upper") == pytest.approx((-np.inf, 3 + half + 0.1))
+    unknown = PolicyValue(3.0, None, None, 0.95, 10)
+    assert unknown.allowing_for((-0.3, 0.1)) is unknown
+
+
+def test_logs_in_parts_and_saved_evaluations_have_the_same_interval(tmp_path):
+    log = moves(np.random.default_rng(1), noise=0.1)
+    here = evaluated(log)
+    assert here.policy_value.unseen[0] < 0
+    vf.save(log, tmp_path / "log")
+    parts = evaluated(vf.load(tmp_path / "log", memory="stream")).policy_value
+    assert parts.interval == pytest.approx(here.policy_value.interval, rel=1e-8)
+    path = here.save(tmp_path / "evaluation.npz")
+    assert vf.Evaluation.load(path).policy_value == here.policy_value
