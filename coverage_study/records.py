@@ -97,15 +97,24 @@ def sources() -> str:
 
 
 def run_cells(
-    cells: list[Cell], replications: int, *, jobs: int = 2, seconds: float = float("inf"), keep: bool = False
+    cells: list[Cell],
+    replications: int | Sequence[int],
+    *,
+    jobs: int = 2,
+    seconds: float = float("inf"),
+    keep: bool = False,
 ) -> Iterator[tuple[Cell, dict[int, Record]]]:
     """Run what is missing in each cell, within `seconds` altogether, and yield each cell with all its records.
 
-    Replications are stored while they run, also when the run is interrupted.
+    replications: of every cell, or of each. They are stored while they run, also when the run is interrupted.
     """
     ends = time.monotonic() + seconds
     stored = [cell.load(keep=keep) for cell in cells]
-    missing = [[number for number in range(replications) if number not in records] for records in stored]
+    counts = [replications] * len(cells) if isinstance(replications, int) else replications
+    missing = [
+        [number for number in range(count) if number not in records]
+        for count, records in zip(counts, stored, strict=True)
+    ]
     work = [(cell.run, number) for cell, numbers in zip(cells, missing, strict=True) for number in numbers]
     with _pool(work, jobs) as results:
         for cell, records, numbers in zip(cells, stored, missing, strict=True):
