@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 import valuefit as vf
-from valuefit.evaluation import evaluation, penalty
+from valuefit.evaluation import evaluate, penalty
 from valuefit.threads import limit_threads
 
 LENGTH, DIMENSIONS, ACTIONS = 100, 4, 2
@@ -29,9 +29,9 @@ POLICY = (0.6, 0.4)  # probabilities of the two actions in every state; the log 
 MAX_RATIO, MAX_PASSES = 1.0, 30  # the targets
 PASS_SECONDS = 0.2  # that passes are timed for
 STAGES = (
-    (penalty, "solve", "solve"), (evaluation, "uncertainty", "interval"), (evaluation, "value_at_starts", "interval"),
-    (evaluation, "unseen_of", "interval"), (evaluation, "cross_checks", "cross-checks"),
-    (evaluation, "run_checks", "checks"),
+    (penalty, "solve", "solve"), (evaluate, "uncertainty", "interval"), (evaluate, "value_at_starts", "interval"),
+    (evaluate, "unseen_of", "interval"), (evaluate, "cross_checks", "cross-checks"),
+    (evaluate, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip
 KERNEL, TILES = "kernel:landmarks=2000", "tiles:tilings=8,bins=35"
 SMALL = {KERNEL: "kernel:landmarks=10", TILES: "tiles:tilings=2,bins=4"}  # for small versions

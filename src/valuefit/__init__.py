@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from valuefit.engine.result import Result
     from valuefit.evaluation.comparison import Comparison, Comparisons, compare
     from valuefit.evaluation.estimator import PolicyEvaluator
-    from valuefit.evaluation.evaluation import Evaluation, evaluate
+    from valuefit.evaluation.evaluate import evaluate
+    from valuefit.evaluation.evaluation import Evaluation
     from valuefit.evaluation.selection import Selection, select
     from valuefit.problem.problem import Problem
     from valuefit.problem.theory import Theory
@@ -38,7 +39,7 @@ _MODULE_OF = {
     "Transitions": "data.transitions",
     "compare": "evaluation.comparison",
     "datasets": "datasets",
-    "evaluate": "evaluation.evaluation",
+    "evaluate": "evaluation.evaluate",
     "features": "features",
     "load": "data.load",
     "save": "data.save",

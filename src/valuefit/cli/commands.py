@@ -26,7 +26,8 @@ from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
-from valuefit.evaluation.evaluation import Evaluation, evaluate
+from valuefit.evaluation.evaluate import evaluate
+from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
 from valuefit.evaluation.text import summary
 from valuefit.extras import need

@@ -1,4 +1,4 @@
-"""`evaluate`, from a log to the policy value in one call, and its result, `Evaluation`."""
+"""`Evaluation`: the value of a policy with its errors, checks and verdict, and how it was computed."""
 
 from __future__ import annotations
 
@@ -6,65 +6,37 @@ import importlib
 import math
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import boolean, number, one_of
-from valuefit.engine.loop import Progress
+from valuefit.data.validation import boolean, number
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.bands import Band, few_clusters, row_intervals
 from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
-from valuefit.evaluation.cross_checks import CrossCheck, agreement, cross_checks
+from valuefit.evaluation.cross_checks import CrossCheck
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import with_ratios
-from valuefit.evaluation.inputs import load_log, make_problem
-from valuefit.evaluation.notes import GIVEN_STARTS, longer_notes, policy_note, starts_note
-from valuefit.evaluation.penalty import (
-    Solution,
-    outside_note,
-    penalised_features,
-    penalty_of,
-    sandwich_of,
-    solve_reported,
-)
-from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import (
-    INTERVAL_LEVEL,
-    MAX_LISTED_WEIGHTS,
-    PolicyValue,
-    check_level,
-    starts_of,
-    value_at_starts,
-    value_rows,
-)
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.inputs import make_problem
+from valuefit.evaluation.notes import GIVEN_STARTS
+from valuefit.evaluation.penalty import Solution, sandwich_of
+from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue, check_level, starts_of, value_rows
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
-from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.streamed_errors import StreamedErrors
 from valuefit.evaluation.text import summary
-from valuefit.evaluation.uncertainty import KINDS, Kind, Uncertainty, uncertainty
-from valuefit.evaluation.unseen import Unseen, unseen_of
+from valuefit.evaluation.uncertainty import Kind, Uncertainty, uncertainty
 from valuefit.evaluation.verdict import Verdict, verdict_of
-from valuefit.features.registry import Fitted, make
-from valuefit.problem.arguments import fraction
-from valuefit.problem.placement import placement
+from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import dense, small_rows
-from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
-VALUES = ("state", "state-action")
 FINGERPRINT_OBSERVATIONS = 32  # of the log, on which features that are given to `load` are checked
 
 
@@ -351,154 +323,3 @@ class Evaluation:
         """Write one self-contained HTML page with figures (extra `plot`); an existing file needs `force=True`."""
         # valuefit.report imports this module
         return importlib.import_module("valuefit.report.page").write_report(self, path, force=force)
-
-
-def evaluate(
-    log: Any,
-    *,
-    features: Any = "auto",
-    discount: float = 0.99,
-    policy: Any = None,
-    trace: float = 0.0,
-    ridge: float = 0.0,
-    penalty: float = 0.0,
-    values: str = "state",
-    solver: str | Solver = "auto",
-    tol: float | Literal["statistical"] = "statistical",
-    max_passes: float = 500,
-    seed: int = 0,
-    starts: Any = None,
-    columns: Any = None,
-    interval: Kind = "cr3",
-    level: float = INTERVAL_LEVEL,
-    cluster: Any = None,
-    checks: str = "standard",
-    client: Any = None,
-    callback: Callable[[Progress], Any] | None = None,
-    device: Any = None,
-    device_memory: int | None = None,
-    checkpoint: str | Path | None = None,
-) -> Evaluation:
-    """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
-
-    log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
-    scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates the
-    log as it is (on-policy, or with its own ratios); else a callable, a table or probabilities of the logged actions.
-    values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log; "state-action"
-    learns a value for each action and needs none. starts: observations to average over; None takes the first of each
-    episode. trace, ridge, solver, max_passes, seed, callback: as in `Problem` and `solve`. tol: as in `solve`; with
-    "statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most a
-    tenth of their standard errors, or the gap is 1e-6. penalty: adds penalty/2 times the variance of the value over the
-    log to the objective, where features are too rich for the log. It does not depend on the units of the features, and
-    leaves the constant alone; 0.001 is mild, 0.1 is strong. Its bias is corrected by a second solve, and a check says
-    what may remain of it.
-
-    The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
-    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
-    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
-    episodes, with exponential weights: the policy value is computed for 200 reweighted logs). level: of the interval
-    (0.95); `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each step) that
-    says which episodes belong together, such as those of a patient or user; errors are then clustered by it. checks:
-    "all" also solves with other traces and ridges and compares the values. client: a `dask.distributed.Client`, whose
-    workers read the shards of a log that is loaded with memory="stream", or hold a Dask DataFrame, for which the
-    default client is taken. device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver,
-    and products with all rows in standard errors and checks are computed there. device_memory: bytes that the rows may
-    take there, by default 70% of what is free; moments and the solver copy larger ones block by block in each pass.
-    checkpoint: a folder that keeps the sums over a log that is read in parts, so that a run that was stopped goes on
-    with the same bits when it is started again.
-    """
-    one_of("interval", interval, KINDS)
-    one_of("values", values, VALUES)
-    one_of("checks", checks, WHICH)
-    level = check_level(level)
-    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
-    penalty, target = penalty_of(penalty, ridge), None if policy is None else find_policy(policy, allow_code=True)
-    settings: dict[str, Any] = {
-        "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
-        "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts, "interval": interval,
-        "level": level, "callback": callback,
-    }  # fmt: skip
-    if isinstance(loaded, ShardedLog):
-        other = {"penalty": penalty, "cluster": cluster, "device": device}
-        return _of_shards(loaded, features, settings, other, checks, client, checkpoint)
-    if checkpoint is not None:
-        raise ValueError(
-            'checkpoint is for a log that is read in parts: load it with memory="stream", or leave it out.'
-        )
-    if client is not None:
-        raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
-    with placing as place:
-        fit, notes = _fit(loaded, features, penalty=penalty, place=place, **settings)
-        return _judged(fit, checks, notes, None if starts is None else loaded.number_states(starts))
-
-
-def _fit(
-    log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
-    penalty: float, values: str, seed: int, starts: Any, interval: Kind, level: float, **solving: Any,
-) -> tuple[Fit, list[str]]:  # fmt: skip
-    """The solved problem of a log in memory with its policy value, and notes. solving: arguments of `solve`."""
-    notes = [*log.notes]
-    if policy is not None and values == "state":
-        log = with_ratios(log, policy)
-    notes.append(policy_note(log, policy, values))
-    count = action_count(log, policy) if values == "state-action" and policy is not None else 1
-    share = log.effective_share if values == "state" else 1.0
-    fitted, _ = make(features, log, actions=count, effective_share=share)
-    if penalty:
-        fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", discount))
-    notes.append(fitted.sentence)
-    problem = make_problem(log, fitted, policy, values, discount, trace, penalty or ridge)
-    start_rows = starts_of(log, problem, fitted, policy, values, starts)
-    outside = outside_note(fitted, log, None if starts is None else log.number_states(starts)) if penalty else ""
-    notes += [outside] * bool(outside)
-    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    result, sandwich = solve_reported(sandwich, start_rows, penalised=penalty > 0, seed=seed, **solving)
-    notes.append(f"Solved with {result.solver}: {result.message}")
-    errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
-    value, error = value_at_starts(log, errors, start_rows, values, level)
-    pairs = values == "state-action"
-    unseen = unseen_of(log, fitted, policy, sandwich, start_rows) if pairs else Unseen()
-    value = value.allowing_for(unseen.changes) if unseen.changes is not None else value
-    notes += [starts_note(value, starts, errors), *longer_notes(value)]
-    found = Fit(
-        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error,
-        unseen,
-    )  # fmt: skip
-    return found, notes
-
-
-def _of_shards(
-    log: ShardedLog, features: Any, settings: dict[str, Any], other: dict[str, Any], checks: str, client: Any,
-    checkpoint: Any,
-) -> Evaluation:  # fmt: skip
-    """The evaluation of a log in shards; its checks are those of a sample of episodes that fits into memory."""
-    from valuefit.evaluation.streamed import checkpoint_of, refuse_with_shards, solve_shards  # not for small logs
-
-    refuse_with_shards(**other, **settings)
-    kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
-    whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
-    sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
-    result, value = whole.result, whole.value.allowing_for(sample.policy_value.unseen)
-    checked = of_whole(result, value, whole.error)
-    notes = [
-        *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
-        f"Solved with {result.solver}: {result.message}", *longer_notes(value),
-    ]  # fmt: skip
-    return replace(
-        sample, result=result, policy_value=value, notes=notes, whole=whole.size,
-        streamed=whole.errors, weight_errors=whole.weights,
-        checks=tuple(checked.get(check.name, check) for check in sample.checks),
-    )  # fmt: skip
-
-
-def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
-    """The evaluation of a fit, with its checks and cross-checks."""
-    others, left_out = cross_checks(fit)
-    return Evaluation(
-        log=fit.log, problem=fit.problem, result=fit.result, features=fit.features, policy=fit.policy,
-        discount=fit.discount, trace=fit.problem.trace, ridge=0.0 if fit.penalty else fit.problem.ridge,
-        values=fit.values, seed=fit.seed, policy_value=fit.value,
-        notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
-        starts=starts, cross_checks=others, penalty=fit.penalty,
-        centre=None if fit.errors.sandwich.first is None else fit.errors.sandwich.first.theta,
-    )  # fmt: skip

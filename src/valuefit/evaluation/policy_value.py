@@ -81,9 +81,9 @@ class PolicyValue:
         low, high = _around(self.estimate, half_width, self.bias, self.unseen)
         return (low if side != "upper" else -np.inf), (high if side != "lower" else np.inf)
 
-    def allowing_for(self, unseen: tuple[float, float]) -> PolicyValue:
-        """With an interval that is longer by what pairs without data could change."""
-        if self.interval is None:
+    def allowing_for(self, unseen: tuple[float, float] | None) -> PolicyValue:
+        """With an interval that is longer by what pairs without data could change; None: it is not known."""
+        if self.interval is None or unseen is None:
             return self
         low, high = self.interval
         return replace(self, unseen=unseen, interval=(low + unseen[0], high + unseen[1]))

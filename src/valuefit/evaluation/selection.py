@@ -24,7 +24,8 @@ from valuefit.data.validation import boolean, one_of, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.checks.numerics import STABLE_FIXED_POINT
 from valuefit.evaluation.errors import ErrorEstimate
-from valuefit.evaluation.evaluation import VALUES, Evaluation, evaluate
+from valuefit.evaluation.evaluate import VALUES, evaluate
+from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
 from valuefit.evaluation.inputs import load_log
 from valuefit.evaluation.policy import Policy, find_policy
