@@ -1,5 +1,7 @@
 """The command line and `vf.evaluate` give the same number for one log in every format."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -105,6 +107,13 @@ def test_several_files_are_one_log(columns, tmp_path):
     done = run("convert", *parts, tmp_path / "log.npz")
     assert "Note: Read 10 files in the order of their names" in done.output
     assert_same_log(vf.load(tmp_path / "log.npz"), expected(columns))
+
+
+def test_a_folder_that_is_being_replaced_is_not_refused_as_unreadable(columns, tmp_path, monkeypatch):
+    pd.DataFrame(flat(columns)).to_csv(tmp_path / "log.csv", index=False)
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # as between the two renames
+    assert run("convert", tmp_path / "log.csv", tmp_path / "log", "--force").exit_code == 0
 
 
 def test_convert_prints_the_warnings_of_the_reader_and_a_folder_keeps_them(tmp_path):

@@ -10,6 +10,7 @@ from valuefit import __version__
 from valuefit.cli.config import CHOICES, MAX_SEED, merge
 from valuefit.cli.options import (
     FEATURE_NAMES,
+    PATH,
     Commands,
     SectionedCommand,
     Tolerance,
@@ -27,7 +28,7 @@ from valuefit.cli.options import (
 # how a value is computed; shared by evaluate and compare
 solving_options = options(
     setting_option("starts", "FILE", "File of observations (.npy, .csv) to average the value over. [default: the first "
-                   "observation of each episode]", kind=click.Path()),
+                   "observation of each episode]", kind=PATH),
     setting_option("features", "NAME", "Features of an observation; the value is a weighted sum of them: "
                    f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}. Options follow a colon: fourier:order=5.",
                    complete=complete_features),
@@ -66,12 +67,12 @@ running_options = options(
                    kind=click.Choice(CHOICES["checks"])),
     click.option("--strict/--no-strict", "strict", default=None,
                  help='Exit with code 4 if the verdict (in compare, one of them) is "do not use".'),
-    setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=click.Path()),
+    setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=PATH),
     click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else."),
     force_option,
-    click.option("--config", type=click.Path(), metavar="FILE.toml",
+    click.option("--config", type=PATH, metavar="FILE.toml",
                  help="Read options from this file. The command line overrides it."),
-    click.option("--write-config", type=click.Path(), metavar="FILE.toml",
+    click.option("--write-config", type=PATH, metavar="FILE.toml",
                  help="Write the options of this run to a file for --config."),
 )  # fmt: skip
 
@@ -105,14 +106,14 @@ def main() -> None:
 
 
 @main.command(cls=SectionedCommand, short_help="Estimate the value of a policy from a log.")
-@click.argument("log", nargs=-1, type=click.Path(), callback=one_or_several)
+@click.argument("log", nargs=-1, type=PATH, callback=one_or_several)
 @columns_option
 @setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
                 "Python function that returns the probabilities of the actions for given observations; or a .npy or "
                 ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
 @solving_options
 @running_options
-@setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=click.Path())
+@setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=PATH)
 @click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value, its interval and the verdict.")
 def evaluate(config: str | None, write_config: str | None, **given: Any) -> None:
     """Estimate the value of a policy from a log.
@@ -166,7 +167,7 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
 
 
 @main.command(cls=SectionedCommand, short_help="Compare the values of policies on one log.")
-@click.argument("log", nargs=-1, type=click.Path(), callback=one_or_several)
+@click.argument("log", nargs=-1, type=PATH, callback=one_or_several)
 @columns_option
 @click.option("--policy", multiple=True, metavar="POLICY", callback=one_or_several,
               help="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A "
@@ -174,7 +175,7 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
 @solving_options
 @running_options
 @setting_option("save", "PATH.npz", "Save the evaluations, for Evaluation.load and compare in Python, numbered in the "
-                "order of the policies: run.npz gives run-1.npz, run-2.npz, ...", kind=click.Path())  # fmt: skip
+                "order of the policies: run.npz gives run-1.npz, run-2.npz, ...", kind=PATH)  # fmt: skip
 @click.option("--quiet/--no-quiet", "-q", default=None,
               help="Print one line for each difference: its interval, its p-value and the verdicts.")  # fmt: skip
 def compare(config: str | None, write_config: str | None, **given: Any) -> None:
@@ -210,8 +211,8 @@ def compare(config: str | None, write_config: str | None, **given: Any) -> None:
 
 
 @main.command()
-@click.argument("source", metavar="IN", nargs=-1, required=True, type=click.Path(), callback=one_or_several)
-@click.argument("target", metavar="OUT", type=click.Path())
+@click.argument("source", metavar="IN", nargs=-1, required=True, type=PATH, callback=one_or_several)
+@click.argument("target", metavar="OUT", type=PATH)
 @columns_option
 @force_option
 def convert(source: str | list[str], target: str, columns: dict[str, Any], force: bool | None) -> None:
@@ -303,7 +304,9 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
 
 @main.command(short_help="Reproduce a figure or table of the paper.")
 @click.argument("name")
-@click.option("--out", type=click.Path(file_okay=False), help="Folder for the results. [default: results/NAME]")
+@click.option(
+    "--out", type=click.Path(file_okay=False, readable=False), help="Folder for the results. [default: results/NAME]"
+)
 @click.option("--quick", is_flag=True, help="Run a small version, within a minute.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 1000), show_default=True,
               help="Number of parallel processes.")  # fmt: skip

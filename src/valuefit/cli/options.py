@@ -18,6 +18,7 @@ from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
 FEATURE_NAMES = ("auto", *BUILT_IN)
+PATH = click.Path(readable=False)  # not tested by click, which finds a folder unreadable while it is being replaced
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts", "memory", "scheduler", "checkpoint"),
     "The value function": ("features", "discount", "values", "trace", "ridge", "penalty"),
