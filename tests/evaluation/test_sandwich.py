@@ -234,6 +234,7 @@ def test_a_feature_without_data_makes_the_value_undetermined():
     sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
     assert not sandwich.error(LinearFunction(np.array([1.0, 0, 0, 1]))).determined
     assert sandwich.error(LinearFunction(np.array([1.0, 0, 0, 0]))).determined
+    assert sandwich.determines(np.array([[1.0, 0, 0, 1], [1.0, 0, 0, 0]])).tolist() == [False, True]
 
 
 def test_many_sparse_features_form_no_moments():

@@ -8,8 +8,9 @@ import valuefit as vf
 from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty, autocorrelation_time, cut, error_of_parts, uncertainty
+from valuefit.linalg import scaled_lu
 from valuefit.rows.storage import Rows
 
 
@@ -42,6 +43,29 @@ def test_cr3_is_the_jackknife_by_episode(variant):
     standard_error, bias = jackknife(log)
     assert found.standard_error == pytest.approx(standard_error, rel=1e-8)
     assert found.bias == pytest.approx(bias, rel=1e-6, abs=1e-8 * standard_error)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_features_without_data_leave_the_equations_of_the_others_to_a_factorisation(unit, monkeypatch):
+    log = small_log(trace=0.3, off_policy=True)
+    Phi = unit * np.insert(log.Phi, [0, 2], 0.0, axis=1)
+    Phi[np.setdiff1d(log.next[log.next >= 0], log.now), 0] = unit  # it has values in next rows
+    problem = problem_of(log._replace(Phi=Phi, Psi=Phi))
+    result = vf.solve(problem, "lstd")
+    assert "rank" not in result.message
+    assert problem.dead.tolist() == [0, 3]
+    function = LinearFunction(unit * np.array([0.0, 1.0, -0.5, 0.0, 0.3]))
+    sandwich = Sandwich(problem, result.theta, log.episode)
+    found = Uncertainty(sandwich).error(function)
+    assert sandwich.method is AdjointMethod.LU
+    monkeypatch.setattr(scaled_lu, "MIN_RECIPROCAL_CONDITION", 2.0)
+    other = Sandwich(problem, result.theta, log.episode)
+    expected = Uncertainty(other).error(function)
+    assert other.method is AdjointMethod.PSEUDO_INVERSE
+    assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-8)
+    assert found.effective_clusters == pytest.approx(expected.effective_clusters, rel=1e-8)
+    without = vf.solve(problem_of(log), "lstd").theta / unit
+    np.testing.assert_allclose(result.theta, np.insert(without, [0, 2], 0.0), rtol=1e-8)
 
 
 def test_clusters_and_errors_of_a_number_read_the_rows_once(monkeypatch):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from valuefit.linalg.cholesky import jittered_cholesky, pivoted_cholesky
+from valuefit.linalg.cholesky import jittered_cholesky, pivoted_cholesky, scaled_cholesky
 
 
 def gram(rows, columns, seed=0):
@@ -46,3 +46,21 @@ def test_pivots_find_the_rank(rank):
     assert (found, pivoted) == (rank, rank < 6)
     assert not lower[:, found:].any()
     np.testing.assert_allclose(lower @ lower.T, S[np.ix_(order, order)], atol=1e-12)
+
+
+@pytest.mark.parametrize("units", [1.0, 1e-7])
+def test_a_scaled_factor_inverts_what_is_left_without_zero_columns(units):
+    S = gram(20, 5)
+    S[1], S[:, 1] = 0.0, 0.0
+    S *= np.outer([units, 1, 1, 1, 1], [units, 1, 1, 1, 1])
+    factor = scaled_cholesky(S)
+    kept, rows = [0, 2, 3, 4], np.random.default_rng(1).standard_normal((7, 5))
+    expected = np.einsum("ij,jk,ik->i", rows[:, kept], np.linalg.inv(S[np.ix_(kept, kept)]), rows[:, kept])
+    np.testing.assert_allclose(factor.inverse_forms(rows), expected, rtol=1e-9)
+    size = np.sqrt(np.diag(S)[kept])
+    assert factor.condition == pytest.approx(np.linalg.cond(S[np.ix_(kept, kept)] / np.outer(size, size), 1), rel=0.5)
+
+
+def test_dependent_columns_have_no_scaled_factor():
+    assert scaled_cholesky(gram(3, 6)) is None
+    assert scaled_cholesky(np.zeros((3, 3))) is None

@@ -16,7 +16,9 @@ from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.evaluation.unseen import Unseen
 from valuefit.features.registry import Fitted
+from valuefit.linalg.cholesky import ScaledFactor, scaled_cholesky
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import whitening
 from valuefit.problem.sketched_moments import sketched_moments
 from valuefit.typing import Array
 
@@ -68,6 +70,30 @@ class Fit:
         if "C" in vars(problem) or not problem.large or problem.sparse or 4 * size > problem.cost.starts:
             return problem.C
         return sketched_moments(problem, size, np.random.default_rng(0), cross=False)[0]
+
+    @cached_property
+    def _factor_of_C(self) -> ScaledFactor | None:
+        return scaled_cholesky(self.estimated_C)
+
+    @property
+    def _whitening_of_C(self) -> tuple[Array, float]:
+        """Where C has no factor."""
+        known = self.estimated_C is vars(self.problem).get("C")
+        return self.problem.C_whitening if known else whitening(self.estimated_C)
+
+    @property
+    def rank_and_condition(self) -> tuple[int, float]:
+        """The rank of C and its condition number, scaled to a unit diagonal so that units do not matter."""
+        if self._factor_of_C is not None:
+            return len(self._factor_of_C.lengths), self._factor_of_C.condition
+        root, condition = self._whitening_of_C
+        return root.shape[1], condition
+
+    def leverages(self, rows: Array) -> Array:
+        """x'C^+x of feature rows x, (m,)."""
+        if self._factor_of_C is not None:
+            return self._factor_of_C.inverse_forms(rows)
+        return np.asarray(((rows @ self._whitening_of_C[0]) ** 2).sum(axis=1))
 
     @property
     def penalty(self) -> float:

@@ -255,14 +255,19 @@ def replicates(
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
         found, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
+    x, undetermined = np.zeros((count, basis.size)), dict[int, Array]()  # weights are solved for once, for all clusters
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
         raw = plain and steps.shape[1] >= basis.size and not problem.phi.sparse
         rows = log.steps(steps, in_coordinates=not raw)
         change = _plain_change(rows, basis.coordinates if raw else None) if plain else _change(log, rows, clusters)
-        found.theta[clusters] = basis.weights(change.x)
-        found.left_out[steps] = rows.error - _product(rows.v, found.theta[clusters] if raw else change.x)
-        for index, directions in change.undetermined.items():
-            found.undetermined[int(clusters[index])] = basis.weights(directions.T).T
+        x[clusters] = change.x
+        found.left_out[steps] = rows.error - _product(rows.v, basis.weights(change.x) if raw else change.x)
+        undetermined.update((int(clusters[index]), directions) for index, directions in change.undetermined.items())
+    found.theta[left] = basis.weights(x[left])
+    if undetermined:
+        weights = basis.weights(np.hstack(list(undetermined.values())).T).T
+        ends = np.cumsum([directions.shape[1] for directions in undetermined.values()])
+        found.undetermined.update(zip(undetermined, np.split(weights, ends[:-1], axis=1), strict=True))
     return found
 
 

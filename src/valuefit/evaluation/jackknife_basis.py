@@ -73,7 +73,7 @@ def jackknife_basis(problem: SaddlePoint, w: Array, factor: ScaledLU | None = No
     if w.any() or problem.ridge:
         return _singular_vectors(problem)
     if factor is None and problem.d == problem.k:
-        factor = scaled_lu(problem.A)
+        factor = scaled_lu(problem.completed(problem.A))
     if factor is not None:
         return InverseBasis(factor, problem.n)
     basis = _singular_vectors(problem)

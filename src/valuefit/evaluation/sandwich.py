@@ -242,10 +242,13 @@ class Sandwich:
 
     def determines(self, rows: Array) -> Array:
         """Whether the data determine the product of theta with each of these rows, (m,)."""
-        if self.method is not AdjointMethod.PSEUDO_INVERSE or self.problem.ridge:
+        if self.problem.ridge:
             return np.ones(len(rows), bool)
-        outside = np.linalg.norm(self._exact.outside(rows.T), axis=0)
-        return np.asarray(outside <= DIRECT_RESIDUAL_TOL * np.linalg.norm(rows, axis=1))
+        inside = np.asarray(~rows[:, self.problem.dead].any(axis=1))
+        if self.method is AdjointMethod.PSEUDO_INVERSE:
+            outside = np.linalg.norm(self._exact.outside(rows.T), axis=0)
+            inside &= outside <= DIRECT_RESIDUAL_TOL * np.linalg.norm(rows, axis=1)
+        return inside
 
     def changes(self, weight: Array, error: Array | None = None) -> Array:
         """First-order changes of theta, (clusters, d), by the sums of weight_t m_t / n with these TD errors, (n,).
@@ -397,16 +400,15 @@ class Sandwich:
     def _lu(self) -> ScaledLU | None:
         """Of A or of the saddle matrix; None where it is nearly singular."""
         problem = self.problem
+        if self._square:
+            return scaled_lu(problem.completed(problem.A))
         if len(problem.dead) and not problem.ridge:
             return None
-        if self._square:
-            return scaled_lu(problem.A)
         return scaled_lu(np.block([[problem.ridge * np.eye(problem.d), problem.A.T], [problem.A, -problem.C]]))
 
     @property
     def _factor(self) -> ScaledLU:
-        """`_lu`, with the method LU."""
-        assert self._lu is not None
+        assert self._lu is not None  # with the method LU
         return self._lu
 
     @property
@@ -444,8 +446,7 @@ class Sandwich:
             AdjointMethod.PSEUDO_INVERSE: self._solve_pseudo_inverse,
             AdjointMethod.ITERATIVE: self._solve_iterative,
         }[self.method]
-        g_theta, g_w = solve(c)
-        size = float(np.linalg.norm(c)) or 1.0  # it underflows for tiny rows
+        (g_theta, g_w), size = solve(c), float(np.linalg.norm(c)) or 1.0  # it underflows for tiny rows
         product = problem.At_dot(g_w) if self.method is AdjointMethod.ITERATIVE else problem.A.T @ g_w
         residual = np.linalg.norm(problem.ridge * g_theta + product - c) / size
         if self.method is AdjointMethod.ITERATIVE and g_theta.any():
@@ -469,11 +470,10 @@ class Sandwich:
         return ErrorEstimate(None, reason=reason)
 
     def _solve_lu(self, c: Array) -> tuple[Array, Array]:
-        d = self.problem.d
         if self._square:  # w = 0, so g_theta is not needed
-            return np.zeros(d), self._factor.solve_transposed(c)
+            return np.zeros(self.problem.d), self._factor.solve_transposed(c)
         solution = self._factor.solve(np.concatenate([c, np.zeros(self.problem.k)]))
-        return solution[:d], solution[d:]
+        return solution[: self.problem.d], solution[self.problem.d :]
 
     def _solve_pseudo_inverse(self, c: Array) -> tuple[Array, Array]:
         problem = self.problem

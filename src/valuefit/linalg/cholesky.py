@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit.linalg.scaled_lu import MIN_RECIPROCAL_CONDITION
 from valuefit.typing import Array
 
 FIRST_JITTER, MAX_JITTER = 1e-12, 1e3  # multiples of the diagonal; any finite matrix has a factor at the largest
@@ -52,3 +53,35 @@ def pivoted_cholesky(S: Array, *, zero: float) -> PivotedFactor:
     lower = np.tril(lower)
     lower[:, rank:] = 0.0
     return PivotedFactor(lower, order - 1, rank, True)
+
+
+class ScaledFactor(NamedTuple):
+    """S = diag(lengths) upper'upper diag(lengths) at the columns `kept`, a mask; the other columns are zero.
+
+    condition: of S at these columns with a unit diagonal, so that units do not matter.
+    """
+
+    upper: Array
+    lengths: Array
+    kept: Array
+    condition: float
+
+    def inverse_forms(self, rows: Array) -> Array:
+        """x'S^+x of each row x, (m,), of its part at the columns `kept`."""
+        right = (rows[:, self.kept] / self.lengths).T
+        return np.asarray((linalg.solve_triangular(self.upper, right, trans=1, check_finite=False) ** 2).sum(axis=0))
+
+
+def scaled_cholesky(S: Array) -> ScaledFactor | None:
+    """None where the columns of S that are not zero are nearly dependent."""
+    lengths = np.sqrt(np.diag(S))
+    kept = lengths > 0
+    if not kept.all():
+        S, lengths = S[np.ix_(kept, kept)], lengths[kept]
+    scaled = (S if S.flags.f_contiguous else S.T) / lengths  # in the order of LAPACK
+    scaled /= lengths[:, None]
+    upper, info = linalg.lapack.dpotrf(scaled, clean=False)
+    if info != 0 or not len(scaled):
+        return None
+    reciprocal = float(linalg.lapack.dpocon(upper, linalg.lapack.dlange("1", scaled))[0])
+    return ScaledFactor(upper, lengths, kept, 1 / reciprocal) if reciprocal > MIN_RECIPROCAL_CONDITION else None

@@ -243,6 +243,17 @@ class SaddlePoint(ABC):
         """A, b and C as dense arrays, in O(n d^2) operations, or fewer if rows repeat."""
         return MomentArrays(self.A, self.b, self.C)
 
+    def completed(self, A: Array) -> Array:
+        """A with a number on the diagonal of each feature without data, whose row and column are zero.
+
+        It is regular if the data determine all other weights; solutions are 0 for features without data.
+        """
+        if not len(self.dead) or not self.shared:
+            return A
+        A = A.copy()
+        A[self.dead, self.dead] = np.abs(np.diag(A)).max() or 1.0
+        return A
+
     @cached_property
     def C(self) -> Array:
         """mean psi psi', (k, k), or the identity."""

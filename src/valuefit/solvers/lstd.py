@@ -162,6 +162,7 @@ class Factors(NamedTuple):
 
 def _fixed_point(problem: SaddlePoint, A: Array) -> Factors | None:
     """Solutions by LU of A, or None if A is nearly singular. The dual weights are zero, because A theta = b."""
+    A = problem.completed(A)
     lu, pivots, info = linalg.lapack.dgetrf(A)
     norms = np.abs(A).sum(axis=0).max(), np.abs(A).sum(axis=1).max()
     if info != 0:

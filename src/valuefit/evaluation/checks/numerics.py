@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg as linalg
 
 from valuefit.engine.result import Result
 from valuefit.evaluation.checks.check import Check
@@ -11,7 +10,6 @@ from valuefit.evaluation.errors import MATERIAL_SIZE, ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
 from valuefit.evaluation.sandwich import AdjointMethod
-from valuefit.linalg.scaled_lu import MIN_RECIPROCAL_CONDITION
 from valuefit.problem.saddle_point import C_CUTOFF
 from valuefit.typing import Array
 
@@ -151,7 +149,7 @@ def conditioning(fit: Fit) -> Check | None:
         return Check(name, "warn", text, dead / problem.d)
     if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
         return None
-    rank, condition = _rank_and_condition(fit.estimated_C)
+    rank, condition = fit.rank_and_condition
     found = f"C has rank {rank} of {problem.k} features, and its condition number is about {condition:.1g}"
     dependent = problem.k - dead - rank
     if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
@@ -161,24 +159,6 @@ def conditioning(fit: Fit) -> Check | None:
         )
         return Check(name, "warn", text, condition)
     return Check(name, "pass", f"{found}.", condition)
-
-
-def _rank_and_condition(C: Array) -> tuple[int, float]:
-    """The rank of C and its condition number, scaled to a unit diagonal so that units do not matter."""
-    lengths = np.sqrt(np.diag(C))
-    kept = lengths > 0
-    if not kept.all():
-        C, lengths = C[np.ix_(kept, kept)], lengths[kept]
-    scaled = (C if C.flags.f_contiguous else C.T) / lengths  # in the order of LAPACK
-    scaled /= lengths[:, None]
-    factor, info = linalg.lapack.dpotrf(scaled, clean=False)
-    if info == 0 and len(scaled):
-        reciprocal = float(linalg.lapack.dpocon(factor, np.linalg.norm(scaled, 1))[0])
-        if reciprocal > MIN_RECIPROCAL_CONDITION:
-            return len(scaled), 1 / reciprocal
-    values = linalg.eigvalsh(scaled, check_finite=False)
-    values = values[values > C_CUTOFF * values.max(initial=0.0)]
-    return len(values), float(values[-1] / values[0]) if len(values) else 1.0
 
 
 def _magnification(fit: Fit, x: Array) -> float:

@@ -13,7 +13,6 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
-from valuefit.problem.saddle_point import whitening
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
@@ -80,8 +79,6 @@ def determined(fit: Fit) -> Check | None:
         return Check(name, "pass", "The data determine the value at the starts.") if known else None
     rows = _sampled_starts(fit)
     inside = fit.errors.sandwich.determines(rows)
-    if not fit.problem.ridge:
-        inside &= ~rows[:, fit.problem.dead].any(axis=1)
     share = 1 - float(inside.mean())
     text = (
         "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
@@ -116,8 +113,7 @@ def extrapolation(fit: Fit) -> Check | None:
     logged = sampled_rows(fit, SAMPLED_STEPS)
     if fit.starts.first is not None:
         logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[:SAMPLED_STEPS]]))])
-    root = problem.C_root if fit.estimated_C is vars(problem).get("C") else whitening(fit.estimated_C)[0]
-    largest, leverage = (((rows @ root) ** 2).sum(axis=1) for rows in (logged, _sampled_starts(fit)))
+    largest, leverage = (fit.leverages(rows) for rows in (logged, _sampled_starts(fit)))
     share = float((leverage > MAX_LEVERAGE * largest.max()).mean())
     if share == 0:
         return Check(name, "pass", "No start is far from the logged steps.", 0.0)
