@@ -1,5 +1,7 @@
 """LU factors with scaled rows and columns: solutions in any units, and what counts as singular."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -28,3 +30,17 @@ def test_nearly_dependent_columns_are_singular(difference):
 
 def test_a_column_of_zeros_is_singular():
     assert scaled_lu(np.diag([1.0, 0.0, 2.0])) is None
+
+
+def test_threads_solve_with_the_same_factors():
+    """SciPy changes pivots during a call: two threads, each with thousands of solutions, had hundreds of wrong ones."""
+    rng = np.random.default_rng(0)
+    factor = scaled_lu(rng.normal(size=(60, 60)))
+    right = rng.normal(size=(60, 50))
+    expected = factor.solve(right)
+
+    def wrong(_):
+        return sum(not np.allclose(factor.solve(right), expected, rtol=1e-6) for _ in range(1000))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(wrong, range(2))) == [0, 0]

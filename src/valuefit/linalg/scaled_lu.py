@@ -31,7 +31,7 @@ class ScaledLU:
 
     def _solve(self, right: Array, before: Array, after: Array, transposed: int) -> Array:
         scaled = (right.T / before).T
-        found = linalg.lu_solve((self.lu, self.pivots), scaled, transposed, overwrite_b=True, check_finite=False)
+        found = lu_solve((self.lu, self.pivots), scaled, transposed, overwrite=True)
         return np.asarray((found.T / after).T)
 
 
@@ -46,6 +46,18 @@ def scaled_lu(matrix: Array) -> ScaledLU | None:
     if info != 0 or linalg.lapack.dgecon(lu, norm)[0] < MIN_RECIPROCAL_CONDITION:
         return None
     return ScaledLU(lu, pivots, rows, columns)
+
+
+def lu_solve(factors: tuple[Array, Array], right: Array, transposed: int = 0, *, overwrite: bool = False) -> Array:
+    """The solution with LU factors and pivots as LAPACK gives them, of a vector or of columns.
+
+    During a call SciPy adds 1 to the pivots that it is given, in place. Another thread that solved with the same ones,
+    or sent them to another process, would have the wrong ones, so each call has a copy.
+    """
+    lu, pivots = factors
+    return np.asarray(
+        linalg.lu_solve((lu, pivots.copy()), right, transposed, overwrite_b=overwrite, check_finite=False)
+    )
 
 
 def lengths(matrix: Array, axis: int) -> Array:

@@ -10,6 +10,7 @@ import scipy.linalg as linalg
 from scipy.linalg import blas
 
 from valuefit.linalg.cholesky import CLEAR_PIVOT, jittered_cholesky, pivoted_cholesky
+from valuefit.linalg.scaled_lu import lu_solve
 from valuefit.memory import memory_limit
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sketched_moments import BLOCK_ROWS, rows_per_sum, sketched_moments
@@ -80,7 +81,7 @@ class DenseFactor:
         if self.lu is None:
             return dual
         theta = np.zeros(self.size)
-        theta[self.kept] = linalg.lu_solve(self.lu, r[self.kept] / self.scale, check_finite=False) / self.scale
+        theta[self.kept] = lu_solve(self.lu, r[self.kept] / self.scale) / self.scale
         return theta
 
     def saddle(self, g: Array, r: Array, dual: Array) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
+from valuefit.linalg.scaled_lu import lu_solve
 from valuefit.problem.exact import Exact, correction_gap, moments_gap
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
@@ -172,7 +173,7 @@ def _fixed_point(problem: SaddlePoint, A: Array) -> Factors | None:
         return None
     # |A^-1|^2 <= |A^-1|_1 |A^-1|_inf, of which LAPACK gives estimates, nearly always within a factor of 3
     return Factors(
-        lambda residual, theta: linalg.lu_solve((lu, pivots), residual, check_finite=False),
+        lambda residual, theta: lu_solve((lu, pivots), residual),
         lambda residual: np.zeros(problem.k),
         1 / np.sqrt(condition[0] * norms[0] * condition[1] * norms[1]),
     )
