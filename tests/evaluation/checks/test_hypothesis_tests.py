@@ -16,8 +16,9 @@ from valuefit.evaluation.sandwich import Sandwich
 
 LOGS = 25  # of each design where the hypotheses hold
 MAX_REJECTIONS = 5  # at 5%, more than 5 of 25 have a probability of 0.1%
-CLEAR = 4 / (DRAWS + 1)  # a p-value that survives the correction for five tests
-NAMES = {"returns", "features suffice", "observations are Markov", "ratios are right", "stability"}
+CLEAR = 3 / (DRAWS + 1)  # a p-value that survives the correction for six tests
+OFF_POLICY = {"ratios are right", "rewards precede actions"}
+NAMES = {"returns", "features suffice", "observations are Markov", "stability"} | OFF_POLICY
 
 
 def p_values(log, **settings):
@@ -76,13 +77,14 @@ def test_tables_are_rarely_rejected(design):
     assert max(rejections.values()) <= MAX_REJECTIONS, rejections
     assert rejections.keys() >= {"observations are Markov", "stability"}
     assert ("ratios are right" in rejections) == (design == "table, ratios")
+    assert ("rewards precede actions" in rejections) == (design != "table, on-policy")
     assert "features suffice" not in rejections  # one-hot features can express every function
 
 
 def test_exact_linear_features_are_rarely_rejected():
     rejections = count_rejections(p_values(ar1_log(*ar1(30, seed)), features=linear, seed=seed) for seed in range(LOGS))
     assert max(rejections.values()) <= MAX_REJECTIONS, rejections
-    assert rejections.keys() == NAMES - {"ratios are right"}
+    assert rejections.keys() == NAMES - OFF_POLICY
 
 
 def test_wrong_features_are_found_with_their_effect():
@@ -113,6 +115,13 @@ def test_rewards_of_the_step_before_are_found():
     _, log, settings = table_log("table, on-policy", 100, 0)
     found = p_values(replace(log, reward=np.roll(log.reward, 1)), **settings)
     assert found["observations are Markov"] <= CLEAR
+
+
+@pytest.mark.parametrize("design", ["table, ratios", "table, state-action"])
+def test_rewards_of_the_step_after_are_found(design):
+    _, log, settings = table_log(design, 100, 0)
+    found = p_values(replace(log, reward=np.roll(log.reward, -1)), **settings)
+    assert found["rewards precede actions"] <= CLEAR
 
 
 @pytest.mark.parametrize("wrong", ["swapped", "logarithm of another", "uniform"])

@@ -151,6 +151,12 @@ def rewards_of_the_step_before():
     return columns, {}
 
 
+def rewards_of_the_step_after():
+    columns = walk(target=0.7)
+    columns["reward"] = np.roll(columns["reward"], -1)
+    return columns, {}
+
+
 def a_unit_change_half_way():
     columns = walk()
     half = len(columns["reward"]) // 2
@@ -181,6 +187,7 @@ FAULTS = {
     rare_rewards: "skewness",
     swapped_probabilities: "ratios are right",
     rewards_of_the_step_before: "observations are Markov",
+    rewards_of_the_step_after: "rewards precede actions",
     a_unit_change_half_way: "stability",
     a_hidden_timer: "observations are Markov",
     collinear: "conditioning",

@@ -10,7 +10,7 @@ from valuefit.evaluation.checks.instruments import Instruments, sampled_steps
 from valuefit.evaluation.checks.moments import TDMoments
 from valuefit.evaluation.checks.penalty import penalty_test
 from valuefit.evaluation.checks.returns import returns_test
-from valuefit.evaluation.checks.specification import features_test, markov_test, ratios_test
+from valuefit.evaluation.checks.specification import alignment_test, features_test, markov_test, ratios_test
 from valuefit.evaluation.checks.stability import stability_test
 from valuefit.evaluation.fit import Fit
 
@@ -36,5 +36,7 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
     if inputs.moments.available:
         tests = [returns_test, ratios_test]
         if not inputs.moments.iterative:
-            tests = [returns_test, features_test, markov_test, ratios_test, stability_test, penalty_test]
+            tests = [
+                returns_test, features_test, markov_test, alignment_test, ratios_test, stability_test, penalty_test
+            ]  # fmt: skip
     return [found for test in tests if (found := test(inputs)) is not None]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from valuefit.evaluation.checks.check import TEST_LEVEL, HypothesisTest
 from valuefit.evaluation.checks.enrichment import enrichment
 from valuefit.evaluation.checks.inputs import TestInputs
 from valuefit.evaluation.checks.moments import Sums, cluster_sums
+
+NEXT_FUNCTIONS = 10  # of the next observation; a reward that belongs to the next action depends on it in any of them
 
 
 def features_test(inputs: TestInputs) -> HypothesisTest | None:
@@ -51,6 +55,33 @@ def markov_test(inputs: TestInputs) -> HypothesisTest | None:
         "use a trace of 0.9 or more."
     )
     return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected)
+
+
+def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
+    """Whether TD errors depend on the action of the next step, given the observation in which it was chosen.
+
+    The ratio of the next action has mean 1 given that observation and all that was known before, so its products with
+    TD errors have mean zero whatever the features. None where ratios are unknown, or all are 1.
+    """
+    fit, steps = inputs.fit, inputs.steps
+    if fit.ratios is None or (fit.ratios == 1).all():
+        return None
+    last = np.append(fit.log.begins[1:], True)[steps]
+    after = steps + ~last
+    deviation = np.where(last, 0.0, fit.ratios[after] - 1)
+    z = np.ones((len(steps), NEXT_FUNCTIONS))
+    z[:, 1:] = inputs.instruments.current(fit.log.now[after])[:, 1:NEXT_FUNCTIONS]
+    sums = inputs.moments.sums(steps, deviation[:, None] * z) if deviation.any() else None
+    if sums is None:
+        return None
+    p = sums.p_value(fit.seed)
+    passed = f"TD errors do not depend on the action of the next step beyond chance (p = {p:.2g})."
+    rejected = (
+        f"TD errors depend on the action of the next step (p = {p:.2g}), which is chosen after the reward: rewards "
+        "were logged with the step before their own, or actions were chosen by what the observations do not contain. "
+        "Check that rewards and steps are aligned, and add to the observations what the behaviour policy knew."
+    )
+    return HypothesisTest("rewards precede actions", sums.statistic, p, passed, rejected)
 
 
 def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
