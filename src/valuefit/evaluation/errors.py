@@ -22,9 +22,9 @@ class ErrorEstimate:
     important clusters that would give as precise a standard error; Student's t has one degree of freedom less.
     determined: False where the data do not determine c'theta, so that the estimate is that of the minimum-norm theta
     and has no standard error. solver_error: |c'(theta - theta*)|, theta* the exact minimiser on this log; None where
-    it is unknown. one_cluster: whether the value rests on a single cluster. skewness: of c'theta, from the parts of the
-    clusters in it; k rare events of equal size have 1 / sqrt(k). bias: of c'theta in a log of this size, by the
-    jackknife; 0 by CR1.
+    it is unknown. one_cluster: whether the value rests on a single cluster. largest_share: of a cluster in the squared
+    standard error. skewness: of c'theta, from the parts of the clusters in it; k rare events of equal size have
+    1 / sqrt(k). bias: of c'theta in a log of this size, by the jackknife; 0 by CR1.
     """
 
     standard_error: float | None
@@ -33,6 +33,7 @@ class ErrorEstimate:
     reason: str = ""
     solver_error: float | None = None
     one_cluster: bool = False
+    largest_share: float = 0.0
     skewness: float = 0.0
     bias: float = 0.0
 

@@ -164,9 +164,10 @@ def error_of_parts(parts: Array, effective: float, solver_error: float, *, undet
     """
     size, count = float(np.linalg.norm(parts)), len(parts)
     shares = parts / size if size else parts
-    dominated = effective >= MIN_CLUSTERS_OF_SHARE and float(np.abs(shares).max()) ** 2 > MAX_SHARE_OF_ONE
+    largest = float(np.abs(shares).max()) ** 2
+    dominated = effective >= MIN_CLUSTERS_OF_SHARE and largest > MAX_SHARE_OF_ONE
     return ErrorEstimate(
-        size, effective, solver_error=solver_error, one_cluster=dominated or undetermined,
+        size, effective, solver_error=solver_error, one_cluster=dominated or undetermined, largest_share=largest,
         skewness=float(np.sum(shares**3)), bias=-count_factor("cr3", count) * float(parts.sum()),
     )  # fmt: skip
 

@@ -219,6 +219,13 @@ def test_every_check_has_its_row_in_the_documentation():
     assert {name for found in run for name in found} | set(FAULTS.values()) <= set(rows)
 
 
+@pytest.mark.parametrize("clean", [{}, {"penalty": 0.1}, {"solver": "pdbg"}, {"checks": "all"}])
+def test_every_check_has_a_number(clean):
+    log = vf.Transitions.from_arrays(**walk(target=0.7))
+    found = vf.evaluate(log, **{"features": linear, "discount": 0.9, **clean}).checks
+    assert [check.name for check in found if check.statistic is check.p_value is check.size is None] == []
+
+
 def test_logarithms_of_probabilities_are_refused():
     columns = walk()
     columns["behaviour_prob"] = np.log(columns["behaviour_prob"])

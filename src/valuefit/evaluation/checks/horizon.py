@@ -23,17 +23,18 @@ def time_limit(fit: Fit) -> Check:
     lengths = _lengths(fit)[log.terminated[_last(fit)]]
     longest = int(lengths.max(initial=1))
     at_limit = int((lengths == longest).sum())
-    if longest == 1 or len(lengths) < MIN_ENDS or at_limit <= MAX_ENDS_AT_LIMIT * len(lengths):
-        return Check(name, "pass", "Terminations do not come after one number of steps.")
+    share = at_limit / max(1, len(lengths))
+    if longest == 1 or len(lengths) < MIN_ENDS or share <= MAX_ENDS_AT_LIMIT:
+        return Check(name, "pass", "Terminations do not come after one number of steps.", share)
     if log.has_numbered_states and not _also_continue(fit):
         text = f"{at_limit} of {len(lengths)} episodes terminate after {longest} steps, in states that always do."
-        return Check(name, "pass", text, at_limit / len(lengths))
+        return Check(name, "pass", text, share)
     text = (
         f"{at_limit} of the {len(lengths)} episodes that terminate have {longest} steps, and none has more, which "
         "looks like a time limit. The value after a termination is taken as 0. If it is a time limit, mark these steps "
         "as truncated, and give the observation after them."
     )
-    return Check(name, "warn", text, at_limit / len(lengths))
+    return Check(name, "warn", text, share)
 
 
 def _also_continue(fit: Fit) -> bool:

@@ -29,9 +29,9 @@ POWER_TOL = 1e-3  # relative change of an eigenvalue at which they end
 def solver(result: Result) -> Check:
     """Whether the solver converged."""
     if result.status == "converged":
-        return Check(SOLVER, "pass", f"{result.solver} converged.")
+        return Check(SOLVER, "pass", f"{result.solver} converged.", result.passes)
     text = f"The solver did not converge ({result.status}). {result.message}"
-    return Check(SOLVER, "fail" if result.status == "diverged" else "warn", text)
+    return Check(SOLVER, "fail" if result.status == "diverged" else "warn", text, result.passes)
 
 
 def standard_error(fit: Fit) -> Check | None:

@@ -78,7 +78,8 @@ def reachable_range(fit: Fit) -> Check:
     if share > MAX_IMPOSSIBLE_SHARE:
         text = f"Values at {share:.0%} of the logged steps are impossible: {rewards}. {REMEDY}"
         return Check(NAME, "warn", text, share)
-    return Check(NAME, "pass", f"The value, its interval and the values at logged states are possible: {rewards}.")
+    text = f"The value, its interval and the values at logged states are possible: {rewards}."
+    return Check(NAME, "pass", text, share)
 
 
 def _impossible_share(fit: Fit, reach: Reach) -> float:

@@ -24,6 +24,7 @@ HEAVY_TAIL_SHARE = 0.5  # of the sum of squared ratios, in the largest 1%
 MAX_MEAN_RATIO_ERROR = 0.05  # |mean ratio - 1|, if it is also more than 5 standard errors
 MAX_UNSEEN_SHARE = 0.05  # of the policy's actions, or of its expected next features
 MIN_ACTION_STEPS = 20  # effective steps of an action that the policy takes more often than that
+LISTED_ACTIONS = 5
 MAX_LEVERAGE = 2.0  # of a start over the largest leverage of the sampled steps of the log
 SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action probabilities
 
@@ -62,13 +63,15 @@ def one_episode(fit: Fit) -> Check | None:
     """Whether the value rests on a single episode."""
     if fit.error.standard_error is None:
         return None
+    share = fit.error.largest_share
     if not fit.error.one_cluster:
-        return Check("one episode", "pass", "No single episode determines the value or its standard error.")
+        text = f"No single episode determines the value; the largest has {share:.0%} of the squared standard error."
+        return Check("one episode", "pass", text, share)
     text = (
         "The value rests on one episode: without it the log says little about the value. Add episodes like it, or use "
         "fewer features."
     )
-    return Check("one episode", "warn", text)
+    return Check("one episode", "warn", text, share)
 
 
 def determined(fit: Fit) -> Check | None:
@@ -76,7 +79,7 @@ def determined(fit: Fit) -> Check | None:
     name = "value is determined"
     if fit.error.determined:
         known = fit.error.standard_error is not None
-        return Check(name, "pass", "The data determine the value at the starts.") if known else None
+        return Check(name, "pass", "The data determine the value at the starts.", 0.0) if known else None
     rows = _sampled_starts(fit)
     inside = fit.errors.sandwich.determines(rows)
     share = 1 - float(inside.mean())
@@ -216,20 +219,27 @@ def overlap(fit: Fit) -> Check | None:
     number = action.reshape(len(action)).astype(np.int64)
     shares = _target_shares(fit, number)
     ratio = fit.problem.ratio
-    worst, fewest = -1, np.inf
-    for one, share in shares.items():
-        if share > MAX_UNSEEN_SHARE:
-            size = effective_sample_size(ratio[number == one]) if (number == one).any() else 0.0
-            worst, fewest = (one, size) if size < fewest else (worst, fewest)
-    if worst < 0:
+    sizes = {
+        one: effective_sample_size(ratio[number == one]) if (number == one).any() else 0.0
+        for one, share in shares.items()
+        if share > MAX_UNSEEN_SHARE
+    }
+    if not sizes:
         return None
+    rarest = sorted(sizes, key=sizes.__getitem__)[:LISTED_ACTIONS]
+    worst, fewest = rarest[0], sizes[rarest[0]]
+    listed = ", ".join(f"{sizes[one]:.0f} of action {one}" for one in rarest)
     if fewest < MIN_ACTION_STEPS:
         text = (
             f"The policy takes action {worst} with probability {shares[worst]:.2g}, but the log has only an effective "
-            f"{fewest:.0f} steps with it. Use a log that contains this action more often."
+            f"{fewest:.0f} steps with it (effective steps, rarest first: {listed}). Use a log that contains this "
+            "action more often."
         )
         return Check("overlap", "warn", text, fewest)
-    text = f"The log has an effective {fewest:.0f} steps or more of every action that the policy often takes."
+    text = (
+        f"The log has an effective {fewest:.0f} steps or more of every action that the policy often takes (rarest "
+        f"first: {listed})."
+    )
     return Check("overlap", "pass", text, fewest)
 
 
