@@ -105,7 +105,7 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
 
 
 def agreement(found: Sequence[CrossCheck]) -> Check:
-    """Whether the reliable cross-checks agree with the estimate."""
+    """Whether the reliable cross-checks agree with the estimate; statistic: how many do not."""
     compared = [entry for entry in found if entry.agrees is not None]
     different = [entry for entry in compared if not entry.agrees]
     if not compared:
@@ -113,12 +113,13 @@ def agreement(found: Sequence[CrossCheck]) -> Check:
         return Check("cross-checks", "skip", message)
     if not different:
         names = ", ".join(entry.name for entry in compared)
-        return Check("cross-checks", "pass", f"Other estimates agree with the policy value ({names}).")
+        return Check("cross-checks", "pass", f"Other estimates agree with the policy value ({names}).", 0.0)
     listed = " and ".join(f"{entry.name} ({entry.estimate:.5g})" for entry in different)
     return Check(
         "cross-checks", "warn",
         f"The policy value differs from other estimates beyond their joint errors: {listed}. The features, the "
         "probabilities of the log, or the Markov assumption are wrong. Use richer features, and check behaviour_prob.",
+        len(different),
     )  # fmt: skip
 
 

@@ -223,7 +223,8 @@ def test_every_check_has_its_row_in_the_documentation():
 def test_every_check_has_a_number(clean):
     log = vf.Transitions.from_arrays(**walk(target=0.7))
     found = vf.evaluate(log, **{"features": linear, "discount": 0.9, **clean}).checks
-    assert [check.name for check in found if check.statistic is check.p_value is check.size is None] == []
+    without = [check.name for check in found if check.statistic is check.p_value is check.size is None]
+    assert set(without) <= {check.name for check in found if check.outcome == "skip"}
 
 
 def test_logarithms_of_probabilities_are_refused():
