@@ -35,10 +35,17 @@ ROWS_PER_COPY = 3000
 def build_log(source: Table) -> Transitions:
     """The log of the matched columns; its notes list what was assumed or left out.
 
+    The last step of an episode is left out if it neither terminated nor has a next observation.
+    """
+    return drop_incomplete(incomplete_log(source))
+
+
+def incomplete_log(source: Table) -> Transitions:
+    """The log of the matched columns, with `incomplete_steps`: their next is -1, as if they had terminated.
+
     Text in `episode`, or in a single column `obs`, names episodes or states.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
-    episodes, and each of several files ends one. `done` alone is treated as terminated. The last step of an episode is
-    left out if it neither terminated nor has a next observation.
+    episodes, and each of several files ends one. `done` alone is treated as terminated.
     """
     matched, where, notes = source.matched, source.where, list(source.notes)
     table = {field: _read_field(field, names, source) for field, names in matched.items()}
@@ -63,7 +70,7 @@ def build_log(source: Table) -> Transitions:
     log = Transitions.from_arrays(
         table["obs"],
         table["reward"],
-        # so that no next observation is required of the incomplete steps, which are dropped below
+        # so that no next observation is required of the incomplete steps
         terminated=terminated | incomplete,
         truncated=truncated,
         episode=episode,
@@ -72,8 +79,6 @@ def build_log(source: Table) -> Transitions:
         cluster=table.get("cluster"),
         **_probabilities(table, notes),
     )
-    if incomplete.any():
-        log = _drop_incomplete(log, incomplete, begins, notes)
     if "obs" in names:
         notes.append(f"The text in {matched['obs']!r} names {len(names['obs'])} states, numbered in sorted order.")
     elif log.has_numbered_states:
@@ -82,7 +87,9 @@ def build_log(source: Table) -> Transitions:
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
     ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
-    return replace(log, notes=tuple(notes), warnings=warnings, source=where, names=entries, **ids)._frozen()
+    return replace(
+        log, terminated=terminated, notes=tuple(notes), warnings=warnings, source=where, names=entries, **ids
+    )._frozen()
 
 
 def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
@@ -380,19 +387,27 @@ def _next_observations(
     return next_obs, last & missing & needed
 
 
-def _drop_incomplete(log: Transitions, incomplete: Array, begins: Array, notes: list[str]) -> Transitions:
+def incomplete_steps(log: Transitions) -> Array:
+    """True at the last steps of episodes that need a next observation but have none."""
+    return (log.next < 0) & ~log.terminated
+
+
+def drop_incomplete(log: Transitions) -> Transitions:
     """Drop last steps without a next observation; the step before each becomes the last one, truncated."""
+    incomplete, begins = incomplete_steps(log), episode_starts(log.episode)
+    if not incomplete.any():
+        return log
     if incomplete.all():
         raise ValueError("No step is left: none terminated and none has a next observation. Add next_obs columns.")
     previous = np.flatnonzero(incomplete & ~begins) - 1
     truncated = log.truncated.copy()
     truncated[previous] = True
     count, single = int(incomplete.sum()), int((incomplete & begins).sum())
-    notes.append(
+    note = (
         f"Left out the last step of {count} episodes{f' ({single} of one step only)' if single else ''}: "
         "it did not terminate and its next observation is missing. Add next_obs columns to keep these steps."
     )
-    return replace(log, truncated=truncated)[~incomplete]
+    return replace(log, truncated=truncated, notes=(*log.notes, note))[~incomplete]
 
 
 # ---- probabilities -------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from valuefit.atomic import read_folder
-from valuefit.data.assemble import build_log
+from valuefit.data.assemble import drop_incomplete, incomplete_log
 from valuefit.data.files import file_format, find_files, is_pattern
 from valuefit.data.frames import is_frame, open_frame
+from valuefit.data.iterated import DataIterator, IteratedShards
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
@@ -25,7 +26,7 @@ from valuefit.data.readers.minari import is_minari, minari_folder, read_minari
 from valuefit.data.readers.native import is_native, read_native
 from valuefit.data.readers.npz import read_npz
 from valuefit.data.readers.parquet import read_parquet
-from valuefit.data.shards import FORMATS, DataIterator, IteratedShards, ShardedLog, log_shards, open_shards
+from valuefit.data.shards import FORMATS, ShardedLog, log_shards, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
@@ -70,8 +71,9 @@ def load(
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
     can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. A `Transitions` is
     cut into such parts too, for feature rows that would not fit into memory. An object with the methods `reset()` and
-    `next()` is read in parts too: `next()` returns whole episodes, as anything that `load` reads, and None after the
-    last. The partitions of a Dask DataFrame are such parts, which the workers of the default client of Dask compute.
+    `next()` is read in parts too: `next()` returns the next steps, as anything that `load` reads, and None after the
+    last; episodes continue from part to part as from file to file. The partitions of a Dask DataFrame are such parts,
+    which the workers of the default client of Dask compute.
     """
     one_of("memory", memory, ("auto", "stream"))
     if isinstance(source, ShardedLog):
@@ -87,7 +89,7 @@ def load(
             )
         return log_shards(source, part) if memory == "stream" else source
     if isinstance(source, DataIterator):
-        shards = IteratedShards(source, partial(_in_memory, columns=columns, limit=limit))
+        shards = IteratedShards(source, partial(_part, columns=columns, limit=limit))
         return ShardedLog(shards, None, None, f"the iterator {type(source).__name__}", part)
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
@@ -112,8 +114,13 @@ def _has_shards(source: Any) -> bool:
 
 
 def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
+    return drop_incomplete(_part(source, columns, limit)[0])
+
+
+def _part(source: Any, columns: Mapping[str, Any] | None, limit: int) -> tuple[Transitions, bool]:
+    """The log, incomplete steps included, and whether ids number its episodes."""
     if isinstance(source, Transitions):
-        return source
+        return source, True
     for one in source if isinstance(source, list | tuple) else [source]:
         if _is_path(one):
             _refuse_impossible_name(one)
@@ -133,13 +140,14 @@ def _refuse_impossible_name(path: str | os.PathLike[str]) -> None:
             raise ValueError(f"There is no file {shown(os.fspath(path))}: this name is too long for a file.") from None
 
 
-def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
+def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> tuple[Transitions, bool]:
     if isinstance(source, str | os.PathLike) and is_native(Path(source)):
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
-        return read_native(Path(source), limit=limit)
+        return read_native(Path(source), limit=limit), True
     columns, declared = split_categorical(columns)
-    return build_log(encode_categories(_read(source, columns, limit), declared, limit))
+    table = encode_categories(_read(source, columns, limit), declared, limit)
+    return incomplete_log(table), "episode" in table.matched
 
 
 def _is_minari(source: str | os.PathLike[str]) -> bool:

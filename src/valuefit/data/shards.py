@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -146,46 +146,6 @@ class LogShard:
         return compact(self.log[self.start : self.stop])
 
 
-@runtime_checkable
-class DataIterator(Protocol):
-    """A source of the user's own, which is read from its beginning in every pass."""
-
-    def reset(self) -> Any:
-        """Begin again; what is returned is ignored."""
-
-    def next(self) -> Any:
-        """The next whole episodes, as a log or a table; None after the last."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    log: Transitions
-
-    def read(self) -> Transitions:
-        return self.log
-
-
-@dataclass(frozen=True, eq=False)
-class IteratedShards:
-    """The shards of a `DataIterator`, one after the other. as_log: makes a log of what it returns."""
-
-    source: DataIterator
-    as_log: Callable[[Any], Transitions]
-
-    def __iter__(self) -> Iterator[Shard]:
-        self.source.reset()
-        number = 0
-        while (item := self.source.next()) is not None:
-            try:
-                log = self.as_log(item)
-            except ValueError as error:
-                raise ValueError(f"In part {number} of the iterator: {said(error)}") from error
-            yield _Loaded(log)
-            number += 1
-        if not number:
-            raise ValueError("The iterator has no parts: next() returned None at once. Give at least one episode.")
-
-
 @dataclass(frozen=True, eq=False)
 class ShardedLog:
     """A log in shards of whole episodes, which `evaluate` reads one after the other, or on the workers of a cluster.
@@ -196,7 +156,7 @@ class ShardedLog:
     the `dask.distributed.Client` whose workers hold the shards, if any do.
     """
 
-    shards: tuple[Shard, ...] | IteratedShards
+    shards: tuple[Shard, ...] | Iterable[Shard]
     steps: int | None
     episodes: int | None
     source: str
@@ -206,7 +166,7 @@ class ShardedLog:
     client: Any = None
 
     def __repr__(self) -> str:
-        if isinstance(self.shards, IteratedShards):
+        if not isinstance(self.shards, tuple):
             return f"ShardedLog({self.source})"
         return f"ShardedLog({self.steps} steps, {self.episodes} episodes in {len(self.shards)} shards of {self.source})"
 

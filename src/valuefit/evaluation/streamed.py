@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.shards import IteratedShards, ShardedLog, compact, join_logs
+from valuefit.data.iterated import IteratedShards
+from valuefit.data.shards import ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
@@ -277,6 +278,7 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     notes = _notes(samples, sample, problem, result, on_workers=client is not None)
+    notes += log.shards.notes() if isinstance(log.shards, IteratedShards) else []
     return Whole(result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
 
