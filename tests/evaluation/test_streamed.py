@@ -200,8 +200,8 @@ def test_an_iterator_of_ones_own_is_a_source() -> None:
     assert found.to_dict()["steps"] == len(log)
     assert source.resets == 3
     assert repr(vf.load(source)) == "ShardedLog(the iterator Episodes)"
-    with pytest.raises(ValueError, match="Workers cannot read an iterator"):
-        vf.evaluate(source, client=object(), **FOURIER)
+    with pytest.raises(ValueError, match=r"client is 3; it must be a dask.distributed.Client"):
+        vf.evaluate(source, client=3, **FOURIER)
 
 
 def test_an_iterator_without_parts_and_with_a_bad_one_is_refused() -> None:

@@ -18,7 +18,7 @@ from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
-from valuefit.evaluation.inputs import load_log, make_problem
+from valuefit.evaluation.inputs import check_client, load_log, make_problem
 from valuefit.evaluation.notes import longer_notes, policy_note, starts_note
 from valuefit.evaluation.penalty import outside_note, penalised_features, penalty_of, solve_reported
 from valuefit.evaluation.policy import Policy, find_policy
@@ -94,6 +94,7 @@ def evaluate(
     one_of("values", values, VALUES)
     one_of("checks", checks, WHICH)
     level = check_level(level)
+    check_client(client)
     placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
     penalty, target = penalty_of(penalty, ridge), None if policy is None else find_policy(policy, allow_code=True)
     settings: dict[str, Any] = {
@@ -109,7 +110,7 @@ def evaluate(
             'checkpoint is for a log that is read in parts: load it with memory="stream", or leave it out.'
         )
     if client is not None:
-        raise ValueError('client reads the shards of a log: load it with memory="stream", or leave client out.')
+        raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
     with placing as place:
         fit, notes = _fit(loaded, features, penalty=penalty, place=place, **settings)
         return _judged(fit, checks, notes, None if starts is None else loaded.number_states(starts))

@@ -17,10 +17,17 @@ from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import value_rows
 from valuefit.evaluation.state_action import state_action_problem
+from valuefit.extras import need
 from valuefit.features.registry import Fitted
 from valuefit.messages import shown
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
+
+
+def check_client(client: Any) -> None:
+    """Raise ValueError for a client that is not one of Dask."""
+    if client is not None and not isinstance(client, need("distributed", "dask", "A Dask client").Client):
+        raise ValueError(f"client is {shown(client)}; it must be a dask.distributed.Client.")
 
 
 def load_log(source: Any, columns: Any, cluster: Any, client: Any = None) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.iterated import IteratedShards
-from valuefit.data.shards import ShardedLog, compact, join_logs
+from valuefit.data.shards import LogShard, ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
@@ -249,9 +249,11 @@ def solve_shards(
     callback: Callable[[Progress], Any] | None,
 ) -> Whole:
     """The policy value of a log in shards, and a sample of its episodes for the checks."""
-    if client is not None and isinstance(log.shards, IteratedShards):
+    iterated = isinstance(log.shards, IteratedShards)
+    if client is not None and (iterated or any(isinstance(shard, LogShard) for shard in log.shards)):
         raise ValueError(
-            "Workers cannot read an iterator of this process. Give files that they can read, or no client."
+            f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
+            'Parquet files), load it from there with memory="stream", or leave client out.'
         )
     client = log.client if client is None else client
     samples, discount = take_samples(log, client), fraction("discount", discount)

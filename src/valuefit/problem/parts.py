@@ -49,7 +49,8 @@ class Parts:
     """The shards of a log as problems of at most `steps` steps, or one episode.
 
     make: the problem of a part of the log. client: a `dask.distributed.Client` whose workers open the shards and
-    compute; None for this process. Functions and what they hold are sent to the workers, data never are. at_once:
+    compute; None for this process. Functions and what they hold are sent to the workers, data never are, so shards must
+    be of files or of a Dask DataFrame. at_once:
     shards that this process sums at a time, each on one thread; one shard is summed on all threads.
     """
 
