@@ -35,7 +35,7 @@ test-slow: $(call STAMP,dev) browser
 TORCH := .venv-torch/bin
 TORCH_STAMP = $(TORCH)/.installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
 test-torch: $(TORCH_STAMP)
-	$(TORCH)/python -m pytest $(shell grep -rl '^import torch' tests --include='test_*.py')
+	$(TORCH)/python -m pytest $(shell grep -rlE '^import torch|find_spec\("torch"\)' tests --include='test_*.py')
 
 $(TORCH_STAMP):
 	@echo "Installing valuefit with torch into .venv-torch ..."

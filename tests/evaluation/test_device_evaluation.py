@@ -9,10 +9,8 @@ from valuefit.datasets.example import example_log
 from valuefit.rows.device import HostProducts
 
 SETTINGS = {
-    "default": {},
     "penalty": {"penalty": 0.01},
     "trace and ridge": {"trace": 0.5, "ridge": 0.01},
-    "krylov": {"solver": "krylov", "tol": 1e-10},
     "bootstrap": {"interval": "bootstrap"},
 }
 
@@ -70,8 +68,3 @@ def test_standard_errors_are_computed_with_the_rows_on_the_device(settings, monk
         )
     assert found.problem.phi.on_device is None  # the memory of the device is free again
     assert found.verdict.level == expected.verdict.level
-
-
-def test_a_solver_of_single_rows_is_refused(log):
-    with pytest.raises(ValueError, match="device"):
-        vf.evaluate(log, features="fourier:order=3", device="cpu", solver="saga")

@@ -70,27 +70,6 @@ def _files(log: vf.Transitions, folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
 
 
-@pytest.mark.parametrize(("solver", "tol"), [("krylov", 1e-10), ("pdbg", 1e-8), ("svrg", 1e-8)])
-def test_matrix_free_solvers_read_the_shards_in_every_pass(solver: str, tol: float, tmp_path: Path) -> None:
-    log = log_with_actions()
-    exact = vf.evaluate(log, discount=0.9, solver="lstd", **FOURIER)
-    found = vf.evaluate(in_shards(log, tmp_path, "native"), discount=0.9, solver=solver, tol=tol, **FOURIER)
-    assert (found.result.solver, found.result.status) == (solver, "converged")
-    assert any("shuffled copy" in note for note in found.notes) == (solver == "svrg")
-    gap = exact.problem.objective(found.result.theta) / exact.problem.objective(np.zeros(exact.problem.d))
-    assert gap <= tol
-    error = abs(found.policy_value.estimate - exact.policy_value.estimate)
-    assert error <= 0.01 * exact.policy_value.standard_error
-    assert found.policy_value.standard_error == pytest.approx(exact.policy_value.standard_error, rel=0.01)
-
-
-@pytest.mark.parametrize("solver", ["saga", "catalyst", "gtd2"])
-def test_methods_of_single_rows_are_refused(solver: str, tmp_path: Path) -> None:
-    sharded = in_shards(log_with_actions(10), tmp_path, "native")
-    with pytest.raises(ValueError, match=rf"{solver} cannot solve a problem with shards: .*lstd, krylov, pdbg, svrg\."):
-        vf.evaluate(sharded, solver=solver, **FOURIER)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -14,12 +14,13 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import valuefit as vf
 from helpers.command_line import facts
 from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
+from helpers.workers import two_workers
 from valuefit.data import shards
 from valuefit.features.registry import make
 from valuefit.problem.parts import PART_COPIES, Part, Parts, add, each_shard, part_sizes, read_ahead
@@ -38,13 +39,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Client]:
-    """The client of two worker processes of a real scheduler."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as processes,
-        Client(processes) as client,
-    ):
+    with two_workers() as client:
         yield client
 
 
@@ -63,11 +58,9 @@ def client(cluster: Client) -> Client:
     "settings",
     [
         {},
-        {"policy": even_policy},
         {"policy": even_policy, "values": "state-action"},
-        pytest.param({"solver": "krylov", "tol": 1e-10}, marks=pytest.mark.slow),  # quick: pdbg on a Dask frame
     ],
-    ids=["on-policy", "ratios", "state-action", "krylov"],
+    ids=["on-policy", "state-action"],
 )
 def test_workers_give_the_answer_of_this_process(client: Client, settings: dict[str, Any], tmp_path: Path) -> None:
     sharded = in_shards(log_with_actions(), tmp_path, "parquet")
@@ -300,10 +293,9 @@ def noted_partition(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
     [
         (True, {}),
         (False, {"policy": even_policy}),
-        (True, {"solver": "pdbg", "tol": 1e-8}),
         pytest.param(True, {"solver": "svrg", "tol": 1e-8}, marks=pytest.mark.slow),  # quick: its steps on workers
     ],
-    ids=["persisted", "lazily computed", "pdbg", "svrg"],
+    ids=["persisted", "lazily computed", "svrg"],
 )
 def test_a_dask_frame_is_evaluated_by_the_default_client(
     client: Client, persisted: bool, settings: dict[str, Any], tmp_path: Path

@@ -16,6 +16,7 @@ OTHER_TESTS = {
     "datasets/test_datasets.py": "all generators against known solutions",
     "evaluation/test_device_evaluation.py": "evaluate(device=) on torch tensors",
     "evaluation/test_clusters.py": "cluster= in logs, files, standard errors and comparisons",
+    "evaluation/test_every_storage.py": "evaluate by every solver in memory, in shards, on workers and on a device",
     "evaluation/test_streamed_memory.py": "the memory that evaluate takes for a log in parts",
     "features/test_transformers.py": "all transformers against plain loops",
     "problem/test_device_tiles.py": "problem/device.py over tile-coded rows",
