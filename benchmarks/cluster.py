@@ -1,6 +1,6 @@
 """Dask: the overhead of workers over this process, and the coefficients of `valuefit plan` with their check.
 
-Writes benchmarks/cluster.md; the coefficients are those of `valuefit.evaluation.plan.MEASURED`:
+Writes benchmarks/cluster.md; the coefficients are those of `valuefit.evaluation.plan` (`MEASURED`, `STEP_FLOPS`):
     python -m benchmarks.cluster [--size 2e8] [--repeats 3] [--folder FOLDER]
 """
 
