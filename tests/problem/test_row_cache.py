@@ -94,7 +94,14 @@ def test_the_notes_say_what_was_chosen(slow: bool, word: str, tmp_path: Path, mo
     other: dict[str, Any] = {"plain": 1.0, "compressed": 1.0}
     choose(monkeypatch, {"computed": 9.0 if slow else 0.1, **other})
     sharded = in_shards(log_with_actions(), tmp_path, "native")
+    shard, reads = type(sharded.shards[0]), []
+    read = shard.read
+    monkeypatch.setattr(shard, "read", lambda self: reads.append(self) or read(self))
     found = vf.evaluate(sharded, features="fourier:order=3", discount=0.9, solver="krylov")
     assert word in found.notes[0]
+    count, first = divmod(len(reads), len(sharded.shards))
+    assert f"once for the samples and {count - 1} times for the solution and its error" in found.notes[0]
+    assert first == 1  # read once more to know how long it takes
+    assert (count == 4) == slow
     direct = vf.evaluate(sharded, features="fourier:order=3", discount=0.9)
     assert "computed in every pass" in direct.notes[0]

@@ -29,13 +29,13 @@ from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.streamed_errors import EpisodeSums, StreamedErrors
 from valuefit.evaluation.uncertainty import Kind
-from valuefit.features.registry import MAX_FIT_STEPS, Fitted, make
+from valuefit.features.registry import MAX_FIT_STEPS, Fitted, fit_stride, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import MAX_AT_ONCE, Part, Parts, part_sizes, read_ahead, sum_shards
-from valuefit.problem.row_cache import ROWS_COMPUTED, cached
+from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
@@ -145,6 +145,17 @@ class Samples:
         if self.states is not None:
             return self.states
         return self.log() if self.whole else np.concatenate([rows for _, rows in self._observations])
+
+    @property
+    def fit_notes(self) -> list[str]:
+        """Whether features are fitted to fewer observations than in memory."""
+        if self.whole or self.states is not None or self._stride <= (stride := fit_stride(self.steps)):
+            return []
+        few, many = (-(-self.steps // one) for one in (self._stride, stride))
+        return [
+            f"With this limit, features that depend on observations are fitted to those of {few:,} steps, in memory "
+            f"to those of {many:,}: with such features values differ a little from those in memory."
+        ]
 
 
 def _multiple(number: int, stride: int) -> int:
@@ -262,6 +273,7 @@ def solve_shards(
     actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1
     share = weighted_part(samples.log(), policy).effective_share if values == "state" else 1.0
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share)
+    fit_notes = samples.fit_notes  # before fewer episodes are kept
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     columns = fitted.columns * actions
     rows, at_once = part_sizes(log.limit, columns)
@@ -279,7 +291,7 @@ def solve_shards(
     value = with_errors(function, result.theta, error, level, size, kind)
     samples.keep(rows)
     sample = samples.log()
-    notes = _notes(samples, sample, problem, result, on_workers=client is not None)
+    notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
     notes += log.shards.notes() if isinstance(log.shards, IteratedShards) else []
     return Whole(result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
@@ -288,12 +300,14 @@ def _notes(
     samples: Samples, sample: Transitions, problem: SaddlePoint, result: Result, *, on_workers: bool
 ) -> list[str]:
     """How often the log was read, and what was computed from a sample of it."""
-    passes = 2 if isinstance(problem, MomentProblem) else 3 + result.passes
-    features_note = problem.rows_note if isinstance(problem, ShardedProblem) else ROWS_COMPUTED
+    passes, features_note = 2, ROWS_COMPUTED  # over the log: one for the moments or the starts, one for the errors
+    if isinstance(problem, ShardedProblem):
+        features_note = problem.rows_note
+        passes += 1 if isinstance(problem.own_parts, CachedParts) else problem.passes
     notes = [
         f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
         f"{'on the workers of a cluster' if on_workers else 'one after the other'}, once for the samples and "
-        f"{passes:.0f} times for the solution and its error; {features_note}."
+        f"{passes} times for the solution and its error; {features_note}."
     ]
     if isinstance(problem, ShardedProblem) and problem.copy_bytes:
         notes.append(

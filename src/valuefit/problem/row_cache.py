@@ -122,7 +122,8 @@ def cached(parts: Parts, trace: float) -> tuple[Parts | CachedParts, str]:
         if error.errno is None:  # raised by a reader, not by the disk
             raise
         return parts, f"{ROWS_COMPUTED}, because the disk has no room for them ({error.strerror})"
-    note = f"feature rows were computed once and kept on disk, {chosen}, in {cache.bytes / 2**30:.2g} GiB"
+    size = f"{cache.bytes / 2**30:.2g} GiB"
+    note = f"feature rows were computed each time, and kept on disk, {chosen}, in {size}, for the passes of the solver"
     return CachedParts(cache, parts.steps, trace), note
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.cost import Cost
-from valuefit.problem.parts import Part, Parts
+from valuefit.problem.parts import Function, Part, Parts
 from valuefit.problem.problem import Problem
 from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
@@ -40,7 +40,8 @@ class ShardedProblem(SaddlePoint):
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
         self.rows_note = rows_note  # how often rows are computed
         self.copy_bytes = 0  # of the largest shuffled copy that was made
-        found = parts.sum(_first_pass)
+        self.passes = 0  # over the parts
+        found = self._sum(_first_pass)
         n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types, self._places = found
         self.sketch_parts = len(self._places)
         self.n, self._b, self._squares, self._rewards = n, b / n, squares / n, rewards / n
@@ -57,9 +58,18 @@ class ShardedProblem(SaddlePoint):
             starts=self._starts,
         )  # fmt: skip
 
+    def _sum(self, function: Function) -> tuple[Any, ...]:
+        self.passes += 1
+        return self.parts.sum(function)
+
+    @property
+    def own_parts(self) -> Parts | CachedParts:
+        """The parts without a checkpoint."""
+        return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
+
     def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
         theta = None if theta is None else self._alive(theta)
-        found = self.parts.sum(partial(_batch, theta=theta, w=w))
+        found = self._sum(partial(_batch, theta=theta, w=w))
         rest = found[-1] / self.n - (self.b if rewards else 0.0)
         return (None if w is None else self._alive(found[0] / self.n)), rest
 
@@ -70,10 +80,10 @@ class ShardedProblem(SaddlePoint):
         return x
 
     def At_dot(self, w: Array) -> Array:
-        return self._alive(self.parts.sum(partial(_product, name="At_dot", x=w))[0] / self.n)
+        return self._alive(self._sum(partial(_product, name="At_dot", x=w))[0] / self.n)
 
     def C_dot(self, w: Array) -> Array:
-        return np.asarray(self.parts.sum(partial(_product, name="C_dot", x=w))[0] / self.n)
+        return np.asarray(self._sum(partial(_product, name="C_dot", x=w))[0] / self.n)
 
     @property
     def b(self) -> Array:
@@ -82,7 +92,7 @@ class ShardedProblem(SaddlePoint):
     @cached_property
     def A(self) -> Array:
         self._require_moment_memory()
-        A = self.parts.sum(_cross_moment)[0] / self.n
+        A = self._sum(_cross_moment)[0] / self.n
         A[:, self.dead] = 0.0
         return np.asarray(A)
 
@@ -91,28 +101,28 @@ class ShardedProblem(SaddlePoint):
 
     @cached_property
     def second_moment(self) -> Array:
-        return np.asarray(self.parts.sum(_second_moment)[0] / self.n)
+        return np.asarray(self._sum(_second_moment)[0] / self.n)
 
     @property
     def dual_squares(self) -> Array:
         return self._squares
 
     def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
-        found = self.parts.sum(partial(_mean_squares, c=None if c is None else self._alive(c), y=y))
+        found = self._sum(partial(_mean_squares, c=None if c is None else self._alive(c), y=y))
         return found[0] / self.n, found[1] / self.n
 
     def reward_squares(self) -> tuple[float, float]:
         return float(self._rewards[0]), float(self._rewards[1])
 
     def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
-        S, C, count = self.parts.sum(partial(_noise_moments, theta=self._alive(theta), g=g))
+        S, C, count = self._sum(partial(_noise_moments, theta=self._alive(theta), g=g))
         return S / self.n, C / self.n, count
 
     def sketched_rows(
         self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int
     ) -> Iterator[SketchedRows]:
         """One block of all sums; every part is sketched into the same sums, and adds at most one row more to one."""
-        psi, v = self.parts.sum(partial(_sketch, size=size, seed=int(rng.integers(2**32)), cross=cross))
+        psi, v = self._sum(partial(_sketch, size=size, seed=int(rng.integers(2**32)), cross=cross))
         scale = 1 / np.sqrt(self.n)
         psi = (scale * psi).astype(dtype)
         v[:, self.dead] = 0.0
@@ -145,8 +155,8 @@ class ShardedProblem(SaddlePoint):
 
         Without a checkpoint: what is written to temporary files is written again by every run.
         """
-        parts, start = self.parts.parts if isinstance(self.parts, KeptParts) else self.parts, 0
-        for found in parts.each(function, self._places):
+        self.passes, start = self.passes + 1, 0
+        for found in self.own_parts.each(function, self._places):
             stop = start + len(found)
             if stop > self.n:
                 raise ValueError("The log has become longer since it was first read. It must not change meanwhile.")
