@@ -3,9 +3,10 @@
 Writes benchmarks/streaming.md. Each size runs in a process of its own, whose peak of anonymous memory is recorded:
     python -m benchmarks.streaming [--steps 1e6 1e7] [--width 8] [--folder FOLDER]
     python -m benchmarks.streaming --steps
+    python -m benchmarks.streaming --solver krylov pdbg --steps 1e6 1e7
     python -m benchmarks.streaming --gigabytes 20 --width 64 --features identity
-The second measures the single passes alone, and prints them. The third evaluates a log of 20 GB, and fails if that
-takes more than 2 GB of memory; it needs 20 GB of disk.
+The second measures the single passes alone, the third these solvers; both print. The fourth evaluates a log of 20 GB,
+and fails if that takes more than 2 GB of memory; it needs 20 GB of disk.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,12 @@ PAGE = Path(__file__).with_name("streaming.md")
 LENGTH = 200  # steps in an episode
 COLUMN_BYTES = 43  # of a step in a saved folder, besides its observation
 MAX_PEAK = 2e9  # bytes of memory
+MAX_ITERATED_STEPS = 1e7  # of the logs that solvers other than the one of "auto" read in each of their passes
 BLOCK = 1_000_000  # steps that are written at a time
 LIMIT = 256 << 20  # bytes that a stream may hold
 PASS_BYTES, PASS_WIDTHS = 9e8, (8, 64, 256)  # of the logs whose passes are measured
 PASSES = ("samples", "moments", "errors")
+SOLVERS = ["auto", "krylov", "pdbg"]
 REPEATS = 5  # of which the fastest counts
 
 
@@ -111,7 +115,7 @@ def read_files(folder: Path) -> int:
     return size
 
 
-def measure(folder: Path, features: str) -> dict[str, float]:
+def measure(folder: Path, features: str, solver: str) -> dict[str, Any]:
     """Seconds of a plain read of all files, of `evaluate`, and the peak of memory while that runs.
 
     Both begin with files that are not in the page cache.
@@ -131,13 +135,15 @@ def measure(folder: Path, features: str) -> dict[str, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     started = time.perf_counter()
-    value = vf.evaluate(log, features=features, discount=0.95).policy_value
+    found = vf.evaluate(log, features=features, discount=0.95, solver=solver)
     seconds = time.perf_counter() - started
     done.set()
     watcher.join()
+    value, result = found.policy_value, found.result
     return {
         "steps": log.steps, "bytes": size, "read": read, "seconds": seconds, "peak": peak[0],
         "estimate": value.estimate, "standard_error": value.standard_error or 0.0,
+        "solver": result.solver, "passes": result.passes, "status": result.status, "note": found.notes[0],
     }  # fmt: skip
 
 
@@ -276,29 +282,32 @@ def table(records: list[dict[str, Any]], width: int) -> str:
         "",
         f"Logs of {width} float32 numbers a step in valuefit's own format, episodes of {LENGTH} steps, "
         f"`limit={LIMIT >> 20} MiB`; time and memory of `evaluate` with interval and checks. Made by "
-        "`python -m benchmarks.streaming`.",
+        "`python -m benchmarks.streaming`. Passes are those that the solver counts, with its other work.",
         "",
-        "| steps | features | size | plain read | evaluate | microseconds a step | peak memory |",
-        "|---|---|---|---|---|---|---|",
+        "| solver | steps | features | size | plain read | evaluate | microseconds a step | passes | peak memory |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in records:
-        lines.append(
-            f"| {one['steps']:.0e} | {one['features']} | {one['bytes'] / 2**30:.2f} GiB | {one['read']:.1f} s | "
-            f"{one['seconds']:.1f} s | {1e6 * one['seconds'] / one['steps']:.2f} | {one['peak'] / 2**20:.0f} MiB |"
-        )
-    return "\n".join(lines) + f"\n\n{growth(records)}\n"
+    by_solver = {name: [one for one in records if one["solver"] == name] for name in [one["solver"] for one in records]}
+    for name, some in by_solver.items():
+        for one in some:
+            lines.append(
+                f"| {name} | {one['steps']:.0e} | {one['features']} | {one['bytes'] / 2**30:.2f} GiB | "
+                f"{one['read']:.1f} s | {one['seconds']:.1f} s | {1e6 * one['seconds'] / one['steps']:.2f} | "
+                f"{one['passes']:.0f} | {one['peak'] / 2**20:.0f} MiB |"
+            )
+    return "\n".join([*lines, "", *map(growth, by_solver.values()), ""])
 
 
 def growth(records: list[dict[str, Any]]) -> str:
-    """The line that fits the times best, relative to them; empty for one size."""
-    if len(records) < 2:
+    """The line that fits the times of a solver best, relative to them; empty for fewer than three sizes."""
+    if len(records) < 3:
         return ""
     steps, seconds = (np.array([one[name] for one in records]) for name in ("steps", "seconds"))
     slope, start = np.polyfit(steps, seconds, 1, w=1 / seconds)
     apart = np.abs((start + slope * steps) / seconds - 1).max()
     return (
-        f"The time is {start:.2f} s and {1e6 * slope:.3f} microseconds a step, from {steps.min():.0e} to "
-        f"{steps.max():.0e} steps, within {apart:.0%}. Kernels were compiled before."
+        f"{records[0]['solver']}: the time is {start:.2f} s and {1e6 * slope:.3f} microseconds a step, from "
+        f"{steps.min():.0e} to {steps.max():.0e} steps, within {apart:.0%}. Kernels were compiled before.\n"
     )
 
 
@@ -308,13 +317,14 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, nargs="*", help="Sizes of the logs, instead of numbers of steps.")
     parser.add_argument("--width", type=int, default=8, help="float32 numbers in an observation.")
     parser.add_argument("--features", nargs="*", default=["identity"])
+    parser.add_argument("--solver", nargs="*", default=SOLVERS)
     parser.add_argument("--folder", help="Where the logs are written; a temporary one by default.")
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(Path(options.measure[0]), options.measure[1])))
+        print(json.dumps(measure(Path(options.measure[0]), *options.measure[1:])))
         return
-    records = []
+    records: list[dict[str, Any]] = []
     sizes = options.steps
     if options.gigabytes:
         sizes = [steps_of(1e9 * size, options.width) for size in options.gigabytes]
@@ -322,19 +332,24 @@ def main() -> None:
         for steps in sizes:
             folder = Path(place) / f"{int(steps)}"
             write_log(folder, int(steps), options.width)
-            for features in options.features:
-                command = [sys.executable, "-m", "benchmarks.streaming", "--measure", str(folder), features]
-                for _ in range(1 if records else 2):  # the first one compiles
+            for features, solver in product(options.features, options.solver):
+                if solver != "auto" and steps > MAX_ITERATED_STEPS:
+                    continue
+                command = [sys.executable, "-m", "benchmarks.streaming", "--measure", str(folder), features, solver]
+                for _ in range(2 if steps == sizes[0] else 1):  # the first one compiles
                     found = subprocess.run(command, capture_output=True, text=True, check=True)
                 records.append({**json.loads(found.stdout), "features": features})
                 print(records[-1], flush=True)
             shutil.rmtree(folder)
-        single = "" if options.gigabytes else pass_table(Path(place))
+        page = options.solver == SOLVERS and not options.gigabytes
+        single = pass_table(Path(place)) if page else ""
     peak = max((record["peak"] for record in records), default=0)
     if peak > MAX_PEAK:
         sys.exit(f"The peak of memory was {peak / 1e9:.1f} GB, more than {MAX_PEAK / 1e9:.0f}.")
-    if records and not options.gigabytes:
+    if records and page:
         write_bytes(PAGE, f"{table(records, options.width)}\n{single}".encode(), force=True)
+    elif records:
+        print(table(records, options.width))
 
 
 if __name__ == "__main__":
