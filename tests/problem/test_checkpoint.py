@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -51,7 +52,7 @@ def same(one: vf.Evaluation, other: vf.Evaluation) -> bool:
 
 
 @pytest.mark.parametrize(
-    "solver", ["lstd", pytest.param("krylov", marks=pytest.mark.slow), pytest.param("svrg", marks=pytest.mark.slow)]
+    "solver", ["lstd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("krylov", "pdbg", "svrg"))]
 )
 def test_a_killed_run_goes_on_to_the_same_bits(solver: str, tmp_path: Path) -> None:
     log = log_with_actions(200)
@@ -110,6 +111,28 @@ def _count(part: Part, *, stop: type[Exception], until: int) -> tuple[int, list[
     if part.place[0] >= until:
         raise stop
     return part.problem.n, [part.place]
+
+
+def test_the_sums_so_far_survive_a_full_disk(
+    sharded: ShardedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(sharded.shards, partial(vf.Problem, part=True, discount=0.9), 1000)
+    kept, task = tmp_path / "kept", partial(_count, stop=ValueError, until=len(sharded.shards))
+    checkpoint = Checkpoint(kept, facts_of(sharded.shards, {}), ())
+    first = parts.of_shard(sharded.shards[0].read(), 0, task)
+    checkpoint.save(kept / "pass-000001", token_of_task(task), 1, first)
+    before = {file.name: file.read_bytes() for file in kept.iterdir()}
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        write(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=r"pass-000001 cannot be written.*[Nn]o space left on device"):
+        KeptParts(parts, checkpoint).sum(task)
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == before
+    assert checkpoint.load(kept / "pass-000001", token_of_task(task)) == (1, first)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])

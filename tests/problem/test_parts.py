@@ -96,6 +96,16 @@ def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(
 
 
 @pytest.mark.filterwarnings("default")
+def test_the_command_evaluates_on_the_workers_of_a_scheduler(client: Client, tmp_path: Path) -> None:
+    vf.save(log_with_actions(), tmp_path / "log.parquet")
+    words = "evaluate", tmp_path / "log.parquet", "--features", "fourier:order=3", "--discount", "0.9"
+    here, there = facts(*words, "--memory", "stream"), facts(*words, "--scheduler", client.scheduler.address)
+    assert there["policy_value"]["estimate"] == pytest.approx(here["policy_value"]["estimate"], rel=1e-8)
+    assert there["policy_value"]["standard_error"] == pytest.approx(here["policy_value"]["standard_error"], rel=1e-7)
+    assert any("on the workers of a cluster" in note for note in there["notes"])
+
+
+@pytest.mark.filterwarnings("default")
 def test_the_command_compares_policies_on_the_workers_of_a_scheduler(client: Client, tmp_path: Path) -> None:
     log = SmallMDP(off_policy=True, seed=1).log(40, propensities=True)
     vf.save(log, tmp_path / "log.parquet")
@@ -339,6 +349,70 @@ def test_data_that_only_a_lost_worker_held_end_in_a_sentence(client: Client) -> 
     os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
     with pytest.raises(ValueError, match="A part of the log could be computed on no worker"):
         Parts(log.shards, Make(), 10_000, client).sum(count_steps)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("field", ["obs_1", "reward"])
+def test_a_nan_in_one_partition_is_named(client: Client, field: str) -> None:
+    frame = frame_of(log_with_actions(20))
+    frame.loc[len(frame) // 2, field] = np.nan
+    lazy = dd.from_pandas(frame, npartitions=4, sort=False)
+    place = r"^In partitions? [12]( to \d)? of the Dask DataFrame .*(NaN|nan).* at (row|step) \d+\."
+    with pytest.raises(ValueError, match=place):
+        vf.evaluate(lazy, discount=0.9, client=client, **FOURIER)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_truncated_file_of_a_dask_frame_ends_in_a_sentence(client: Client, tmp_path: Path) -> None:
+    frame = frame_of(log_with_actions(20))
+    for number in range(4):
+        frame[np.arange(len(frame)) * 4 // len(frame) == number].to_parquet(tmp_path / f"part-{number}.parquet")
+    lazy = dd.read_parquet(str(tmp_path / "*.parquet"))
+    opened, damaged = vf.load(lazy), tmp_path / "part-2.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    for given in ({}, {"client": client}):
+        with pytest.raises(ValueError, match=r"^Partition 2 of the Dask DataFrame cannot be read: Parquet magic bytes"):
+            vf.evaluate(lazy, discount=0.9, **given, **FOURIER)
+    with pytest.raises(ValueError, match=r"^A part of the log could be computed on no worker: Parquet magic bytes"):
+        vf.evaluate(opened, discount=0.9, **FOURIER)
+    with pytest.raises(ValueError, match=r"^Partition 2 of the Dask DataFrame cannot be read: Parquet magic bytes"):
+        [shard.read() for shard in opened.shards]
+
+
+class KillsOneWorker:
+    """Features that kill the process in which they are first computed, unless it is the one that made them."""
+
+    def __init__(self, marker: Path, call: int) -> None:
+        self.marker, self.call, self.process = marker, call, os.getpid()
+
+    def __call__(self, observations: Any) -> Any:
+        if os.getpid() != self.process and not self.marker.exists():
+            with (self.marker.parent / "calls").open("a") as file:
+                file.write(".")
+            if len((self.marker.parent / "calls").read_text()) >= self.call:
+                self.marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return np.column_stack([np.ones(len(observations)), observations, observations**2])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("solver", "call"),
+    [
+        ("lstd", 3),
+        *(pytest.param(solver, call, marks=pytest.mark.slow) for solver, call in (("lstd", 14), ("pdbg", 60))),
+    ],
+)
+def test_a_worker_that_is_killed_does_not_change_an_evaluation(
+    client: Client, solver: str, call: int, tmp_path: Path
+) -> None:
+    sharded = in_shards(log_with_actions(), tmp_path, "parquet")
+    settings = {"discount": 0.9, "solver": solver, "features": KillsOneWorker(tmp_path / "killed", call)}
+    found = vf.evaluate(sharded, client=client, **settings)
+    assert (tmp_path / "killed").exists()
+    expected = vf.evaluate(sharded, client=client, **settings)
+    assert found.policy_value == expected.policy_value
+    np.testing.assert_array_equal(found.result.theta, expected.result.theta)
 
 
 def test_sums_add_entries_and_join_lists() -> None:

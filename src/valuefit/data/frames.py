@@ -73,17 +73,30 @@ class FrameShard:
     graph: Mapping[Any, Any]
 
     def read(self) -> Transitions:
-        return self.rows.log(computed(self.graph, list(self.keys), None))
+        numbers = (piece.partition for piece in self.rows.pieces)
+        return self.rows.log(computed(self.graph, dict(zip(self.keys, numbers, strict=True)), None))
 
 
-def computed(graph: Mapping[Any, Any], keys: list[Any], client: Any) -> list[Any]:
-    """The values of these keys of a Dask graph, by a client or in this process."""
+def computed(graph: Mapping[Any, Any], partitions: Mapping[Any, int], client: Any) -> list[Any]:
+    """The values of these keys of a Dask graph, each of the partition of this number, by a client or in this process.
+
+    Raises ValueError naming a partition that cannot be read.
+    """
+    keys = list(partitions)
     try:
         if client is None:
             return list(need("dask", "dask", "A Dask DataFrame").get(graph, keys))
         return list(client.get(layer(graph), keys))
-    except OSError as error:
-        raise ValueError(f"A partition of {WHERE} cannot be read: {said(error)}") from error
+    except read_errors() as error:
+        if len(keys) > 1:  # one by one, as the error does not say of which partition it is
+            return [computed(graph, {key: partitions[key]}, client)[0] for key in keys]
+        raise ValueError(f"Partition {partitions[keys[0]]} of {WHERE} cannot be read: {said(error)}.") from error
+
+
+def read_errors() -> tuple[type[Exception], ...]:
+    """What Dask raises where it cannot read a file; pyarrow is not imported."""
+    arrow = sys.modules.get("pyarrow")
+    return (OSError,) if arrow is None else (OSError, arrow.ArrowException)
 
 
 def layer(graph: Mapping[Any, Any]) -> Any:
@@ -141,7 +154,7 @@ def open_frame(frame: Any, *, columns: Mapping[str, Any] | None, limit: int) -> 
         (f"valuefit-marks-{token}", number): (partial(find_marks, number=number, names=names, ids=ids), key)
         for number, key in enumerate(thin_keys)
     }
-    marks = computed({**thin, **tasks}, list(tasks), client)
+    marks = computed({**thin, **tasks}, {key: number for number, key in enumerate(tasks)}, client)
     plan = _Plan.of(marks)
     source = f"{WHERE} of {len(keys)} partitions"
     if not plan.shards:

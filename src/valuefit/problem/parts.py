@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.frames import FrameShard, layer
+from valuefit.data.frames import FrameShard, layer, read_errors
 from valuefit.data.shards import Shard, episode_blocks
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need
@@ -144,7 +144,7 @@ def _sentences() -> Iterator[None]:
     distributed = need("distributed", "dask", "A Dask client")
     try:
         yield
-    except (OSError, distributed.KilledWorker, CancelledError) as error:
+    except (*read_errors(), distributed.KilledWorker, CancelledError) as error:
         raise ValueError(f"A part of the log could be computed on no worker: {said(error)}") from error
 
 
