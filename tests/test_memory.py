@@ -1,8 +1,12 @@
-"""Memory that a process of a cluster reuses."""
+"""Memory that a process may use, and that one of a cluster reuses."""
 
 import os
 import subprocess
 import sys
+
+import pytest
+
+from valuefit.memory import available_memory
 
 # the bytes that malloc has asked the system for, array by array, before and while one of 8 MiB exists
 MAPPED = """
@@ -31,3 +35,24 @@ def is_mapped(call: str) -> str:
 
 def test_arrays_use_freed_memory_in_a_process_that_dask_started():
     assert (is_mapped(""), is_mapped("reuse_freed_memory()")) in [("True", "False"), ("", "")]
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("0::/job/step", {"job/step/memory.max": "max", "job/memory.max": "3000"}, 3000),
+        ("0::/", {"memory.max": "2000"}, 2000),
+        ("0::/elsewhere", {"memory.max": "max"}, None),
+        ("4:cpu,memory:/job", {"memory/job/memory.limit_in_bytes": "1000"}, 1000),
+        ("4:memory:/of the host", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("4:cpu:/job", {"job/memory.max": "1000"}, None),
+    ],
+)
+def test_the_limit_of_a_container_bounds_memory(line, files, expected, tmp_path):
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"1:name=systemd:/x\n{line}\n")
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert available_memory(tmp_path / "groups", tmp_path / "own") == (expected or physical)
+    assert available_memory(tmp_path / "groups", tmp_path / "none") == physical

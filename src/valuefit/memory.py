@@ -5,11 +5,39 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
+from pathlib import Path
 
 
 def memory_limit() -> int:
-    """Maximum bytes of one large array: half of the machine's physical memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    """Maximum bytes of one large array: half of the memory that this process may use."""
+    return available_memory() // 2
+
+
+@cache
+def available_memory(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes of physical memory, or of the smallest limit of the control groups of this process (of a container, a job).
+
+    root: the folder of the control groups; groups: the file that names those of this process. On other systems than
+    Linux there are none.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for line in _text(groups).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        here = top / path.lstrip("/")
+        texts = (_text(folder / name).strip() for folder in (here, *here.parents) if folder.is_relative_to(top))
+        found += [int(text) for text in texts if text.isdigit()]  # it is "max" where there is no limit
+    return min(found)
+
+
+def _text(path: Path) -> str:
+    """The text of a file of the system; empty if it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 @cache

@@ -194,6 +194,16 @@ def test_a_log_that_is_streamed_has_the_same_value(tmp_path):
     assert any("was not loaded" in note for note in streamed["notes"])
 
 
+def test_a_limit_bounds_the_parts_of_a_log_and_what_is_converted(tmp_path):
+    vf.save(log_with_actions(200), tmp_path / "log.parquet")
+    options = "evaluate", str(tmp_path / "log.parquet"), "--features", "identity", "--memory", "stream"
+    for limit, parts in (("100kB", 6), ("1GB", 1)):
+        assert f"its {parts} shards" in " ".join(facts(*options, "--limit", limit)["notes"])
+    words = "convert", tmp_path / "log.parquet", tmp_path / "log.npz", "--limit"
+    assert "more than the limit of 1.0 KiB" in refused(*words, "1KiB")
+    assert run(*words, "1GB").exit_code == 0
+
+
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path):
     vf.save(log_with_actions(5), tmp_path / "log.parquet")
     words = "evaluate", tmp_path / "log.parquet", "--scheduler", "nowhere://1"

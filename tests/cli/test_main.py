@@ -263,7 +263,7 @@ def test_printable_escapes_control_characters_only():
         ("max_passes is 0; it must be more than 0.", "--max-passes is 0; it must be more than 0."),
         ("run.toml sets 'max_passes' twice", "run.toml sets 'max_passes' twice"),
         ("repeat it: --policy module:function", "repeat it: --policy module:function"),
-        ("To read it, load it with a larger limit.", "To read it, load it in Python with a larger limit."),
+        ("To read it, load it with a larger limit.", "To read it, load it with a larger --limit."),
         ("The policy value and the features are shown.", "The policy value and the features are shown."),
     ],
 )

@@ -4,6 +4,7 @@ import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from time import sleep
@@ -204,6 +205,39 @@ def test_load_opens_what_exceeds_memory_in_shards(kind: str, tmp_path: Path, mon
     assert found.steps == len(log)
     assert repr(found).startswith("ShardedLog(")
     assert vf.load(found) is found
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"), [("20 kB", 20_000), ("0.5KiB", 512), ("3G", 3 * 10**9), ("2gib", 2 << 30), (1e3, 1000), ("7", 7)]
+)
+def test_a_limit_is_a_number_of_bytes_or_text(limit: Any, size: int, tmp_path: Path) -> None:
+    vf.save(log_with_actions(40), tmp_path / "log.parquet")
+    assert vf.load(tmp_path / "log.parquet", memory="stream", limit=limit).limit == size
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1.5, True, "2 apples", "-3MB", "", "9" * 30, [3]])
+def test_other_limits_are_refused(limit: Any, tmp_path: Path) -> None:
+    log = log_with_actions(5)
+    vf.save(log, tmp_path / "log.parquet")
+    for source, memory in ((tmp_path / "log.parquet", "auto"), (tmp_path / "log.parquet", "stream"), (log, "stream")):
+        with pytest.raises(ValueError, match=r"^limit is .*; it must be a number of bytes, 1 or more, or text such as"):
+            vf.load(source, memory=memory, limit=limit)
+
+
+def test_what_takes_a_log_in_memory_says_so() -> None:
+    sharded = vf.load(log_with_actions(5), memory="stream")
+    evaluator = vf.PolicyEvaluator()
+    for what in (
+        vf.Problem,
+        vf.Moments("identity").add,
+        evaluator.fit,
+        evaluator.partial_fit,
+        partial(vf.save, path="x"),
+    ):
+        with pytest.raises(
+            ValueError, match=r"takes a Transitions, not ShardedLog: load the log, or part of it, first"
+        ):
+            what(sharded)
 
 
 def test_what_cannot_be_read_in_parts_is_refused(tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ def connected(settings: Settings) -> Iterator[Any]:
 def log_of(settings: Settings) -> Any:
     """The log of the settings, with the column of its clusters."""
     columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
-    memory = "auto" if settings.scheduler is None else "stream"
-    return load(settings.log, columns=columns or None, memory=memory if settings.memory == "auto" else settings.memory)
+    memory = "stream" if settings.scheduler is not None else settings.memory
+    return load(settings.log, columns=columns or None, limit=settings.limit, memory=memory)
 
 
 def evaluate_with(
@@ -228,10 +228,12 @@ def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[Sol
         )
 
 
-def run_convert(source: str | list[str], target: str, *, columns: dict[str, Any], force: bool) -> None:
+def run_convert(
+    source: str | list[str], target: str, *, columns: dict[str, Any], limit: str | None, force: bool
+) -> None:
     """Read a log, write it in another format, and print the notes and warnings of the reader."""
     check_save(Path(target), force=force)
-    log = load(source, columns=columns or None)
+    log = load(source, columns=columns or None, limit=limit)
     save(log, target, force=force)
     for kind, sentences in (("Note", log.notes), ("Warning", log.warnings)):
         for sentence in sentences:

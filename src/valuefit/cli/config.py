@@ -43,6 +43,7 @@ class Settings:
     max_passes: float = 500.0
     seed: int = 0
     memory: str = "auto"
+    limit: str | int | None = None
     scheduler: str | None = None
     checkpoint: str | None = None
     device: str | None = None
@@ -163,6 +164,8 @@ def _validate(path: Path, name: str, value: Any) -> Any:
     elif name in ("log", "policy"):
         paths = value if isinstance(value, list) and value else [value]
         valid, expected = all(_may_be_path(one) for one in paths), "text in quotes, or a list of such texts"
+    elif name == "limit":
+        valid, expected = _may_be_path(value) or type(value) is int, 'a number of bytes, or text such as "2GB"'
     elif name in CHOICES:
         valid, expected = value in CHOICES[name], " or ".join(f'"{word}"' for word in CHOICES[name])
     else:

@@ -22,7 +22,7 @@ IN_OPTIONS = (
     (re.compile(ARGUMENT + r"""=(["'])([\w:.=,-]+)\2"""), r"--\1 \3"),  # values="state"
     (re.compile(ARGUMENT + r"=(?=-?[\d.]*\d)"), r"--\1 "),  # ridge=0.1
     (re.compile(ARGUMENT + r"=(?=$|[\s,;:)]|\.(?!\.))"), r"--\1"),  # columns= before a space or punctuation, not "=..."
-    (re.compile(r"\bload it with a larger limit"), "load it in Python with a larger limit"),
+    (re.compile(r"\bload it with a larger limit"), "load it with a larger --limit"),
     (re.compile(r"(?<![\w-])force=True\b"), "--force"),
     (re.compile(r"\b(with|use|give) force(?=$|[\s,;.])"), r"\1 --force"),
     (re.compile(r"""(?<![\w'"-])max_passes=(?=\d)"""), "--max-passes "),

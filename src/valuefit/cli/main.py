@@ -10,6 +10,7 @@ from valuefit import __version__
 from valuefit.cli.config import CHOICES, MAX_SEED, merge
 from valuefit.cli.options import (
     FEATURE_NAMES,
+    LIMIT_HELP,
     PATH,
     Commands,
     SectionedCommand,
@@ -55,6 +56,7 @@ solving_options = options(
     setting_option("memory", "HOW", "stream: read the log in parts (Parquet, HDF5, Minari, a saved folder), "
                    "which auto does if it would not fit into memory.",
                    kind=click.Choice(CHOICES["memory"])),
+    setting_option("limit", "SIZE", LIMIT_HELP),
     setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts."),
     setting_option("checkpoint", "FOLDER", "Keep the sums over a log that is read in parts here: the same command goes "
                    "on where it was stopped. compare keeps those of each policy, in FOLDER-1, FOLDER-2, ..."),
@@ -214,8 +216,11 @@ def compare(config: str | None, write_config: str | None, **given: Any) -> None:
 @click.argument("source", metavar="IN", nargs=-1, required=True, type=PATH, callback=one_or_several)
 @click.argument("target", metavar="OUT", type=PATH)
 @columns_option
+@click.option("--limit", metavar="SIZE", help=LIMIT_HELP)
 @force_option
-def convert(source: str | list[str], target: str, columns: dict[str, Any], force: bool | None) -> None:
+def convert(
+    source: str | list[str], target: str, columns: dict[str, Any], limit: str | None, force: bool | None
+) -> None:
     """Convert a log to Parquet, .npz or a folder.
 
     IN is a log in any format that evaluate reads, or several files. OUT is a file that ends in .parquet or .npz, or,
@@ -231,7 +236,7 @@ def convert(source: str | list[str], target: str, columns: dict[str, Any], force
     """
     from valuefit.cli.commands import run_convert
 
-    run_convert(source, target, columns=columns, force=bool(force))
+    run_convert(source, target, columns=columns, limit=limit, force=bool(force))
 
 
 @main.command(short_help="Predict time and memory for a log in parts.")

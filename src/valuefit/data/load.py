@@ -30,7 +30,7 @@ from valuefit.data.shards import FORMATS, ShardedLog, log_shards, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
-from valuefit.data.validation import one_of
+from valuefit.data.validation import byte_count, one_of
 from valuefit.memory import TooLarge, memory_limit
 from valuefit.messages import said, shown
 
@@ -50,7 +50,7 @@ READERS |= {f"{text}.gz": READERS[text] for text in (".csv", ".tsv", ".jsonl", "
 
 
 def load(
-    source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | None = None, memory: str = "auto"
+    source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | str | None = None, memory: str = "auto"
 ) -> Any:
     """Read a log from a file, several files, a folder, a Minari dataset, a table or a dict of arrays.
 
@@ -64,8 +64,8 @@ def load(
     names are obs, next_obs, action, reward, terminated, truncated, done, episode, step, behaviour_prob, target_prob,
     their logarithms behaviour_log_prob and target_log_prob, ratio, and cluster (ids of groups of episodes that depend
     on each other); "categorical" lists your columns of the observation that hold categories, which text with at most
-    100 distinct values does by itself. `limit` is the maximum size in memory of the contents of the files, in bytes
-    (None: half of memory). `log.notes` list what was assumed or left out.
+    100 distinct values does by itself. `limit` is the maximum size in memory of the contents of the files, in bytes or
+    as text such as "2GB" (None: half of memory). `log.notes` list what was assumed or left out.
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
@@ -78,8 +78,8 @@ def load(
     one_of("memory", memory, ("auto", "stream"))
     if isinstance(source, ShardedLog):
         return source
-    given, part = limit is not None, memory_limit() // 4 if limit is None else limit
-    limit = memory_limit() if limit is None else limit
+    given, allowed = limit is not None, memory_limit() if limit is None else byte_count("limit", limit)
+    part = allowed if given else allowed // 4
     if columns is not None and not isinstance(columns, Mapping):
         raise ValueError(f"columns is {shown(columns)}; it must map valuefit's names to yours: {{'reward': 'r'}}.")
     if isinstance(source, Transitions):
@@ -89,14 +89,14 @@ def load(
             )
         return log_shards(source, part) if memory == "stream" else source
     if isinstance(source, DataIterator):
-        shards = IteratedShards(source, partial(_part, columns=columns, limit=limit))
+        shards = IteratedShards(source, partial(_part, columns=columns, limit=allowed))
         return ShardedLog(shards, None, None, f"the iterator {type(source).__name__}", part)
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
         return open_shards(source, columns=columns, limit=part)
     try:
-        return _in_memory(source, columns, limit)
+        return _in_memory(source, columns, allowed)
     except TooLarge:
         if given or not _has_shards(source):
             raise

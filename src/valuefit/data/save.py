@@ -13,7 +13,7 @@ from valuefit.data.labels import NAMED_FIELDS
 from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
 from valuefit.data.readers.parquet import write_parquet
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, check_log
 from valuefit.data.validation import last_steps
 from valuefit.extras import need
 from valuefit.typing import Array
@@ -25,6 +25,7 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     It is written under a temporary name and then renamed. An existing log is overwritten only with `force`; a folder
     that contains other files is never overwritten.
     """
+    check_log("save", log)
     path = Path(path)
     check_save(path, force=force)
     with replacing(path, force=force, folder=is_folder(path)) as temporary:

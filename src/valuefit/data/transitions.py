@@ -229,6 +229,12 @@ class Transitions:
         return self[inside], self[~inside]
 
 
+def check_log(what: str, log: Any) -> None:
+    """Raise ValueError if the argument of `what` is not a log in memory."""
+    if not isinstance(log, Transitions):
+        raise ValueError(f"{what} takes a Transitions, not {type(log).__name__}: load the log, or part of it, first.")
+
+
 def effective_sample_size(weights: Any) -> float:
     """(sum w)^2 / sum w^2: the number of equally weighted steps with the same variance; 0 if all weights are 0."""
     weights = numbers("weights", weights)

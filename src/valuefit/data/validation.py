@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -39,6 +40,15 @@ def whole_number(name: str, value: Any, requirement: str = "", *, low: int) -> i
     requirement = requirement or f"it must be a whole number, {low} or more"
     number(name, value, requirement, lambda x: x >= low and x.is_integer() and x < 2.0**63)
     return int(value)
+
+
+def byte_count(name: str, value: Any) -> int:
+    """A number of bytes as an int: a whole number, or text such as "500MB" or "1.5GiB"."""
+    requirement = 'it must be a number of bytes, 1 or more, or text such as "500MB" or "2GiB"'
+    if isinstance(value, str) and (text := re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?([kMGT]?)(i?)B?", value, re.I)):
+        size, unit, binary = text.groups()
+        value = int(float(size) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
+    return whole_number(name, value, requirement, low=1)
 
 
 def boolean(name: str, value: Any) -> bool:

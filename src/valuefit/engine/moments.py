@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, check_log
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
@@ -33,8 +33,7 @@ class Moments:
 
     def add(self, log: Transitions) -> Moments:
         """Add whole episodes; returns self."""
-        if not isinstance(log, Transitions):
-            raise ValueError(f"add takes a Transitions, not {type(log).__name__}: load the log, or part of it, first.")
+        check_log("add", log)
         if self.fitted is None:
             self.fitted, _ = make(self.features, log, effective_share=log.effective_share)
         self._add(PartSums.of(Problem(log, self.fitted, discount=self.discount, trace=self.trace, part=True)))

@@ -12,7 +12,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from valuefit.data.transitions import Transitions
+from valuefit.data.shards import ShardedLog
+from valuefit.data.transitions import Transitions, check_log
 from valuefit.data.validation import flags, numbers, run_starts
 from valuefit.engine.loop import solve
 from valuefit.engine.moments import Moments
@@ -175,6 +176,8 @@ class PolicyEvaluator(BaseEstimator):
         self, X: Any, y: Any, next_X: Any, terminated: Any, truncated: Any, ratio: Any, episode: Any, *, reset: bool
     ) -> Transitions:
         """The arguments of `fit` or `score` as a log."""
+        if isinstance(X, ShardedLog):
+            check_log("PolicyEvaluator", X)
         if isinstance(X, Transitions):
             if any(given is not None for given in (y, next_X, terminated, truncated, ratio, episode)):
                 raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, check_log
 from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.features.featurise import featurise
@@ -77,6 +77,7 @@ class Problem(SaddlePoint):
         metric: str = "C",
         part: bool = False,
     ) -> None:
+        check_log("Problem", log)
         discount = fraction("discount", discount)
         refuse_infinite_sums(discount == 1 and not part and not log.terminated.any(), "mark the terminated steps")
         used, now, next = log.used_observations()
