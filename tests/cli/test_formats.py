@@ -197,7 +197,7 @@ def test_a_log_that_is_streamed_has_the_same_value(tmp_path):
 def test_a_limit_bounds_the_parts_of_a_log_and_what_is_converted(tmp_path):
     vf.save(log_with_actions(200), tmp_path / "log.parquet")
     options = "evaluate", str(tmp_path / "log.parquet"), "--features", "identity", "--memory", "stream"
-    for limit, parts in (("100kB", 6), ("1GB", 1)):
+    for limit, parts in (("100kB", 7), ("1GB", 1)):
         assert f"its {parts} shards" in " ".join(facts(*options, "--limit", limit)["notes"])
     words = "convert", tmp_path / "log.parquet", tmp_path / "log.npz", "--limit"
     assert "more than the limit of 1.0 KiB" in refused(*words, "1KiB")

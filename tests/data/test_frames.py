@@ -138,7 +138,7 @@ def test_a_file_that_disappears_is_named(tmp_path: Path) -> None:
     log = vf.load(dd.read_parquet(write(table(), tmp_path / "log", 3)))
     for file in (tmp_path / "log").iterdir():
         file.unlink()
-    with pytest.raises(ValueError, match=r"A partition of the Dask DataFrame cannot be read: .*parquet"):
+    with pytest.raises(ValueError, match=r"Partition 0 of the Dask DataFrame cannot be read: .*parquet"):
         log.shards[0].read()
 
 
