@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 import valuefit as vf
+from valuefit.evaluation import sandwich
 from valuefit.evaluation.policy_value import PolicyValue
 
 NEXT = np.array([[1, 2], [2, 0], [0, 1]])  # of three states and two actions
@@ -27,19 +28,23 @@ def moves(rng, episodes=40, length=12, *, missing=True, noise=0.0):
     return vf.Transitions.from_arrays(**{name: np.array(column) for name, column in rows.items()})
 
 
-def true_value(log):
+def true_pairs(policy=POLICY):
+    """Values of states and actions, (3, 2)."""
     moved = np.zeros((6, 6))
     for state in range(3):
         for action in range(2):
             after = NEXT[state, action]
-            moved[2 * state + action, 2 * after : 2 * after + 2] = POLICY[after]
-    q = np.linalg.solve(np.eye(6) - 0.9 * moved, REWARD.ravel()).reshape(3, 2)
+            moved[2 * state + action, 2 * after : 2 * after + 2] = policy[after]
+    return np.linalg.solve(np.eye(6) - 0.9 * moved, REWARD.ravel()).reshape(3, 2)
+
+
+def true_value(log, policy=POLICY):
     first = log.observations[log.now[np.unique(log.episode, return_index=True)[1]]]
-    return (POLICY * q).sum(axis=1)[first].mean()
+    return (policy * true_pairs(policy)).sum(axis=1)[first].mean()
 
 
-def evaluated(log):
-    return vf.evaluate(log, features="one-hot", policy=POLICY, values="state-action", discount=0.9)
+def evaluated(log, policy=POLICY, **options):
+    return vf.evaluate(log, features="one-hot", policy=policy, values="state-action", discount=0.9, **options)
 
 
 def test_the_interval_without_noise_contains_the_truth_if_a_pair_has_no_data():
@@ -81,3 +86,31 @@ def test_logs_in_parts_and_saved_evaluations_have_the_same_interval(tmp_path):
     assert parts.interval == pytest.approx(here.policy_value.interval, rel=1e-8)
     path = here.save(tmp_path / "evaluation.npz")
     assert vf.Evaluation.load(path).policy_value == here.policy_value
+
+
+def test_values_of_states_have_intervals_that_allow_for_them():
+    log = moves(np.random.default_rng(0))
+    evaluation, truth = evaluated(log), (POLICY * true_pairs()).sum(axis=1)
+    found = evaluation.value_interval([0, 1])
+    assert ((found[:, 0] <= truth[:2]) & (truth[:2] <= found[:, 1])).all()
+    assert found[0] == pytest.approx(evaluation.policy_value.interval)  # all episodes start in state 0
+    assert np.isinf(evaluation.value_interval([2])).all()
+    complete = evaluated(moves(np.random.default_rng(0), missing=False))
+    assert np.ptp(complete.value_interval([0, 1]), axis=1).max() < 1e-9
+
+
+def test_with_a_ridge_the_value_of_a_pair_without_data_is_not_0():
+    evaluation = evaluated(moves(np.random.default_rng(0)), ridge=1e-6)
+    low, high = evaluation.value_interval([2], actions=[1])[0]
+    assert evaluation.value([2], [1]) == 0
+    assert low <= true_pairs()[2, 1] <= high
+
+
+def test_they_are_allowed_for_where_the_adjoint_is_iterated(monkeypatch):
+    log = moves(np.random.default_rng(1), noise=0.1)
+    expected = evaluated(log).policy_value
+    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    found = evaluated(log, solver="krylov", tol=1e-14)
+    assert found.policy_value.method == "cr1"
+    assert found.policy_value.unseen == pytest.approx(expected.unseen, rel=1e-6)

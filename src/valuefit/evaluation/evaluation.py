@@ -31,6 +31,7 @@ from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.streamed_errors import StreamedErrors
 from valuefit.evaluation.text import summary
 from valuefit.evaluation.uncertainty import Kind, Uncertainty, uncertainty
+from valuefit.evaluation.unseen import UnseenPairs, unseen_pairs
 from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted
 from valuefit.problem.problem import Problem
@@ -112,8 +113,9 @@ class Evaluation:
     ) -> Array:
         """Intervals (m, 2) of `value`, each at this level, or all of them at once if `simultaneous`.
 
-        They cover the fixed point, as that of the policy value does; infinite where the data do not determine a value,
-        or where one episode alone does. A log that was read in parts is read once more for each call.
+        They cover the fixed point, as that of the policy value does, and are longer by what states and actions without
+        data could change; infinite where the data do not determine a value, or where one episode alone does. A log that
+        was read in parts is read once more for each call.
         """
         level = check_level(level)
         simultaneous = boolean("simultaneous", simultaneous)
@@ -126,7 +128,11 @@ class Evaluation:
         band = self.band(rows, level=level, simultaneous=simultaneous)
         if simultaneous and (message := few_clusters(band)):
             warnings.warn(message, stacklevel=2)
-        return band.intervals
+        if self._unseen_pairs is None:
+            return band.intervals
+        below = self._unseen_pairs.moved[:, None]
+        moved = self.errors.sandwich.respond(np.zeros((self.problem.d, 1)), below)[:, 0]
+        return np.asarray(band.intervals + self._unseen_pairs.changes(rows, rows @ moved))
 
     def band(self, rows: Array, *, level: float, simultaneous: bool = False) -> Band:
         """Intervals and standard errors of the products of theta with rows (m, d), as those of `value_interval`."""
@@ -152,6 +158,13 @@ class Evaluation:
         kind: Kind = "cr1" if self.policy_value.method == "cr1" else "cr3"
         solution, log = Solution(self.result, self.centre), self.log
         return uncertainty(sandwich_of(self.problem, solution, log.episode, log.cluster), LinearFunction(mean), kind)
+
+    @cached_property
+    def _unseen_pairs(self) -> UnseenPairs | None:
+        """The pairs of states and actions without data, of state-action values; those of a sample if `sampled`."""
+        if self.values == "state":
+            return None
+        return unseen_pairs(self.log, self.features, self.policy, self.problem, self.result.theta)
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
         rows = value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)

@@ -1,4 +1,4 @@
-"""States and actions that the policy leads to and the log does not have: what they could change in the policy value."""
+"""States and actions that the policy leads to and the log does not have: what they could change in values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.state_action import unseen_shares
 from valuefit.features.registry import Fitted
+from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
 
@@ -26,36 +27,56 @@ class Unseen(NamedTuple):
     changes: tuple[float, float] | None = (0.0, 0.0)
 
 
+class UnseenPairs(NamedTuple):
+    """Pairs without data, if they have a common value x, between the two `ends`.
+
+    share: as in `Unseen`. features: theirs, column numbers. moved: mean discount_t share_t u_t, (k,), which A theta - b
+    changes by per unit of x. ends: the smallest and the largest value of the logged steps.
+    """
+
+    share: float
+    features: Array
+    moved: Array
+    ends: tuple[float, float]
+
+    def changes(self, rows: Array, responses: Array) -> Array:
+        """(m, 2), at most 0 and at least 0, of the products of theta with rows (m, d).
+
+        responses: what they change by per unit of x through theta, (m,); pairs without data also have a share in rows,
+        but for a ridge these values are undetermined.
+        """
+        sizes = np.abs(rows)
+        own, total = sizes[:, self.features].sum(axis=1), sizes.sum(axis=1)
+        derivatives = responses + np.divide(own, total, out=np.zeros(len(rows)), where=total > 0)
+        found = np.outer(derivatives, self.ends)
+        return np.column_stack([np.minimum(found.min(axis=1), 0.0), np.maximum(found.max(axis=1), 0.0)])
+
+
+def unseen_pairs(
+    log: Transitions, fitted: Fitted, policy: Policy | None, problem: Problem, theta: Array
+) -> UnseenPairs | None:
+    """Those of state-action values with these weights; None if there are none."""
+    continues = problem.discount > 0
+    if not len(problem.dead) or not continues.any():
+        return None
+    shares = unseen_shares(log, fitted, policy=policy)
+    weights = np.bincount(problem.now, problem.backward(problem.discount * shares), problem.psi.shape[0])
+    values = problem.phi.dot(theta)[problem.now]
+    return UnseenPairs(
+        float(shares[continues].mean()), problem.dead, problem.psi.tdot(weights) / problem.n,
+        (float(values.min()), float(values.max())),
+    )  # fmt: skip
+
+
 def unseen_of(
     log: Transitions, fitted: Fitted, policy: Policy | None, sandwich: Sandwich, starts: LinearFunction
 ) -> Unseen:
     """What pairs without data could change in a policy value by state-action values."""
-    problem = sandwich.problem
-    continues = problem.discount > 0
-    if not len(problem.dead) or not continues.any():
+    pairs = unseen_pairs(log, fitted, policy, sandwich.problem, sandwich.theta)
+    if pairs is None:
         return Unseen()
-    shares = unseen_shares(log, fitted, policy=policy)
-    share = float(shares[continues].mean())
-    if share == 0:
-        return Unseen()
-    weight = _weight(sandwich, starts, shares)
-    if weight is None:
-        return Unseen(share, None)
-    values = sandwich.values[problem.now]
-    ends = weight * float(values.min()), weight * float(values.max())
-    return Unseen(share, (min(*ends, 0.0), max(*ends, 0.0)))
-
-
-def _weight(sandwich: Sandwich, starts: LinearFunction, shares: Array) -> float | None:
-    """The derivative of the policy value in x, the common value of all pairs without data; None where it is unknown.
-
-    shares: of these pairs in the next row of each step, (n,), to whose value they add x times their share. theta then
-    changes by A^-1 mean discount_t share_t u_t per unit of x. At the starts they have no share if the value is
-    determined.
-    """
-    problem = sandwich.problem
-    if sandwich.method is AdjointMethod.ITERATIVE:
-        return None
-    weights = np.bincount(problem.now, problem.backward(problem.discount * shares), problem.psi.shape[0])
-    below = problem.psi.tdot(weights) / problem.n
-    return float(starts.c @ sandwich.respond(np.zeros((problem.d, 1)), below[:, None])[:, 0])
+    adjoint = sandwich._adjoint(starts.c)
+    if not isinstance(adjoint, tuple):
+        return Unseen(pairs.share, None)
+    low, high = pairs.changes(starts.c[None], adjoint[1] @ pairs.moved[:, None])[0]
+    return Unseen(pairs.share, (float(low), float(high)))
