@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 import valuefit as vf
+from coverage_study.difficult import sparse_table
+from coverage_study.synthetic import mixed, optimal
+from coverage_study.worlds import log_of, table_policy
 from helpers.small_mdp import STATES, SmallMDP
+from valuefit.evaluation import errors
+from valuefit.evaluation.comparison import _comparison, _Difference, _Tails
+from valuefit.evaluation.errors import ErrorEstimate
 
 MDP = SmallMDP(off_policy=True, seed=1)
 FIRST, SECOND = np.tile([0.6, 0.4], (STATES, 1)), np.tile([0.65, 0.35], (STATES, 1))
@@ -41,7 +47,7 @@ def three(log):
 
 
 @pytest.mark.parametrize("route", list(ROUTES)[1:])
-def test_the_standard_error_is_the_jackknife_of_the_difference(log, route):
+def test_the_standard_error_is_the_jackknife_of_the_difference(log, route, monkeypatch):
     starts = {"starts": np.array([0, 3])} if route == "given starts" else {}
 
     def both(steps):
@@ -57,6 +63,8 @@ def test_the_standard_error_is_the_jackknife_of_the_difference(log, route):
     assert found.estimate == pytest.approx(every, rel=1e-12)
     assert found.standard_error == pytest.approx(np.sqrt(29 / 30 * changes @ changes), rel=1e-8)
     assert found.method == "cr3"
+    monkeypatch.setattr(errors, "MATERIAL_SIZE", 0.0)
+    assert vf.compare(*both(log)).bias == pytest.approx(29 * changes.mean(), rel=1e-6)
 
 
 def test_a_comparison_of_one_kind_uses_the_sandwich_for_both(log):
@@ -81,6 +89,27 @@ def test_the_interval_excludes_0_where_the_p_value_is_below_the_rest_of_the_leve
         for pair in (vf.compare(three[0], three[2], level=level), *vf.compare(three, level=level).pairs):
             assert pair.level == level
             assert (pair.interval[0] > 0 or pair.interval[1] < 0) == (pair.p_value < 1 - level)
+
+
+@pytest.mark.parametrize(
+    ("bias", "unseen", "expected"),
+    [
+        (0.4, (0.0, 0.0), (0.0, 0.0)),  # below half a standard error
+        (0.6, (0.0, 0.0), (-0.6, 0.0)),
+        (-0.6, (0.0, 0.0), (0.0, 0.6)),
+        (0.6, (-0.2, 0.3), (-0.8, 0.3)),
+    ],
+)
+def test_the_interval_is_longer_by_bias_and_unseen_pairs_and_so_is_what_the_p_value_asks_for(bias, unseen, expected):
+    for correlation in (np.eye(1), np.full((3, 3), 0.5) + 0.5 * np.eye(3)):
+        tails, plain = _Tails.of(correlation, 0.9), ErrorEstimate(1.0, 12.0, solver_error=0.1)
+        half = plain.half_width(tails.tail)
+        for estimate in (-5.0, -2.0, *np.linspace(1.5, 3.5, 21)):
+            error = ErrorEstimate(1.0, 12.0, solver_error=0.1, bias=bias)
+            found = _comparison(("a", "b"), _Difference(estimate, error, 0.0, unseen), tails, "cr3")
+            assert found.interval == pytest.approx((estimate - half + expected[0], estimate + half + expected[1]))
+            assert (found.interval[0] > 0 or found.interval[1] < 0) == (found.p_value < 1 - 0.9)
+            assert len(found.notes) == (expected != (0, 0)) + (unseen != (0, 0)) * (bias > 0.5)
 
 
 def test_intervals_are_finite_at_extreme_levels(three):
@@ -166,6 +195,35 @@ def test_intervals_cover_the_differences(logs):
     assert np.median(ratio) < 0.2  # policies .60 and .65
 
 
+@pytest.mark.parametrize(
+    ("values", "episodes", "logs"),
+    [("state", 100, 3), ("state-action", 200, 6), pytest.param("state", 200, 20, marks=pytest.mark.slow)],
+)
+def test_intervals_cover_the_differences_of_many_states(values, episodes, logs):
+    """One-hot features with few steps each: ratios bias the values, and some states and actions have no data."""
+    table = sparse_table()
+    good = optimal(table, 0.9)
+    policies, covered = [mixed(good, share) for share in (0.5, 0.9)], 0
+    behaviour = table_policy(policies[1])
+    for seed in range(logs):
+        steps = log_of(table, behaviour, episodes, 60, np.random.default_rng(seed))
+        starts, options = np.arange(table.states), {}
+        if values == "state-action":
+            state = steps.observations[steps.now].ravel()
+            starts = np.intersect1d(*(state[steps.action == action] for action in (0, 1)))
+            options = {"values": values, "starts": starts}
+        exact = [state_values(table, policy)[starts].mean() for policy in policies]
+        both = [vf.evaluate(steps, policy=table_policy(one), discount=0.9, **options) for one in policies]
+        found = vf.compare(*both)
+        covered += found.interval[0] <= exact[0] - exact[1] <= found.interval[1]
+    assert covered >= 0.8 * logs
+
+
+def state_values(table, policy):
+    moved = (policy[:, :, None] * table.transition()).sum(axis=1)
+    return np.linalg.solve(np.eye(table.states) - 0.9 * moved, (policy * table.mean_reward()).sum(axis=1))
+
+
 def test_saved_evaluations_are_compared(log, tmp_path):
     given = np.array([0, 1, 1])
     a = evaluated(log, policy=FIRST, features="one-hot", starts=given)
@@ -215,5 +273,26 @@ def test_wrong_arguments_are_refused(three):
 def test_a_value_without_standard_error_is_refused():
     log = vf.Transitions.from_arrays(np.zeros(5, int), np.ones(5), terminated=np.arange(5) == 4)
     evaluation = vf.evaluate(log, discount=0.9)
-    with pytest.raises(ValueError, match=r"A value has no standard error, so it cannot be compared\. One episode of 5"):
+    with pytest.raises(ValueError, match=r"value of logged policy \(1\) has no standard error.* One episode of 5"):
         vf.compare(evaluation, evaluation)
+
+
+def test_a_value_that_the_data_do_not_determine_is_refused_by_name_with_a_remedy():
+    state = np.arange(40) % 2
+    steps = vf.Transitions.from_arrays(
+        state, np.ones(40), next_observation=2 * state, truncated=state == 1, episode=np.arange(40) // 2
+    )  # state 2 has no step
+    evaluation = vf.evaluate(steps, features="one-hot", discount=0.9, starts=np.array([2]))
+    with pytest.raises(
+        ValueError, match=r"The value of new has no standard error, so .* Evaluate again with a penalty, fewer features"
+    ):
+        vf.compare({"new": evaluation, "old": evaluation})
+
+
+def test_policies_without_a_name_are_numbered_by_their_place(three, log):
+    def named(observations):
+        return np.tile([0.6, 0.4], (len(observations), 1))
+
+    nameless = evaluated(log, policy=lambda observations: np.tile([0.6, 0.4], (len(observations), 1)))
+    found = vf.compare([nameless, evaluated(log, policy=named), nameless, three[1]])
+    assert found.names == ("policy 1", "named", "policy 3", "policy 4")

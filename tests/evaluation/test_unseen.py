@@ -11,6 +11,7 @@ from valuefit.evaluation.policy_value import PolicyValue
 NEXT = np.array([[1, 2], [2, 0], [0, 1]])  # of three states and two actions
 REWARD = np.array([[-1.0, -2.0], [0.0, -1.0], [-3.0, -1.5]])
 POLICY = np.array([[0.5, 0.5], [0.4, 0.6], [0.97, 0.03]])
+OTHER = np.array([[0.4, 0.6], [0.4, 0.6], [0.95, 0.05]])
 
 
 def moves(rng, episodes=40, length=12, *, missing=True, noise=0.0):
@@ -114,3 +115,37 @@ def test_they_are_allowed_for_where_the_adjoint_is_iterated(monkeypatch):
     found = evaluated(log, solver="krylov", tol=1e-14)
     assert found.policy_value.method == "cr1"
     assert found.policy_value.unseen == pytest.approx(expected.unseen, rel=1e-6)
+
+
+def test_the_difference_of_two_policies_without_noise_contains_the_truth():
+    log = moves(np.random.default_rng(0))
+    found = vf.compare(evaluated(log), evaluated(log, OTHER))
+    truth = true_value(log) - true_value(log, OTHER)
+    assert abs(found.estimate - truth) > 1e6 * found.standard_error
+    assert found.interval[0] <= truth <= found.interval[1]
+    assert (found.interval[0] <= 0 <= found.interval[1]) == (found.p_value == 1)
+    assert "a target policy leads to states and actions that no logged step has" in found.notes[0]
+    assert "The standard error is 0 up to rounding" in found.notes[1]
+    assert repr(found).endswith("; see notes)")
+
+
+def test_a_difference_without_noise_says_so():
+    log = moves(np.random.default_rng(0), missing=False)
+    compared = vf.compare([evaluated(log), evaluated(log, OTHER)])
+    (found,) = compared.pairs
+    assert found.estimate == pytest.approx(true_value(log) - true_value(log, OTHER))
+    assert found.p_value == 0
+    assert len(found.notes) == 1
+    assert "The standard error is 0 up to rounding" in " ".join(compared.summary().split())
+
+
+def test_differences_in_parts_and_in_memory_allow_for_the_same(tmp_path):
+    log = moves(np.random.default_rng(1), noise=0.1)
+    vf.save(log, tmp_path / "log")
+    here, parts = (
+        vf.compare(*(evaluated(one, policy) for policy in (POLICY, OTHER)))
+        for one in (log, vf.load(tmp_path / "log", memory="stream"))
+    )
+    assert here.unseen[0] < 0 < here.unseen[1]
+    assert parts.unseen == pytest.approx(here.unseen, rel=1e-8)
+    assert parts.interval == pytest.approx(here.interval, rel=1e-8)

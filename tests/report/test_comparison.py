@@ -35,6 +35,10 @@ def test_the_page_has_both_plots_tables_and_warnings(compared):
     assert len([e for e in page.all("line") if e[1].get("class") == "whisker"]) == 6
     assert not page.all("script")
     assert HOSTILE[0] in page.text
+    levels = {name: one.verdict.level for name, one in zip(compared.names, compared.evaluations, strict=True)}
+    verdicts = {e[2]: e[1]["class"] for e in page.all("p") if "verdict" in e[1].get("class", "")}
+    assert verdicts == {f"{name}: {level}": f"verdict {level.replace(' ', '-')}" for name, level in levels.items()}
+    assert page.all("section")[-1][1]["class"] == "reasons caution"
 
 
 def test_one_pair_has_no_sentence_about_all_pairs(compared):

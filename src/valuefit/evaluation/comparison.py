@@ -21,17 +21,23 @@ from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.notes import longer_notes
 from valuefit.evaluation.penalty import Solution, sandwich_of
-from valuefit.evaluation.policy_value import check_level, starts_of
+from valuefit.evaluation.policy_value import around, check_level, starts_of
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
 from valuefit.evaluation.streamed_errors import ONE_EPISODE, Paired, paired
-from valuefit.evaluation.student import t_quantile
-from valuefit.evaluation.uncertainty import Kind, Uncertainty, suitable_clusters
+from valuefit.evaluation.uncertainty import Kind, Uncertainty, bias_of, suitable_clusters
 from valuefit.typing import Array
 
 NORMAL_DRAWS = 10_000  # of the largest of several t statistics, for simultaneous intervals
 ROUNDING_TOL = 1e-9  # relative to the values; smaller differences may be rounding errors
+UNNAMED = "<lambda>", "the policy"  # what policies are called that have no name: lambdas and arrays
+DETERMINE = "Evaluate again with a penalty, fewer features, or starts that the log has visited."
+NO_NOISE = (
+    "The standard error is 0 up to rounding: leaving out an episode does not change the difference. Interval and "
+    "p-value are right only if rewards and transitions have no noise; else use fewer features, or a longer log."
+)
 LOG_COLUMNS = ("episode", "reward", "terminated", "now", "next", "action", "observations")  # all but the ratios
 
 
@@ -41,7 +47,9 @@ class Comparison:
 
     interval: of the difference, at `level`. p_value: two-sided, of the hypothesis that both have the same fixed point
     (what the estimator would give with infinite data). In a list of comparisons both are simultaneous for all pairs.
-    effective_episodes, method: as in `PolicyValue`.
+    effective_episodes, method, bias, unseen: as in `PolicyValue`. bias: by the jackknife of the difference. unseen: as
+    if what pairs without data change in one value were independent of what they change in the other: the value of one
+    state and action is not the same number under two policies. notes: why the interval is longer, or may be too short.
     """
 
     names: tuple[str, str]
@@ -52,12 +60,16 @@ class Comparison:
     p_value: float
     effective_episodes: float
     method: str
+    bias: float = 0.0
+    unseen: tuple[float, float] = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         low, high = self.interval
         return (
             f"Comparison({self.names[0]} - {self.names[1]}: {self.estimate:.5g}, standard error "
-            f"{self.standard_error:.2g}, {100 * self.level:g}% interval {low:.5g} to {high:.5g}, p {self.p_value:.2g})"
+            f"{self.standard_error:.2g}, {100 * self.level:g}% interval {low:.5g} to {high:.5g}, p {self.p_value:.2g}"
+            f"{'; see notes' * bool(self.notes)})"
         )
 
 
@@ -152,7 +164,7 @@ def compare(first: Any, second: Evaluation | None = None, *, level: float = 0.95
     for other in given[1:]:
         _require_comparable(given[0], other)
     names = tuple(map(str, first)) if isinstance(first, Mapping) else _names(given)
-    differences, errors = _differences(given)
+    differences, errors = _differences(given, names)
     tails = _Tails.of(errors.correlation, level)
     pairs = [
         _comparison((names[i], names[j]), difference, tails, errors.kind)
@@ -188,16 +200,16 @@ def _equal(x: Array | None, y: Array | None) -> bool:
 
 
 def _names(evaluations: list[Evaluation]) -> tuple[str, ...]:
-    """The names of the policies, with a number where two are the same."""
-    plain = [_policy_name(evaluation) for evaluation in evaluations]
+    """The names of the policies, with a number where two are the same; the place of one that has no name."""
+    plain = [_policy_name(evaluation, f"policy {place}") for place, evaluation in enumerate(evaluations, 1)]
     return tuple(
         name if plain.count(name) == 1 else f"{name} ({plain[: i + 1].count(name)})" for i, name in enumerate(plain)
     )
 
 
-def _policy_name(evaluation: Evaluation) -> str:
+def _policy_name(evaluation: Evaluation, unnamed: str) -> str:
     if evaluation.policy is not None:
-        return evaluation.policy.name
+        return unnamed if evaluation.policy.name in UNNAMED else evaluation.policy.name
     return "target of the log's ratios" if (evaluation.log.ratio != 1).any() else "logged policy"
 
 
@@ -205,48 +217,55 @@ def _policy_name(evaluation: Evaluation) -> str:
 
 
 class _Difference(NamedTuple):
-    """Of two values. tolerance: what solvers and rounding may add."""
+    """Of two values. rounding: its part of the solver error. unseen: as in `Comparison`."""
 
     estimate: float
-    standard_error: float
-    effective_clusters: float
-    tolerance: float
+    error: ErrorEstimate
+    rounding: float
+    unseen: tuple[float, float]
 
-    @property
-    def degrees_of_freedom(self) -> float:
-        return max(self.effective_clusters - 1, 1.0)
+    def interval(self, tail: float) -> tuple[float, float]:
+        """That which leaves this probability beyond each end."""
+        return around(self.estimate, self.error.half_width(tail), self.error.material_bias, self.unseen)
 
     @property
     def tail(self) -> float:
-        """The one-sided tail probability of a difference as large as this one; at most 1/2."""
-        beyond = max(abs(self.estimate) - self.tolerance, 0.0)
-        if beyond == 0:
+        """The one-sided tail probability of a difference whose interval ends at 0; at most 1/2."""
+        low, high = self.interval(0.5)  # without the standard error
+        beyond = max(low, -high)
+        if beyond <= 0:
             return 0.5
-        return float(stdtr(self.degrees_of_freedom, -beyond / self.standard_error)) if self.standard_error else 0.0
+        size = self.error.standard_error
+        return float(stdtr(self.error.degrees_of_freedom, -beyond / size)) if size else 0.0
 
 
-def _differences(evaluations: list[Evaluation]) -> tuple[list[_Difference], Paired]:
+def _differences(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[list[_Difference], Paired]:
     """Of all pairs, and their errors."""
     if any(evaluation.sampled for evaluation in evaluations):
-        errors, solver_errors = _paired_in_parts(evaluations)
+        errors, solver_errors = _paired_in_parts(evaluations, names)
     else:
-        errors, solver_errors = _paired_in_memory(evaluations)
-    values = [evaluation.policy_value.estimate for evaluation in evaluations]
-    found = []
+        errors, solver_errors = _paired_in_memory(evaluations, names)
+    values, found = [evaluation.policy_value for evaluation in evaluations], []
     for place, (i, j) in enumerate(combinations(range(len(values)), 2)):
-        tolerance = solver_errors[i] + solver_errors[j] + ROUNDING_TOL * (abs(values[i]) + abs(values[j]))
-        own = float(errors.standard_errors[place]), float(errors.effective_clusters[place])
-        found.append(_Difference(values[i] - values[j], *own, tolerance))
+        a, b = values[i], values[j]
+        rounding = ROUNDING_TOL * (abs(a.estimate) + abs(b.estimate))
+        bias = float(errors.biases[place]) if errors.kind == "cr3" else a.bias - b.bias
+        error = ErrorEstimate(
+            float(errors.standard_errors[place]), float(errors.effective_clusters[place]),
+            solver_error=solver_errors[i] + solver_errors[j] + rounding, bias=bias if abs(bias) > rounding else 0.0,
+        )  # fmt: skip
+        unseen = a.unseen[0] - b.unseen[1], a.unseen[1] - b.unseen[0]
+        found.append(_Difference(a.estimate - b.estimate, error, rounding, unseen))
     return found, errors
 
 
-def _paired_in_memory(evaluations: list[Evaluation]) -> tuple[Paired, list[float]]:
+def _paired_in_memory(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
     """The errors of all pairs, over clusters that suit them, and the solver errors of the values."""
     functions = [_start_function(evaluation) for evaluation in evaluations]
     sandwiches = [
         sandwich_of(e.problem, Solution(e.result, e.centre), e.log.episode, e.log.cluster) for e in evaluations
     ]
-    influences = [_influence(sandwich, function) for sandwich, function in zip(sandwiches, functions, strict=True)]
+    influences = [_influence(*one) for one in zip(sandwiches, functions, names, strict=True)]
     least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
     cluster = suitable_clusters(sandwiches, least)
     sandwiches = [sandwich.with_clusters(cluster, blocks=sandwich.blocks) for sandwich in sandwiches]
@@ -257,10 +276,11 @@ def _paired_in_memory(evaluations: list[Evaluation]) -> tuple[Paired, list[float
     scaled = np.array([difference / (size or 1.0) for difference, size in zip(apart, standard_errors, strict=True)])
     effective = np.array([_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2)])
     solver_errors = [influence.solver_error for influence in influences]
-    return Paired(standard_errors, effective, scaled @ scaled.T, errors[0].kind), solver_errors
+    biases = bias_of(np.sum(apart, axis=1), sandwiches[0].clusters)
+    return Paired(standard_errors, effective, biases, scaled @ scaled.T, errors[0].kind), solver_errors
 
 
-def _paired_in_parts(evaluations: list[Evaluation]) -> tuple[Paired, list[float]]:
+def _paired_in_parts(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
     """The same of a log that was read in parts, in one more pass."""
     streamed = [evaluation.streamed for evaluation in evaluations if evaluation.streamed is not None]
     if len(streamed) < len(evaluations):
@@ -268,15 +288,15 @@ def _paired_in_parts(evaluations: list[Evaluation]) -> tuple[Paired, list[float]
             "A log that is read in parts is read once more to compare its evaluations, but one of them was loaded from "
             'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with memory="stream".'
         )
-    for errors in streamed:
+    sizes: list[float] = []
+    for errors, evaluation, name in zip(streamed, evaluations, names, strict=True):
         if isinstance(errors.adjoint, ErrorEstimate):
-            raise _not_comparable(errors.adjoint)
-    sizes = [evaluation.policy_value.standard_error for evaluation in evaluations]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
-        raise _not_comparable(ErrorEstimate(None, reason=ONE_EPISODE))
+            raise _not_comparable(name, errors.adjoint)
+        if evaluation.policy_value.standard_error is None:
+            raise _not_comparable(name, ErrorEstimate(None, reason=ONE_EPISODE))
+        sizes.append(evaluation.policy_value.standard_error)
     solver_errors = [evaluation.policy_value.solver_error or 0.0 for evaluation in evaluations]
-    return paired(streamed, known, _kind(evaluations)), solver_errors
+    return paired(streamed, sizes, _kind(evaluations)), solver_errors
 
 
 def _uncertainties(sandwiches: list[Sandwich], evaluations: list[Evaluation]) -> list[Uncertainty]:
@@ -303,15 +323,16 @@ def _start_function(evaluation: Evaluation) -> LinearFunction:
     return function
 
 
-def _influence(sandwich: Sandwich, function: LinearFunction) -> Influence:
+def _influence(sandwich: Sandwich, function: LinearFunction, name: str) -> Influence:
     found = sandwich.influences([function])[0]
     if isinstance(found, ErrorEstimate):
-        raise _not_comparable(found)
+        raise _not_comparable(name, found)
     return found
 
 
-def _not_comparable(error: ErrorEstimate) -> ValueError:
-    return ValueError(f"A value has no standard error, so it cannot be compared. {error.reason}")
+def _not_comparable(name: str, error: ErrorEstimate) -> ValueError:
+    remedy = "" if error.determined else f" {DETERMINE}"
+    return ValueError(f"The value of {name} has no standard error, so it cannot be compared. {error.reason}{remedy}")
 
 
 def _effective_clusters(sandwich: Sandwich, x: Influence, y: Influence) -> float:
@@ -352,10 +373,10 @@ class _Tails(NamedTuple):
 
 
 def _comparison(names: tuple[str, str], difference: _Difference, tails: _Tails, method: str) -> Comparison:
-    estimate, standard_error = difference.estimate, difference.standard_error
-    quantile = float(t_quantile(difference.degrees_of_freedom, tails.tail))
-    half_width = quantile * standard_error + difference.tolerance
+    error, unseen = difference.error, difference.unseen
+    assert error.standard_error is not None
+    notes = longer_notes(error.material_bias, unseen) + [NO_NOISE] * (error.standard_error <= difference.rounding)
     return Comparison(
-        names, estimate, standard_error, (estimate - half_width, estimate + half_width), tails.level,
-        tails.p_value(difference.tail), difference.effective_clusters, method,
+        names, difference.estimate, error.standard_error, difference.interval(tails.tail), tails.level,
+        tails.p_value(difference.tail), error.effective_clusters, method, error.material_bias, unseen, tuple(notes),
     )  # fmt: skip

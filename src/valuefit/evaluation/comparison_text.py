@@ -11,7 +11,7 @@ CELL_CHARACTERS = 11
 
 
 def comparison_summary(facts: dict[str, Any]) -> str:
-    """The values with their verdicts, the differences with their p-values, and the warnings of each evaluation."""
+    """The values with their verdicts, the differences with p-values and notes, and the warnings of each evaluation."""
     level = f"{100 * facts['level']:g}%"
     double_rule, rule = "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS
     header = "std. error", f"[{level}", "interval]"
@@ -22,10 +22,12 @@ def comparison_summary(facts: dict[str, Any]) -> str:
     for entry in facts["differences"]:
         lines.append(_row(" - ".join(entry["names"]), *_numbers(entry), f"{entry['p_value']:.2g}"))
     lines += [double_rule, _explanation(len(facts["differences"]))]
-    for entry in facts["values"]:
-        if entry["verdict"]["reasons"]:
-            lines += ["", f"Warnings of {entry['name']}:"]
-            lines += [paragraph(text, f"[{index}] ") for index, text in enumerate(entry["verdict"]["reasons"], 1)]
+    numbered = [(f"Notes on {' - '.join(entry['names'])}", entry["notes"]) for entry in facts["differences"]]
+    numbered += [(f"Warnings of {entry['name']}", entry["verdict"]["reasons"]) for entry in facts["values"]]
+    for title, sentences in numbered:
+        if sentences:
+            lines += ["", f"{title}:"]
+            lines += [paragraph(text, f"[{index}] ") for index, text in enumerate(sentences, 1)]
     return "\n".join(lines)
 
 

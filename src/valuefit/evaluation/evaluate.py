@@ -142,7 +142,7 @@ def _fit(
     value, error = value_at_starts(log, errors, start_rows, values, level)
     unseen = unseen_of(log, fitted, policy, sandwich, start_rows) if values == "state-action" else Unseen()
     value = value.allowing_for(unseen.changes)
-    notes += [starts_note(value, starts, errors), *longer_notes(value)]
+    notes += [starts_note(value, starts, errors), *longer_notes(value.bias, value.unseen)]
     found = Fit(
         log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error,
         unseen,
@@ -165,7 +165,7 @@ def _of_shards(
     checked = of_whole(result, value, whole.error)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
-        f"Solved with {result.solver}: {result.message}", *longer_notes(value),
+        f"Solved with {result.solver}: {result.message}", *longer_notes(value.bias, value.unseen),
     ]  # fmt: skip
     return replace(
         sample, result=result, policy_value=value, notes=notes, whole=whole.size,

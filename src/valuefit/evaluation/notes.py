@@ -49,17 +49,17 @@ def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     )
 
 
-def longer_notes(value: PolicyValue) -> list[str]:
-    """Why the interval is longer than its standard error makes it; empty if it is not."""
-    (down, up), notes = value.unseen, []
-    if value.bias:
+def longer_notes(bias: float, unseen: tuple[float, float]) -> list[str]:
+    """Why an interval is longer than its standard error makes it; empty if it is not."""
+    (down, up), notes = unseen, []
+    if bias:
         notes.append(
-            f"The interval is longer by {abs(value.bias):.3g} on one side, because logs of this size bias the policy "
-            f"value by about {value.bias:.3g}."
+            f"The interval is longer by {abs(bias):.3g} on one side, because logs of this size bias the estimate by "
+            f"about {bias:.3g}."
         )
     if down or up:
         notes.append(
-            f"The interval is longer by {-down:.3g} below and {up:.3g} above, because the policy leads to states and "
-            "actions that no logged step has: that is what they change if their values are within those of the log."
+            f"The interval is longer by {-down:.3g} below and {up:.3g} above, because a target policy leads to states "
+            "and actions that no logged step has: that is what they change if their values are within those of the log."
         )
     return notes

@@ -78,7 +78,7 @@ class PolicyValue:
             )
         error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
         half_width = error.half_width((1 - level) / 2 if side == "both" else 1 - level)
-        low, high = _around(self.estimate, half_width, self.bias, self.unseen)
+        low, high = around(self.estimate, half_width, self.bias, self.unseen)
         return (low if side != "upper" else -np.inf), (high if side != "lower" else np.inf)
 
     def allowing_for(self, unseen: tuple[float, float] | None) -> PolicyValue:
@@ -98,7 +98,7 @@ class PolicyValue:
         )
 
 
-def _around(
+def around(
     estimate: float, half_width: float, bias: float, unseen: tuple[float, float] = (0.0, 0.0)
 ) -> tuple[float, float]:
     """The interval with this half width around the estimate and the one without the bias, longer by `unseen`."""
@@ -211,7 +211,7 @@ def with_errors(
     return PolicyValue(
         estimate=estimate,
         standard_error=error.standard_error,
-        interval=_around(estimate, error.half_width((1 - level) / 2), bias) if known else None,
+        interval=around(estimate, error.half_width((1 - level) / 2), bias) if known else None,
         level=level,
         starts=starts.starts,
         effective_sample_size=sample_size,

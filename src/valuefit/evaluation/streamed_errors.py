@@ -29,6 +29,7 @@ from valuefit.evaluation.uncertainty import (
     Kind,
     Uncertainty,
     basis_of,
+    bias_of,
     count_factor,
     error_of_parts,
 )
@@ -40,7 +41,10 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 SAME_LOG_TOL = 1e-6  # relative, of the equations of an evaluation on a log: parts are summed in another order
-ONE_EPISODE = "A log of one episode that is read in parts gives no standard error."
+ONE_EPISODE = (
+    'A log of one episode that is read in parts gives no standard error. Load it with memory="auto" and a limit that '
+    "it fits into."
+)
 DOMINATED = (
     "The episodes of this log count as fewer than 2 equal ones: one dominates, and a log that is read in parts is not "
     'cut within episodes. Load it with memory="auto" and a limit that it fits into; the policy value has an interval.'
@@ -262,13 +266,14 @@ def _counted(log: Transitions, number: int) -> tuple[CountedSteps]:
 
 
 class Paired(NamedTuple):
-    """Of the differences of all pairs of policy values: standard errors and effective clusters, (pairs,).
+    """Of the differences of all pairs of policy values: standard errors, effective clusters and biases, (pairs,).
 
-    correlation: of the differences, (pairs, pairs). kind: the method of the standard errors.
+    correlation: of the differences, (pairs, pairs). kind: the method of the standard errors; by "cr1" biases are 0.
     """
 
     standard_errors: Array
     effective_clusters: Array
+    biases: Array
     correlation: Array
     kind: Kind
 
@@ -284,9 +289,8 @@ def paired(evaluated: Sequence[StreamedErrors], sizes: Sequence[float], kind: Ki
     assert all(errors.basis is not None or kind == "cr1" for errors in of_kind)
     steps, at_once = part_sizes(first.limit, sum(errors.sandwich.problem.d for errors in evaluated))
     parts = replace(first.open_parts, steps=steps, at_once=at_once)
-    products, expected, squares, *equations = parts.sum(
-        partial(_differences, evaluated=of_kind, size=max(sizes) or 1.0)
-    )
+    size = max(sizes) or 1.0
+    products, totals, expected, squares, *equations = parts.sum(partial(_differences, evaluated=of_kind, size=size))
     for errors, found in zip(evaluated, equations, strict=True):
         _require_same_log(errors, found)
     with np.errstate(invalid="ignore"):
@@ -295,12 +299,13 @@ def paired(evaluated: Sequence[StreamedErrors], sizes: Sequence[float], kind: Ki
         raise ValueError(DOMINATED)
     root = np.sqrt(np.diag(products))
     scale = np.where(root > 0, root, 1.0)
-    standard_errors = (max(sizes) or 1.0) * count_factor(kind, first.episodes) * root
-    return Paired(standard_errors, effective, products / np.outer(scale, scale), kind)
+    factor = size * count_factor(kind, first.episodes)
+    biases = bias_of(factor * totals, first.episodes)
+    return Paired(factor * root, effective, biases, products / np.outer(scale, scale), kind)
 
 
 def _differences(part: Part, *, evaluated: Sequence[StreamedErrors], size: float) -> tuple[Any, ...]:
-    """Products of the parts of pairs, their expected squares and the squares of these, summed over episodes.
+    """Products of the parts of pairs, the parts, their expected squares and the squares of these, over episodes.
 
     Then, for each evaluation, the share of these episodes in its equations and in the mean row of its starts.
     """
@@ -318,7 +323,7 @@ def _differences(part: Part, *, evaluated: Sequence[StreamedErrors], size: float
     apart = np.array([parts[i] - parts[j] for i, j in pairs])
     cluster = own.cluster
     expected = np.array([np.bincount(cluster, (steps[i] - steps[j]) ** 2, own.clusters) for i, j in pairs])
-    return apart @ apart.T, expected.sum(axis=1), (expected**2).sum(axis=1), *equations
+    return apart @ apart.T, apart.sum(axis=1), expected.sum(axis=1), (expected**2).sum(axis=1), *equations
 
 
 def _require_same_log(errors: StreamedErrors, equations: Array) -> None:

@@ -159,8 +159,7 @@ class Uncertainty:
 def error_of_parts(parts: Array, effective: float, solver_error: float, *, undetermined: bool) -> ErrorEstimate:
     """The error of a number in which the clusters have these parts.
 
-    undetermined: whether the number is undetermined without one of them. The bias is (G-1) times the mean of v_g - v,
-    which is 0 if the parts are those of CR1.
+    undetermined: whether the number is undetermined without one of them.
     """
     size, count = float(np.linalg.norm(parts)), len(parts)
     shares = parts / size if size else parts
@@ -168,8 +167,16 @@ def error_of_parts(parts: Array, effective: float, solver_error: float, *, undet
     dominated = effective >= MIN_CLUSTERS_OF_SHARE and largest > MAX_SHARE_OF_ONE
     return ErrorEstimate(
         size, effective, solver_error=solver_error, one_cluster=dominated or undetermined, largest_share=largest,
-        skewness=float(np.sum(shares**3)), bias=-count_factor("cr3", count) * float(parts.sum()),
+        skewness=float(np.sum(shares**3)), bias=float(bias_of(parts.sum(), count)),
     )  # fmt: skip
+
+
+def bias_of(total: Any, clusters: int) -> Any:
+    """The bias of numbers in which the parts of the clusters add up to this: (G-1) times the mean of v_g - v.
+
+    0 if the parts are those of CR1.
+    """
+    return -count_factor("cr3", clusters) * total
 
 
 def count_factor(kind: str, clusters: int) -> float:

@@ -30,6 +30,7 @@ def render(comparisons: Comparisons) -> str:
         "discount": f"{first.discount:g}",
         "figures": [_difference_figure(facts), _value_figure(facts)],
         "together": len(facts["differences"]) > 1,
+        "notes": [(" − ".join(entry["names"]), entry["notes"]) for entry in facts["differences"]],
         "verdicts": [(entry["name"], entry["verdict"]) for entry in facts["values"]],
     }
     return fill_template("comparison.html", variables)

@@ -94,7 +94,7 @@ def contents(evaluation: Evaluation) -> dict[str, Any]:
         "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
         "cross_checks": evaluation.cross_checks,
         "weights": evaluation.weights or [],
-        "longer_notes": " ".join(longer_notes(evaluation.policy_value)),
+        "longer_notes": " ".join(longer_notes(value.bias, value.unseen)),
         "verdict": evaluation.verdict,
         "verdict_sentence": verdict_sentence(evaluation.to_dict()),
         "checks": _check_rows(evaluation),
