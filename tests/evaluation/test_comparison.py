@@ -197,7 +197,7 @@ def test_intervals_cover_the_differences(logs):
 
 @pytest.mark.parametrize(
     ("values", "episodes", "logs"),
-    [("state", 100, 3), ("state-action", 200, 6), pytest.param("state", 200, 20, marks=pytest.mark.slow)],
+    [("state", 200, 3), ("state-action", 200, 6), pytest.param("state", 200, 20, marks=pytest.mark.slow)],
 )
 def test_intervals_cover_the_differences_of_many_states(values, episodes, logs):
     """One-hot features with few steps each: ratios bias the values, and some states and actions have no data."""
