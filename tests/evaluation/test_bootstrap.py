@@ -8,10 +8,10 @@ import valuefit as vf
 from helpers.problems import problem_of, wide_log
 from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
-from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
+from valuefit.evaluation import jackknife, reweighted
+from valuefit.evaluation.bootstrap import Bootstrap
 from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.sandwich import Sandwich
-from valuefit.evaluation.uncertainty import Uncertainty
 
 
 def solved(log, weights):
@@ -85,14 +85,89 @@ def test_features_that_are_not_determined_have_no_error():
     )
 
 
-def test_where_it_does_not_fit_into_memory_cr1_is_used(monkeypatch):
-    mdp = SmallMDP()
-    log = mdp.log(30)
-    problem = vf.Problem(log, mdp.rows, discount=0.9)
-    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode)
-    assert fits_memory(sandwich)
-    monkeypatch.setattr("valuefit.evaluation.bootstrap.memory_limit", lambda: 1000)
-    assert Uncertainty(sandwich, "bootstrap").kind == "cr1"
+def replicates(log, *, features=None, **settings):
+    """theta in 20 reweighted logs, minus theta."""
+    problem = vf.Problem(log, features, discount=0.9, **settings)
+    sandwich = Sandwich(problem, vf.solve(problem, "lstd", tol=1e-20).theta, log.episode)
+    return Bootstrap(sandwich, count=20).theta - sandwich.theta
+
+
+def table_log(episodes=150, states=40, length=20):
+    """With ratios, transitions that occur often, and ends."""
+    rng = np.random.default_rng(0)
+    n = episodes * length
+    state = np.cumsum(rng.integers(0, 3, n)) % states
+    return vf.Transitions.from_arrays(
+        state, np.sin(state) + rng.normal(size=n), terminated=np.arange(n) % length == length - 1,
+        episode=np.arange(n) // length, ratio=rng.uniform(0.5, 1.5, n),
+    )  # fmt: skip
+
+
+def directly(monkeypatch):
+    monkeypatch.setattr(jackknife, "USUAL_ITERATIONS", np.inf)
+
+
+def pairs(state):
+    return np.repeat(np.eye(40)[np.asarray(state, int).ravel()], 2, axis=1)  # each column twice: A is singular
+
+
+@pytest.mark.parametrize("features", [None, pairs], ids=["table", "singular"])
+def test_tables_are_iterated_and_merged_steps_give_the_minimisers(monkeypatch, features):
+    log = table_log()
+    with monkeypatch.context() as patched:
+        directly(patched)
+        expected = replicates(log, features=features)
+    with monkeypatch.context() as patched:
+        patched.setattr(jackknife, "_reweighted", lambda *_: pytest.fail("solved directly"))
+        patched.setattr(reweighted, "memory_limit", lambda: 32 * 120 * 7)  # 7 draws of 120 transitions at a time
+        usual = replicates(log, features=features)
+        patched.setattr(reweighted, "MAX_RESIDUAL", 1e-8)
+        found = replicates(log, features=features)
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(usual.std(axis=0), expected.std(axis=0), rtol=0.02)
+
+
+def test_replicates_that_do_not_converge_are_solved_directly(monkeypatch):
+    log, direct = table_log(), jackknife._reweighted
+    with monkeypatch.context() as patched:
+        directly(patched)
+        expected = replicates(log)
+    solved = []
+    monkeypatch.setattr(reweighted, "MAX_ITERATIONS", 4)
+    monkeypatch.setattr(reweighted, "MAX_RESIDUAL", 1e-3)
+    monkeypatch.setattr(jackknife, "_reweighted", lambda *given: solved.extend(given[2]) or direct(*given))
+    found = replicates(log)
+    assert 0 < len(solved) < 20
+    np.testing.assert_allclose(found[solved], expected[solved], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.1])
+def test_replicates_are_solved_in_parts_that_fit_into_memory(monkeypatch, ridge):
+    log = table_log()
+    directly(monkeypatch)
+    expected = replicates(log, ridge=ridge)
+    monkeypatch.setattr(jackknife, "memory_limit", lambda: 32 * 80**2 * 3)
+    np.testing.assert_allclose(replicates(log, ridge=ridge), expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("cr3", "The jackknife (CR3)"), ("bootstrap", "The bootstrap")])
+def test_a_note_says_that_it_was_not_used_and_why(monkeypatch, kind, name):
+    def notes():
+        found = vf.evaluate(wide_log(), features="identity", discount=0.9, interval=kind)
+        return found.policy_value.method, " ".join(found.notes)
+
+    method, given = notes()
+    assert method == kind
+    assert "was not used" not in given
+    with monkeypatch.context() as patched:
+        patched.setattr("valuefit.evaluation.uncertainty.memory_limit", lambda: 1000)
+        method, given = notes()
+    assert method == "cr1"
+    assert f"{name} was not used, because it does not fit into memory." in given
+    monkeypatch.setattr(Sandwich, "_moments_affordable", False)
+    method, given = notes()
+    assert method == "cr1"
+    assert f"{name} was not used, because it needs a direct solution, for which there are too many features." in given
 
 
 def test_a_seed_may_be_a_whole_number_of_any_type():

@@ -1,8 +1,9 @@
 """The bootstrap by episode: the number recomputed for logs whose episodes have random weights.
 
 Each replicate gives the episodes exponential(1) weights (the Bayesian bootstrap, Rubin 1981), which leave no state
-without data, and solves the weighted equations exactly. The standard deviation of the mean of G numbers over such
-weights is sqrt((G-1)/(G+1)) times their standard error, so standard deviations are multiplied by the inverse.
+without data, and solves the weighted equations so well that the standard error is exact to 1e-3 of itself. 200 take
+the time of 4 to 17 solves (docs/off-policy.md). The standard deviation of the mean of G numbers over such weights is
+sqrt((G-1)/(G+1)) times their standard error, so standard deviations are multiplied by the inverse.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import numpy as np
 from valuefit.evaluation.errors import LinearFunction
 from valuefit.evaluation.jackknife import Centre, reweighted
 from valuefit.evaluation.sandwich import Sandwich
-from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
 REPLICATES = 200  # the relative error of a standard deviation of so many is 5%
@@ -45,10 +45,3 @@ def _changes(sandwich: Sandwich, weights: Array) -> Array:
     first = sandwich.first
     centre = None if first is None else Centre(first.theta, _changes(first, weights))
     return reweighted(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, weights, centre)
-
-
-def fits_memory(sandwich: Sandwich, count: int = REPLICATES) -> bool:
-    """Whether the matrices of all replicates fit into memory."""
-    problem = sandwich.problem
-    size = problem.d if not problem.ridge and problem.k == problem.d else problem.d + problem.k
-    return 16.0 * count * size**2 <= memory_limit()

@@ -26,6 +26,7 @@ import scipy.sparse as sparse
 
 from valuefit.evaluation.cluster_residuals import solve_by_cluster
 from valuefit.evaluation.jackknife_basis import MIN_SINGULAR_VALUE, Basis, InverseBasis, jackknife_basis
+from valuefit.evaluation.reweighted import USUAL_ITERATIONS, Reweighting
 from valuefit.linalg.moments import step_pairs
 from valuefit.memory import memory_limit
 from valuefit.problem.cluster_products import cluster_dots, cluster_sums
@@ -276,52 +277,68 @@ def reweighted(
 ) -> Array:
     """The minimiser minus theta, (draws, d), where the terms of the clusters have these weights, (draws, clusters).
 
-    x changes by -(sum_g weight_g S_g)^-1 sum_g weight_g rho_g. The sums take 2 draws * clusters * d^2 operations, next
-    to the 2 n d^2 of the moments of the log. theta, w: the minimiser. cluster: of each step, (n,). centre: of the
-    ridge, 0 if None.
+    By iterations for all draws together, where theta solves A theta = b without traces and they cost less than the
+    sums. Else x changes by -(sum_g weight_g S_g)^-1 sum_g weight_g rho_g, whose sums take 2 draws * clusters * d^2
+    operations (three times as many where C enters), next to the 2 n d^2 of the moments. theta, w: the minimiser.
+    cluster: of each step, (n,). centre: of the ridge, 0 if None.
     """
     plain, (draws, count) = not w.any() and not problem.ridge, weights.shape
     basis, error = jackknife_basis(problem, w), _td_errors(problem, theta)
     log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
-    size = basis.size
-    if not plain:
-        assert basis.dual is not None
-        size += basis.dual.shape[1]
-    matrix, right = np.zeros((draws, size * size)), np.zeros((draws, size))
-    for clusters, steps in _equal_lengths(cluster, np.ones(count, bool), problem.d + problem.k):
+    found, left = np.zeros((draws, problem.d)), np.ones(draws, bool)
+    if plain and not problem.trace:
+        iteration = Reweighting(problem, basis, error, cluster)
+        flops = 2 * basis.size**2 * (draws * (count + basis.size / 3) + len(cluster))
+        if flops > USUAL_ITERATIONS * iteration.flops(draws):
+            found, converged = iteration.solve(weights)
+            left = ~converged
+    size = basis.size if basis.dual is None else basis.size + basis.dual.shape[1]
+    part = max(1, memory_limit() // (32 * size**2))
+    for start in range(0, np.count_nonzero(left), part):
+        draw = np.flatnonzero(left)[start : start + part]
+        found[draw] = _reweighted(log, weights[draw], draw)
+    return found
+
+
+def _reweighted(log: _Log, weights: Array, draw: Array) -> Array:
+    """The changes of theta with these weights of the clusters, (draws, clusters); draw: their numbers, (draws,)."""
+    problem, basis, draws = log.problem, log.basis, len(weights)
+    p, q = basis.size, basis.size if basis.dual is None else basis.dual.shape[1]
+    has_C = not log.plain and not problem.identity
+    A, C, right = np.zeros((draws, q * p)), np.zeros((draws, q * q * has_C)), np.zeros((draws, p * (not log.plain) + q))
+    for clusters, steps in _equal_lengths(log.cluster, np.ones(log.count, bool), problem.d + problem.k):
         rows = log.steps(steps)
-        for part in np.array_split(np.arange(len(clusters)), -(-len(clusters) * size * size // CHUNK_NUMBERS)):
-            S, rho = _equations(log, _Steps(*(column[part] for column in rows)))
-            chosen = weights[:, clusters[part]]
-            matrix += chosen @ S.reshape(len(part), -1)
-            right -= chosen @ rho
-    right[:, : basis.size] += (weights @ log.shares)[:, None] * log.moved(np.arange(draws))
-    x = np.linalg.solve(matrix.reshape(draws, size, size), right[..., None])[..., 0]
-    return basis.weights(x[:, : basis.size])
+        for part in np.array_split(np.arange(len(clusters)), -(-len(clusters) * q * (p + q * has_C) // CHUNK_NUMBERS)):
+            chosen, own = weights[:, clusters[part]], _Steps(*(column[part] for column in rows))
+            A += chosen @ (own.u.transpose(0, 2, 1) @ own.v).reshape(len(part), -1)
+            if has_C:
+                C += chosen @ (own.psi.transpose(0, 2, 1) @ own.psi).reshape(len(part), -1)
+            right -= chosen @ _equation_parts(log, own)
+    S = A.reshape(draws, q, p)
+    if not log.plain:
+        total = (weights @ log.shares)[:, None]
+        right[:, :p] += total * log.moved(draw)
+        below, identity = S, total[..., None] * np.eye(q)
+        S = np.zeros((draws, p + q, p + q))
+        S[:, :p, :p] = problem.ridge * total[..., None] * np.eye(p)
+        S[:, :p, p:], S[:, p:, :p] = -below.transpose(0, 2, 1), below
+        S[:, p:, p:] = C.reshape(draws, q, q) if has_C else identity
+    return basis.weights(np.linalg.solve(S, right[..., None])[:, :p, 0])
 
 
-def _equations(log: _Log, rows: _Steps) -> tuple[Array, Array]:
-    """S_g and rho_g = S_g x - (0, b_g) of clusters of equal length, (clusters, size, size) and (clusters, size)."""
-    u = rows.u.transpose(0, 2, 1)
-    A, below = u @ rows.v, -_product(u, rows.error)
+def _equation_parts(log: _Log, rows: _Steps) -> Array:
+    """rho_g = S_g x - (0, b_g) of clusters of equal length, (clusters, size)."""
+    below = -_product(rows.u.transpose(0, 2, 1), rows.error)
     if log.plain:
-        return A, below
+        return below
     problem, basis, share = log.problem, log.basis, rows.u.shape[1] / log.problem.n
     assert basis.dual is not None
-    p, q = basis.size, basis.dual.shape[1]
-    above = -_product(rows.v.transpose(0, 2, 1), rows.u_w)
-    above += share * log.shrunk
-    S = np.zeros((len(A), p + q, p + q))
-    S[:, :p, :p] = share * problem.ridge * np.eye(p)
-    S[:, :p, p:], S[:, p:, :p] = -A.transpose(0, 2, 1), A
+    above = -_product(rows.v.transpose(0, 2, 1), rows.u_w) + share * log.shrunk
     if problem.identity:
-        S[:, p:, p:] = share * np.eye(q)
         below += share * problem.n * (basis.dual.T @ log.w)
     else:
-        psi = rows.psi.transpose(0, 2, 1)
-        S[:, p:, p:] = psi @ rows.psi
-        below += _product(psi, rows.psi_w)
-    return S, np.hstack([above, below])
+        below += _product(rows.psi.transpose(0, 2, 1), rows.psi_w)
+    return np.hstack([above, below])
 
 
 def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[Array, Array]]:

@@ -9,6 +9,7 @@ import numpy as np
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import Uncertainty
 
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
@@ -46,6 +47,20 @@ def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
         f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
+        f"{_refused(errors)}"
+    )
+
+
+def _refused(errors: Uncertainty) -> str:
+    """Why the standard error is not the one that was asked for; empty if it is."""
+    if errors.refused is None:
+        return ""
+    direct = errors.sandwich.method is not AdjointMethod.ITERATIVE
+    why = "does not fit into memory" if direct else "needs a direct solution, for which there are too many features"
+    name = METHODS[errors.refused].removeprefix("the ")
+    return (
+        f" The {name} was not used, because it {why}. The sandwich estimate is too small with few or unequal episodes: "
+        "with fewer features the other one can be used."
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.evaluation.bootstrap import Bootstrap, fits_memory
+from valuefit.evaluation.bootstrap import Bootstrap
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.jackknife import Centre, Replicates, replicates
 from valuefit.evaluation.jackknife_basis import Basis, InverseBasis, jackknife_basis
@@ -37,6 +37,7 @@ class Uncertainty:
 
     kind: "cr3", "cr1" or "bootstrap", as asked for, or "cr1" where that was too expensive (`Sandwich.method` is
     ITERATIVE, or it does not fit into memory). With "bootstrap" the parts of clusters are those of "cr3".
+    refused: what was asked for where that is not `kind`, else None.
     seed: of the bootstrap. basis: `jackknife_basis` of the whole log, if these are clusters of a part of it.
     """
 
@@ -46,8 +47,8 @@ class Uncertainty:
         self.sandwich, self.seed, self.basis = sandwich, seed, basis
         size = 8 * sandwich.clusters * sandwich.problem.d
         feasible = sandwich.method is not AdjointMethod.ITERATIVE and 8 * size <= memory_limit()
-        feasible = feasible and (kind != "bootstrap" or fits_memory(sandwich))
         self.kind: Kind = kind if feasible else "cr1"
+        self.refused: Kind | None = None if self.kind == kind else kind
 
     @cached_property
     def replicates(self) -> Replicates:
