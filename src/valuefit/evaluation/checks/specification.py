@@ -78,8 +78,9 @@ def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
     passed = f"TD errors do not depend on the action of the next step beyond chance (p = {p:.2g})."
     rejected = (
         f"TD errors depend on the action of the next step (p = {p:.2g}), which is chosen after the reward: rewards "
-        "were logged with the step before their own, or actions were chosen by what the observations do not contain. "
-        "Check that rewards and steps are aligned, and add to the observations what the behaviour policy knew."
+        "were logged with the step before their own, actions were chosen by what the observations do not contain, or "
+        "their probabilities are wrong. Check that rewards and steps are aligned, add to the observations what the "
+        "behaviour policy knew, and check behaviour_prob."
     )
     return HypothesisTest("rewards precede actions", sums.statistic, p, passed, rejected)
 
