@@ -37,6 +37,6 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
         tests = [returns_test, ratios_test]
         if not inputs.moments.iterative:
             tests = [
-                returns_test, features_test, markov_test, alignment_test, ratios_test, stability_test, penalty_test
+                returns_test, features_test, markov_test, ratios_test, alignment_test, stability_test, penalty_test
             ]  # fmt: skip
     return [found for test in tests if (found := test(inputs)) is not None]
