@@ -114,6 +114,36 @@ def test_sums_are_those_of_all_products_with_clusters_also_in_chunks():
     np.testing.assert_allclose(asked.units @ found.signed, parts @ signs, atol=1e-12 * np.abs(parts).max())
 
 
+def test_effective_clusters_are_those_of_groups_where_there_are_many(monkeypatch):
+    """A part of the log that begins with cluster 5 has groups 5; 6 to 8; 9 to 11; 12 and 13 of 14."""
+    log = small_log()
+    problem = problem_of(log)
+    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode))
+    asked = BandRows.of(np.random.default_rng(0).normal(size=(7, 3)), errors.sandwich.theta, 14)
+    monkeypatch.setattr(module, "MAX_SIGN_GROUPS", 5)
+    found = band_sums(asked, errors, simultaneous=False, first_cluster=5)
+    drawn = errors.sandwich.sign_changes(asked.draws)
+    groups = np.stack([drawn[:, i:j].sum(axis=1) for i, j in ((0, 1), (1, 4), (4, 7), (7, 9))])
+    expected = np.mean(np.einsum("gsd,md->gsm", groups, asked.units) ** 2, axis=1)
+    np.testing.assert_allclose(found.expected, expected.sum(axis=0))
+    np.testing.assert_allclose(found.squares, (expected**2).sum(axis=0))
+
+
+def test_intervals_of_states_that_recur_are_computed_once():
+    mdp = SmallMDP()
+    evaluation = vf.evaluate(mdp.log(100, seed=0), features=mdp.rows, discount=mdp.discount)
+    asked = []
+    states = np.array([4, 0, 4, 2, 0])
+    with patch.object(vf.Evaluation, "band", lambda _, rows, **given: asked.append(len(rows)) or band(rows, given)):
+
+        def band(rows, given):
+            return row_intervals(evaluation.errors, rows, **given)
+
+        found = evaluation.value_interval(states)
+    assert asked == [3]
+    np.testing.assert_allclose(found, evaluation.value_interval(np.arange(5))[states])
+
+
 @pytest.mark.parametrize("unit", [1e-30, 1e30])
 def test_intervals_have_the_unit_of_the_rewards(unit):
     log = small_log()
