@@ -273,6 +273,14 @@ def test_every_stage_of_an_evaluation_is_timed(name):
     assert min(seconds.values()) >= 0 < sum(seconds.values())  # some take less than the clock resolves
 
 
+@pytest.mark.parametrize("name", ["(1e5, 200) of 10 steps", "(5e4, 400) one-hot"])
+def test_what_is_asked_for_is_timed(name):
+    case = next(case for case in checks.asked_cases() if case.name == name).shrunk()
+    seconds = checks.measure_asked(case, repeats=1)
+    assert list(seconds) == ["pass", "solve", "bootstrap", "values", "simultaneous"]
+    assert min(seconds.values()) >= 0 < seconds["simultaneous"]
+
+
 def test_costs_are_compared_with_the_solve_or_with_passes():
     found = {"pass": 0.1, "solve": 3.0, "interval": 1.5, "cross-checks": 0.5, "checks": 2.5}
     assert checks.relative_cost(found) == 1.5

@@ -2,7 +2,7 @@
 
 Each replicate gives the episodes exponential(1) weights (the Bayesian bootstrap, Rubin 1981), which leave no state
 without data, and solves the weighted equations so well that the standard error is exact to 1e-3 of itself. 200 take
-the time of 4 to 17 solves (docs/off-policy.md). The standard deviation of the mean of G numbers over such weights is
+the time of 5 to 13 solves (docs/off-policy.md). The standard deviation of the mean of G numbers over such weights is
 sqrt((G-1)/(G+1)) times their standard error, so standard deviations are multiplied by the inverse.
 """
 

@@ -79,7 +79,7 @@ def evaluate(
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
     (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
-    episodes, with exponential weights: the policy value is computed for 200 reweighted logs, in the time of 4 to 17
+    episodes, with exponential weights: the policy value is computed for 200 reweighted logs, in the time of 5 to 13
     solves). Where there are too many features for "cr3" or "bootstrap" it is "cr1", and a note says so. level: of the
     interval (0.95); `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each
     step) that says which episodes belong together, such as those of a patient or user; errors are then clustered by it.

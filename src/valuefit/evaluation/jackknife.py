@@ -36,9 +36,10 @@ from valuefit.threads import parts_of, thread_count
 from valuefit.typing import Array
 
 CHUNK_NUMBERS = 1 << 21  # of clusters of equal length, held at a time
-# Operations of the direct updates of a log without compiled passes, about 0.4 s; beyond it compiled iterations take
-# less time, also if numba is imported for them: 0.13 s, not 0.78, for 400 states and 200,000 steps in episodes of 100.
-MAX_SMALL_FLOPS = 1e10
+# Operations of the direct updates of a log without compiled passes, about 0.15 s; beyond it compiled iterations take
+# less time, also if numba is imported for them: 0.02 s and the import, not 0.2 s, for 400 states and 50,000 steps in
+# episodes of 100.
+MAX_SMALL_FLOPS = 4e9
 # Relative residual at which the equations of a cluster count as solved. It bounds the relative error of the cluster's
 # part, up to 1 minus its leverage; on the logs of benchmarks/checks.py standard errors are exact to 8e-6.
 MAX_RESIDUAL = 1e-4
