@@ -23,7 +23,7 @@ from unittest.mock import patch
 import numpy as np
 
 import valuefit as vf
-from valuefit.evaluation import evaluate, penalty
+from valuefit.evaluation import evaluate
 from valuefit.threads import limit_threads
 
 LENGTH, DIMENSIONS, ACTIONS = 100, 4, 2
@@ -32,7 +32,7 @@ MAX_RATIO, MAX_PASSES, MAX_SOLVES = 1.0, 30, 20  # the targets
 VALUES = 10_000  # whose intervals are asked for
 PASS_SECONDS = 0.2  # that passes are timed for
 STAGES = (
-    (penalty, "solve", "solve"), (evaluate, "uncertainty", "interval"), (evaluate, "value_at_starts", "interval"),
+    (evaluate, "solve", "solve"), (evaluate, "uncertainty", "interval"), (evaluate, "value_at_starts", "interval"),
     (evaluate, "unseen_of", "interval"), (evaluate, "cross_checks", "cross-checks"),
     (evaluate, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip

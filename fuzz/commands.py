@@ -77,7 +77,7 @@ def _estimate(text: str) -> float:
 
 # ---- a file of options -----------------------------------------------------------------------------------------
 
-EVALUATE_SETTINGS = ("discount", "trace", "ridge", "penalty", "tol", "max_passes", "seed", "solver", "features",
+EVALUATE_SETTINGS = ("discount", "trace", "ridge", "tol", "max_passes", "seed", "solver", "features",
                      "values", "interval", "level", "checks")  # as in `vf.evaluate`  # fmt: skip
 OTHER_SETTINGS = ("starts", "policy", "cluster", "log", "columns", "strict", "report", "save", "json", "quiet", "force")
 
@@ -141,7 +141,7 @@ OFTEN = ["evaluate"] * 5 + ["compare"] * 4 + ["convert"] * 3
 SWITCHES = ["--quiet", "--force", "--json", "--no-json", "--strict", "-h", "--", "-x", "--nothing", "--markdown", "zsh"]
 ARGUMENTS = ["out", "out.parquet", "out.npz", "out.csv", ".", "/", "log.csv", "states.csv", "minari:x", "http://x",
              "out" + "z" * 250]  # fmt: skip
-NUMBERS = ("discount", "trace", "ridge", "penalty", "tol", "max-passes", "seed", "level")
+NUMBERS = ("discount", "trace", "ridge", "tol", "max-passes", "seed", "level")
 VALUES: dict[str, list[str]] = {
     "solver": ["lstd", "krylov", "saga", "x"],
     "values": ["state", "state-action", "x"],

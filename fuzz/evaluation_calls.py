@@ -24,7 +24,7 @@ from fuzz.stored import POLICY, small_log
 from valuefit.evaluation.policy import find_policy
 
 OPTIONS = (
-    "discount", "trace", "ridge", "penalty", "values", "solver", "tol", "max_passes", "seed", "starts", "columns",
+    "discount", "trace", "ridge", "values", "solver", "tol", "max_passes", "seed", "starts", "columns",
     "features", "policy", "interval", "level", "cluster", "checks",
 )  # fmt: skip
 OTHER_POLICY = POLICY[::-1]
@@ -106,7 +106,7 @@ def evaluations() -> list[vf.Evaluation]:
     log = small_log()
     settings: list[dict[str, Any]] = [
         {}, {"interval": "cr1"}, {"interval": "bootstrap"}, {"features": "kernel:landmarks=4"},
-        {"features": "fourier:order=1"}, {"trace": 1.0}, {"ridge": 0.1}, {"penalty": 0.1},
+        {"features": "fourier:order=1"}, {"trace": 1.0}, {"ridge": 0.1},
         {"solver": "pdbg", "max_passes": 3}, {"features": "tiles"}, {"cluster": log.episode // 2},
         {"starts": np.ones((2, 2))},
     ]  # fmt: skip
@@ -325,9 +325,9 @@ def estimator_case(rng: Rng, folder: Path) -> str | None:
     rows |= {name: array for name, array in more.items() if chance(rng, 0.5)}
     settings: dict[str, Any] = {"discount": 0.9}
     if chance(rng, 0.5):
-        settings[
-            pick(rng, ["features", "discount", "trace", "ridge", "penalty", "solver", "tol", "max_passes", "seed"])
-        ] = scalar(rng)
+        settings[pick(rng, ["features", "discount", "trace", "ridge", "solver", "tol", "max_passes", "seed"])] = scalar(
+            rng
+        )
     if chance(rng, 0.5):
         rows = mutate_arguments(rng, rows)
     estimator = ask(lambda: vf.PolicyEvaluator(**settings))

@@ -72,7 +72,7 @@ def _odd_candidates(rng: Rng, candidates: list[dict[str, Any]]) -> Any:
         made = {"features": ["identity", "one-hot"], "ridge": [0.0, 0.1]}
     tree, key = pick_entry(rng, made)
     if isinstance(tree, dict) and chance(rng, 0.5):
-        key = pick(rng, ["features", "trace", "ridge", "penalty", "discount", 3, None])
+        key = pick(rng, ["features", "trace", "ridge", "discount", 3, None])
     tree[key] = feature_spec(rng) if chance(rng, 0.3) else scalar(rng)
     return scalar(rng) if chance(rng, 0.1) else made
 

@@ -70,7 +70,6 @@ def evaluations() -> list[bytes]:
         {"features": name} for name in ("kernel:landmarks=4", "tiles", "fourier", "rbf", "polynomial", "identity")
     ]
     made = [_saved(vf.evaluate(small_log(), discount=0.9, **one)) for one in options]
-    made.append(_saved(vf.evaluate(small_log(), discount=0.9, features="fourier:order=1", penalty=0.1)))
     table = {"policy": POLICY, "discount": 0.9, "features": "one-hot"}
     made += [
         _saved(vf.evaluate(small_log(labels=True), values=values, **table)) for values in ("state", "state-action")

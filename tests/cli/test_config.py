@@ -97,7 +97,6 @@ def test_the_command_line_overrides_the_file_and_the_file_the_defaults(workdir):
 def test_every_setting_can_be_read_from_a_file(workdir):
     text = (
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
-        "\npenalty = 3"
         '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
         'checks = "all"\nstrict = true\ninterval = "cr1"\nlevel = 0.5\ncluster = "c"\n'
         'memory = "stream"\nlimit = 3\nscheduler = "tcp://host:1"\ncheckpoint = "kept"\ndevice = "cuda"\n'
@@ -108,7 +107,7 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     assert set(tomllib.loads(text)) == {name.replace("_", "-") for name in Settings.__dataclass_fields__}
     assert settings == Settings(
         log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
-        values="state-action", trace=1.0, ridge=2.0, penalty=3.0, starts="runs/s.npy", solver="saga",
+        values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga",
         tol=0, max_passes=3.0, seed=4, checks="all", strict=True, interval="cr1", level=0.5, cluster="c",
         memory="stream", limit=3, scheduler="tcp://host:1", checkpoint="kept", device="cuda",
         report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,

@@ -54,13 +54,6 @@ def test_json_has_the_keys_of_to_dict_except_the_time(log):
     assert answer["notes"] == expected["notes"]
 
 
-def test_a_penalty_is_that_of_python(log):
-    answer = facts("evaluate", log, "--penalty", 0.1)
-    expected = vf.evaluate(log, penalty=0.1)
-    assert answer["policy_value"]["estimate"] == expected.policy_value.estimate
-    assert (answer["penalty"], answer["ridge"]) == (0.1, 0.0)
-
-
 def test_in_a_pipe_the_output_is_plain_text_without_progress_bars(log):
     done = piped("evaluate", log)
     assert done.returncode == 0, done.stderr
@@ -251,7 +244,6 @@ def test_printable_escapes_control_characters_only():
         ("Give policy= or a column.", "Give --policy or a column."),
         ("in Python: Evaluation.load(path, policy=...).", "in Python: Evaluation.load(path, policy=...)."),
         ("Try ridge=1e-3 or trace=0.", "Try --ridge 1e-3 or --trace 0."),
-        ("Try penalty=0.1.", "Try --penalty 0.1."),
         ("overwrite it with force=True.", "overwrite it with --force."),
         ("overwrite it with force.", "overwrite it with --force."),
         ("Choose another name, or use force.", "Choose another name, or use --force."),

@@ -111,7 +111,6 @@ WRONG = [
     ("log.csv --discount 1.5", "discount is 1.5; it must lie between 0 and 1."),
     ("log.csv --trace -1", "trace is -1.0; it must lie between 0 and 1."),
     ("log.csv --ridge -1", "ridge is -1.0; it must be a finite number, 0 or more"),
-    ("log.csv --ridge 1 --penalty 1", "penalty and ridge are both given"),
     ("log.csv --ridge nan", "ridge is nan; it must be a finite number, 0 or more"),
     ("log.csv --tol nan", "tol is nan"),
     ("log.csv --max-passes 0", "--max-passes is 0"),

@@ -71,5 +71,3 @@ def test_partial_fit_gives_the_fit_of_all_parts() -> None:
             episode=part.episode,
         )  # fmt: skip
     assert arrays.theta_ == pytest.approx(whole.theta_, rel=1e-7)
-    with pytest.raises(ValueError, match="takes no penalty"):
-        vf.PolicyEvaluator(penalty=0.1).partial_fit(log)

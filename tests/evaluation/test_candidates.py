@@ -12,7 +12,7 @@ def test_a_grid_gives_all_combinations_and_missing_settings_their_defaults():
     assert [(one["features"], one["ridge"], one["trace"]) for one in found] == [
         ("kernel", 0.0, 0.0), ("kernel", 0.1, 0.0), ("auto", 0.0, 0.0), ("auto", 0.1, 0.0),
     ]  # fmt: skip
-    assert candidates_of([{"trace": 0.5}]) == [{"features": "auto", "trace": 0.5, "ridge": 0.0, "penalty": 0.0}]
+    assert candidates_of([{"trace": 0.5}]) == [{"features": "auto", "trace": 0.5, "ridge": 0.0}]
 
 
 def test_candidates_with_the_same_features_are_together_in_the_order_of_traces_and_ridges():
@@ -20,9 +20,9 @@ def test_candidates_with_the_same_features_are_together_in_the_order_of_traces_a
     given = candidates_of([
         {"features": "kernel", "ridge": 0.1}, {"features": tiles}, {"features": "kernel", "trace": 0.5},
         {"features": "kernel"}, {"features": Tiles()}, {"features": tiles, "ridge": 0.2},
-        {"features": "kernel", "penalty": 0.01}, {"features": unhashable},
+        {"features": unhashable},
     ])  # fmt: skip
-    assert by_features(given) == [[3, 0, 2], [1, 5], [4], [6], [7]]
+    assert by_features(given) == [[3, 0, 2], [1, 5], [4], [6]]
 
 
 def test_words():
@@ -47,7 +47,6 @@ def test_words():
         (["kernel"], "A candidate is 'kernel'; give a dict of settings"),
         ([{"trace": 2}], "trace is 2; it must lie between 0 and 1"),
         ([{"ridge": [0.1]}], r"ridge is \[0.1\]; it must be a finite number"),
-        ({"penalty": [1j]}, "penalty is 1j; it must be 0, or a number"),
         ([{"solver": "lstd"}], "A candidate sets 'solver'; candidates differ in features, trace, ridge"),
     ],
 )

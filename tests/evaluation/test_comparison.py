@@ -284,7 +284,7 @@ def test_a_value_that_the_data_do_not_determine_is_refused_by_name_with_a_remedy
     )  # state 2 has no step
     evaluation = vf.evaluate(steps, features="one-hot", discount=0.9, starts=np.array([2]))
     with pytest.raises(
-        ValueError, match=r"The value of new has no standard error, so .* Evaluate again with a penalty, fewer features"
+        ValueError, match=r"The value of new has no standard error, so .* Evaluate again with fewer features"
     ):
         vf.compare({"new": evaluation, "old": evaluation})
 

@@ -144,13 +144,6 @@ def test_a_score_uses_weights_of_features_that_occur_only_as_next_ones():
     assert model.score(held_out) == pytest.approx(0, abs=1e-20)
 
 
-def test_a_penalty_is_that_of_evaluate(log):
-    model = vf.PolicyEvaluator("fourier:order=2", discount=0.9, penalty=0.1, tol=1e-12).fit(log)
-    expected = vf.evaluate(log, features="fourier:order=2", discount=0.9, penalty=0.1, tol=1e-12)
-    np.testing.assert_allclose(model.predict(log.observations), expected.value(log.observations), rtol=1e-8)
-    assert np.isfinite(model.score(log))
-
-
 def test_a_search_over_features_ridge_and_trace_has_the_right_scores(log):
     grid = {"features__degree": [1, 2], "ridge": [0.0, 0.5], "trace": [0.0, 0.4]}
     folds = GroupKFold(3)

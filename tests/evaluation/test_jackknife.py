@@ -16,29 +16,16 @@ from valuefit.problem.exact import Exact
 from valuefit.rows import compile
 
 
-def without(log, cluster, *, second=False):
-    """The minimiser of the terms of the other clusters, minus the minimiser, (clusters, d).
-
-    second: that whose ridge shrinks towards it.
-    """
+def without(log, cluster):
+    """The minimiser of the terms of the other clusters, minus the minimiser, (clusters, d)."""
     found = []
     for label in np.unique(cluster):
         terms = [naive.matrices(log, step) for step, own in zip(naive.steps(log), cluster, strict=True) if own != label]
         A, b, C = (sum(parts) / len(terms) for parts in zip(*terms, strict=True))
         inverse = np.linalg.pinv(C, rcond=1e-12, hermitian=True)
         H = A.T @ inverse @ A + log.ridge * np.eye(A.shape[1])
-        H_inverse = np.linalg.pinv(H, rcond=1e-11, hermitian=True)
-        theta = H_inverse @ A.T @ inverse @ b
-        found.append(theta + log.ridge * H_inverse @ theta if second else theta)
-    return np.array(found) - (second_minimiser(log) if second else naive.minimiser(log)[0])
-
-
-def second_minimiser(log):
-    """The minimiser whose ridge shrinks towards the minimiser."""
-    A, _, C = naive.moments(log)
-    theta = naive.minimiser(log)[0]
-    H = A.T @ np.linalg.pinv(C, rcond=1e-12, hermitian=True) @ A + log.ridge * np.eye(A.shape[1])
-    return theta + log.ridge * np.linalg.solve(H, theta)
+        found.append(np.linalg.pinv(H, rcond=1e-11, hermitian=True) @ A.T @ inverse @ b)
+    return np.array(found) - naive.minimiser(log)[0]
 
 
 def replicates_of(problem, cluster):
@@ -88,23 +75,6 @@ def test_expensive_updates_of_a_small_log_are_iterated(storage):
     assert replicates_of(problem_of(log, storage), log.episode).first_order is None
     expected = without(log, log.episode)
     np.testing.assert_allclose(found.theta, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
-
-
-@pytest.mark.usefixtures("every_iteration")
-@pytest.mark.parametrize("compiled", [False, True], ids=["direct", "iterated"])
-@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "ridge" in variant], ids="+".join)
-@pytest.mark.parametrize("merged", [1, 3])
-def test_a_ridge_with_a_centre_that_changes_too(merged, variant, compiled):
-    log = small_log(**variant)
-    cluster = log.episode // merged
-    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0 if compiled else np.inf):
-        problem = problem_of(log)
-        first, theta = naive.minimiser(log)[0], second_minimiser(log)
-        w = Exact(problem.recentred(first)).w
-        centre = jackknife.Centre(first, without(log, cluster))
-        found = replicates(problem, theta, w, cluster, int(cluster.max()) + 1, centre)
-    expected = without(log, cluster, second=True)
-    np.testing.assert_allclose(found.theta, expected, rtol=1e-7, atol=1e-8 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("compiled", [False, True])

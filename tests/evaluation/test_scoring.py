@@ -8,10 +8,8 @@ import pytest
 import valuefit as vf
 from helpers.small_mdp import STATES, SmallMDP
 from valuefit.evaluation.candidates import candidates_of
-from valuefit.evaluation.penalty import penalised_features
 from valuefit.evaluation.policy import find_policy
 from valuefit.evaluation.scoring import Sample, SharedRows, Store, groups_of, restricted, score_all
-from valuefit.features.registry import make
 
 MDP = SmallMDP(off_policy=True, seed=1)
 POLICY = np.tile([0.7, 0.3], (STATES, 1))
@@ -53,24 +51,6 @@ def test_moments_are_formed_once_for_all_ridges(monkeypatch):
     values = [shared.scored(settings).score.value for settings in candidates]
     assert len(formed) == FOLDS
     assert len(set(values)) == 3
-
-
-def test_a_penalty_is_scored_as_the_corrected_estimator():
-    sample = sample_of()
-    (settings,) = candidates_of([{"features": MDP.rows, "penalty": 0.01}])
-    scored = SharedRows(sample, settings).scored(settings)
-    whitened = penalised_features(make(MDP.rows, LOG)[0], LOG, penalty=0.01, discount=0.9)
-    values = []
-    for fold in range(FOLDS):
-        train, test = LOG[sample.fold != fold], LOG[sample.fold == fold]
-        problem = vf.Problem(train, whitened, discount=0.9, ridge=0.01)
-        A, b, C = problem.moments()
-        H = A.T @ np.linalg.solve(C, A) + 0.01 * np.eye(problem.d)
-        first = np.linalg.solve(H, A.T @ np.linalg.solve(C, b))
-        value = whitened.transform(LOG.observations) @ (first + 0.01 * np.linalg.solve(H, first))
-        after = np.where(test.terminated, 0.0, 0.9 * value[test.next])
-        values.append(sample.criteria[fold].score(test.reward + after - value[test.now]).value)
-    assert scored.score.value == pytest.approx(np.mean(values), rel=1e-6)
 
 
 def test_episodes_and_clusters_are_not_divided():

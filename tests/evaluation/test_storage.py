@@ -24,7 +24,6 @@ def own_policy(states):
 
 CASES = {
     "by name": (wide_log(), {"features": "fourier:order=2", "ridge": 0.1}, {}),
-    "penalty": (wide_log(), {"features": "tiles:tilings=2,bins=3", "penalty": 0.1}, {}),
     "tiles": (wide_log(), {"features": Tiles(3, 3)}, {}),
     "states": (SmallMDP(off_policy=True).log(40), {"discount": 0.9, "trace": 0.5}, {}),
     "own features": (wide_log(), {"features": own_features}, {"features": own_features}),
@@ -219,21 +218,3 @@ def test_a_damaged_header_is_refused(saved, error, name):
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         vf.Evaluation.load(tmp_path / "missing.npz")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda a, f: f.pop("kept"), "kept"),
-        (lambda a, f: f.update(kept=[0, 10**6]), r"it kept the columns \[0, 1000000\] of"),
-        (lambda a, f: f.update(kept="x"), "it kept the columns 'x' of"),
-        (lambda a, f: f.update(kept=[0] * len(f["kept"])), "is not a valuefit evaluation"),
-        (lambda a, f: a.update(centre=a["centre"] * np.nan), "before the correction are not finite"),
-        (lambda a, f: a.update(centre=a["centre"][:-1]), "weights, but there are"),
-    ],
-)
-def test_damaged_files_of_a_penalty_are_refused(change, message, tmp_path):
-    path = vf.evaluate(wide_log(), features="fourier:order=2", penalty=0.1).save(tmp_path / "saved.npz")
-    rewrite(path, change)
-    with pytest.raises(ValueError, match=message):
-        vf.Evaluation.load(path)

@@ -73,7 +73,6 @@ def _files(log: vf.Transitions, folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"penalty": 0.01}, "a penalty"),
         ({"interval": "bootstrap"}, "bootstrap"),
         ({"policy": np.full(10, 0.5)}, "target probabilities by step"),
         ({"cluster": np.zeros(10)}, "clusters of episodes"),

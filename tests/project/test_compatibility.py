@@ -22,7 +22,7 @@ EXPECTED = json.loads((OLD / "expected.json").read_text())
 # methods of solvers that the engine and the cost model call, but users do not
 INTERNAL = [
     "A_passes", "C_passes", "auto_steps", "choose_step", "choose_steps", "correction", "epoch", "guarded", "init",
-    "meeting", "moment_passes", "order", "passes", "proximal", "reading", "recentred", "run", "steps", "theorem_steps",
+    "meeting", "moment_passes", "order", "passes", "proximal", "reading", "run", "steps", "theorem_steps",
 ]  # fmt: skip
 
 

@@ -12,7 +12,6 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 EXPECTED_OUTPUT = {
     "compare_solvers": r"lstd\s+[\d.]+\s+\d\.\de-\d+\s+converged(.|\n)*ilstd\s+[\d.]+\s+\d\.\de-\d+\s+converged",
-    "grid_search": r"0\.0001\s+\S+\s+-68\.\d \+- 0\.\d <- best",
     "off_policy": r"truth:\s+0\.59399\n",
     "own_features": r"auto\s+44\d features(.|\n)*function\s+7 features",
     "quickstart": r"policy value\s+0\.34764",

@@ -101,7 +101,6 @@ def evaluate_with(
         policy=policy,
         trace=settings.trace,
         ridge=settings.ridge,
-        penalty=settings.penalty,
         values=settings.values,
         solver=settings.solver,
         tol=settings.tol,

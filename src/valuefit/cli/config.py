@@ -33,7 +33,6 @@ class Settings:
     values: str = "state"
     trace: float = 0.0
     ridge: float = 0.0
-    penalty: float = 0.0
     interval: str = "cr3"
     level: float = 0.95
     cluster: str | None = None

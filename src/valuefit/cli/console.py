@@ -13,7 +13,7 @@ from valuefit.evaluation.text import checks_by_outcome, number, verdict_sentence
 
 # Messages of the library name arguments of the Python functions; these patterns replace them by the options.
 ARGUMENT = (
-    r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|penalty|starts|solver|tol|seed|interval|level"
+    r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|starts|solver|tol|seed|interval|level"
     r"|cluster)"
 )
 IN_OPTIONS = (
@@ -133,8 +133,7 @@ def _details(facts: dict[str, Any], source: str) -> Table:
     grid.add_row("values of", Text("states" if facts["values"] == "state" else "states and actions"))
     grid.add_row("mean over", Text(f"{value['starts']:,} starts"))
     grid.add_row("features", Text(f"{facts['features']['count']:,}"))
-    shrinking = "penalty" if facts["penalty"] else "ridge"
-    grid.add_row("discount", Text(f"{facts['discount']:g}, trace {facts['trace']:g}, {shrinking} {facts[shrinking]:g}"))
+    grid.add_row("discount", Text(f"{facts['discount']:g}, trace {facts['trace']:g}, ridge {facts['ridge']:g}"))
     outcome = Text(f"{solver['name']}, ")
     outcome.append(solver["status"], style=style)
     outcome.append(f" after {solver['passes']:.1f} passes, {solver['seconds']:.2f} s")

@@ -38,8 +38,6 @@ solving_options = options(
                    "and discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"])),
     setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float),
     setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float),
-    setting_option("penalty", "NUMBER", "Penalty on the variance of the value over the log, whose bias is corrected. "
-                   "For features that are too rich for the log: 0.001 is mild, 0.1 is strong.", kind=float),
     setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), by the sandwich "
                    "estimate (cr1), which is cheaper and too small with few or unequal episodes, or by the bootstrap.",
                    kind=click.Choice(CHOICES["interval"])),

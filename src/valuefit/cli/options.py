@@ -21,7 +21,7 @@ FEATURE_NAMES = ("auto", *BUILT_IN)
 PATH = click.Path(readable=False)  # not tested by click, which finds a folder unreadable while it is being replaced
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts", "memory", "limit", "scheduler", "checkpoint"),
-    "The value function": ("features", "discount", "values", "trace", "ridge", "penalty"),
+    "The value function": ("features", "discount", "values", "trace", "ridge"),
     "The interval": ("interval", "level", "cluster"),
     "The solver": ("solver", "tol", "max_passes", "seed", "device"),
     "The checks": ("checks", "strict"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.evaluation.errors import LinearFunction
-from valuefit.evaluation.jackknife import Centre, reweighted
+from valuefit.evaluation.jackknife import reweighted
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.typing import Array
 
@@ -24,7 +24,9 @@ class Bootstrap:
     def __init__(self, sandwich: Sandwich, *, seed: int = 0, count: int = REPLICATES) -> None:
         self.sandwich = sandwich
         self.weights = np.random.default_rng(seed).exponential(size=(count, sandwich.clusters))
-        self.theta: Array = sandwich.theta + _changes(sandwich, self.weights)
+        self.theta: Array = sandwich.theta + reweighted(
+            sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, self.weights
+        )
 
     def values(self, function: LinearFunction) -> Array:
         """The replicates of one number, (count,); starts of the log have the weights of their episodes."""
@@ -38,10 +40,3 @@ class Bootstrap:
         """The standard deviation of the replicates, corrected as above."""
         count = self.sandwich.clusters
         return float(np.sqrt((count + 1) / (count - 1)) * self.values(function).std(ddof=1))
-
-
-def _changes(sandwich: Sandwich, weights: Array) -> Array:
-    """The weights theta in logs whose clusters have these weights, minus theta, (count, d)."""
-    first = sandwich.first
-    centre = None if first is None else Centre(first.theta, _changes(first, weights))
-    return reweighted(sandwich.problem, sandwich.theta, sandwich.w, sandwich.cluster, weights, centre)

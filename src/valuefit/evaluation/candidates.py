@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from valuefit.evaluation.penalty import penalty_of
 from valuefit.features.registry import Fitted
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction, ridge_of
 
 Settings = dict[str, Any]
 FEATURES = "auto"  # of a candidate that names none
-NUMBERS = {
-    "trace": 0.0,
-    "ridge": 0.0,
-    "penalty": 0.0,
-}  # other settings of a candidate, and their values if it does not name them
+NUMBERS = {"trace": 0.0, "ridge": 0.0}  # other settings of a candidate, and their values if it does not name them
 
 
 def candidates_of(given: Any) -> list[Settings]:
@@ -47,8 +42,7 @@ def _complete(settings: Any) -> Settings:
         if name not in allowed:
             raise ValueError(f"A candidate sets {shown(name)}; candidates differ in {', '.join(allowed)} only.")
     given = {"features": FEATURES, **NUMBERS, **settings}
-    trace, ridge = fraction("trace", given["trace"]), ridge_of(given["ridge"])
-    return {**given, "trace": trace, "ridge": ridge, "penalty": penalty_of(given["penalty"], ridge)}
+    return {**given, "trace": fraction("trace", given["trace"]), "ridge": ridge_of(given["ridge"])}
 
 
 def described(settings: Settings) -> str:
@@ -62,15 +56,12 @@ def described(settings: Settings) -> str:
 
 
 def by_features(candidates: list[Settings]) -> list[list[int]]:
-    """Positions of the candidates that have the same feature rows, in the order in which they are compared.
-
-    A penalty is a ridge over other rows (whitened features).
-    """
+    """Positions of the candidates that have the same feature rows, in the order in which they are compared."""
     groups: dict[Any, list[int]] = {}
     for place, settings in enumerate(candidates):
         features = settings["features"]
         name = features if isinstance(features, str) else id(features)
-        groups.setdefault((name, settings["penalty"]), []).append(place)
+        groups.setdefault(name, []).append(place)
 
     def order(place: int) -> tuple[float, ...]:
         return tuple(float(candidates[place][name]) for name in NUMBERS)

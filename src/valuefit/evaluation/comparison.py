@@ -22,7 +22,6 @@ from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.policy_value import around, check_level, starts_of
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
@@ -33,7 +32,7 @@ from valuefit.typing import Array
 NORMAL_DRAWS = 10_000  # of the largest of several t statistics, for simultaneous intervals
 ROUNDING_TOL = 1e-9  # relative to the values; smaller differences may be rounding errors
 UNNAMED = "<lambda>", "the policy"  # what policies are called that have no name: lambdas and arrays
-DETERMINE = "Evaluate again with a penalty, fewer features, or starts that the log has visited."
+DETERMINE = "Evaluate again with fewer features, or starts that the log has visited."
 NO_NOISE = (
     "The standard error is 0 up to rounding: leaving out an episode does not change the difference. Interval and "
     "p-value are right only if rewards and transitions have no noise; else use fewer features, or a longer log."
@@ -262,9 +261,7 @@ def _differences(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple
 def _paired_in_memory(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
     """The errors of all pairs, over clusters that suit them, and the solver errors of the values."""
     functions = [_start_function(evaluation) for evaluation in evaluations]
-    sandwiches = [
-        sandwich_of(e.problem, Solution(e.result, e.centre), e.log.episode, e.log.cluster) for e in evaluations
-    ]
+    sandwiches = [Sandwich(e.problem, e.result.theta, e.log.episode, e.log.cluster) for e in evaluations]
     influences = [_influence(*one) for one in zip(sandwiches, functions, names, strict=True)]
     least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
     cluster = suitable_clusters(sandwiches, least)

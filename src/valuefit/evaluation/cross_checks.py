@@ -25,9 +25,8 @@ from valuefit.evaluation.episode_weights import EpisodeWeights
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import is_continuous
-from valuefit.evaluation.penalty import sandwich_of, solve_corrected
 from valuefit.evaluation.policy_value import starts_of
-from valuefit.evaluation.sandwich import AdjointMethod
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import state_action_problem
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted, for_actions, for_states
@@ -239,8 +238,7 @@ def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> l
         return []
     starts = starts_of(fit.log, problem, features, fit.policy, values, None)
     mine = fit.errors.sandwich
-    solution = solve_corrected(problem, lambda one, _: solve(one, "lstd"), penalised=fit.penalty > 0)
-    sandwich = sandwich_of(problem, solution, fit.log.episode, fit.log.cluster)
+    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode, fit.log.cluster)
     if sandwich.method is AdjointMethod.ITERATIVE:
         return []
     kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves

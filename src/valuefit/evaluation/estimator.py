@@ -19,11 +19,9 @@ from valuefit.engine.loop import solve
 from valuefit.engine.moments import Moments
 from valuefit.engine.result import Result
 from valuefit.evaluation.criterion import criterion_of, on_policy
-from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
 from valuefit.features.registry import Fitted, make
 from valuefit.features.transformer import FeatureTransformer, number_type
 from valuefit.messages import said
-from valuefit.problem.arguments import fraction
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import small_rows
 from valuefit.typing import Array
@@ -41,7 +39,7 @@ class PolicyEvaluator(BaseEstimator):
 
     features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (its parameters are searched as
     `features__bins` etc.); None takes the observations as they are (one-hot for numbered states).
-    penalty: as in `evaluate`. Other parameters: as in `Problem` and `solve`. Fitted attributes: theta_, features_,
+    Other parameters: as in `Problem` and `solve`. Fitted attributes: theta_, features_,
     result_, n_features_in_.
     """
 
@@ -55,7 +53,6 @@ class PolicyEvaluator(BaseEstimator):
         tol: float = 1e-8,
         max_passes: float = 500,
         seed: int = 0,
-        penalty: float = 0.0,
     ) -> None:
         self.features = features
         self.discount = discount
@@ -65,7 +62,6 @@ class PolicyEvaluator(BaseEstimator):
         self.tol = tol
         self.max_passes = max_passes
         self.seed = seed
-        self.penalty = penalty
 
     def fit(
         self,
@@ -87,15 +83,8 @@ class PolicyEvaluator(BaseEstimator):
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=True)
         fitted, _ = make(self._features(log), log, effective_share=log.effective_share)
         self.__dict__.pop("moments_", None)
-        penalty = penalty_of(self.penalty, self.ridge)
-        if penalty:
-            fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", self.discount))
-        problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=penalty or self.ridge)
-
-        def solve_one(one: Problem, _: Array | None) -> Result:
-            return solve(one, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
-
-        result = solve_corrected(problem, solve_one, penalised=penalty > 0).result
+        problem = Problem(log, fitted, discount=self.discount, trace=self.trace, ridge=self.ridge)
+        result = solve(problem, self.solver, tol=self.tol, max_passes=self.max_passes, seed=self.seed)
         if result.status != "converged":
             warnings.warn(f"{result.status}: {result.message}", ConvergenceWarning, stacklevel=2)
         self.features_: Fitted = fitted
@@ -118,8 +107,6 @@ class PolicyEvaluator(BaseEstimator):
 
         Features are fitted to the first log. Memory does not grow. Arguments: as in `fit`.
         """
-        if self.penalty:
-            raise ValueError("partial_fit takes no penalty, which needs the whole log. Use ridge, or fit.")
         moments = getattr(self, "moments_", None)
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=moments is None)
         if moments is None:

@@ -12,7 +12,7 @@ import numpy as np
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import one_of
-from valuefit.engine.loop import Progress
+from valuefit.engine.loop import Progress, solve
 from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
 from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
@@ -20,16 +20,16 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import with_ratios
 from valuefit.evaluation.inputs import check_client, load_log, make_problem
 from valuefit.evaluation.notes import longer_notes, policy_note, starts_note
-from valuefit.evaluation.penalty import outside_note, penalised_features, penalty_of, solve_reported
 from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import INTERVAL_LEVEL, check_level, starts_of, value_at_starts
+from valuefit.evaluation.policy_value import INTERVAL_LEVEL, Reported, check_level, starts_of, value_at_starts
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.uncertainty import KINDS, Kind, uncertainty
 from valuefit.evaluation.unseen import Unseen, unseen_of
 from valuefit.features.registry import make
-from valuefit.problem.arguments import fraction
 from valuefit.problem.placement import placement
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
 from valuefit.typing import Array
 
@@ -44,7 +44,6 @@ def evaluate(
     policy: Any = None,
     trace: float = 0.0,
     ridge: float = 0.0,
-    penalty: float = 0.0,
     values: str = "state",
     solver: str | Solver = "auto",
     tol: float | Literal["statistical"] = "statistical",
@@ -71,10 +70,7 @@ def evaluate(
     learns a value for each action and needs none. starts: observations to average over; None takes the first of each
     episode. trace, ridge, solver, max_passes, seed, callback: as in `Problem` and `solve`. tol: as in `solve`; with
     "statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most a
-    tenth of their standard errors, or the gap is 1e-6. penalty: adds penalty/2 times the variance of the value over the
-    log to the objective, where features are too rich for the log. It does not depend on the units of the features, and
-    leaves the constant alone; 0.001 is mild, 0.1 is strong. Its bias is corrected by a second solve, and a check says
-    what may remain of it.
+    tenth of their standard errors, or the gap is 1e-6.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
@@ -97,14 +93,14 @@ def evaluate(
     level = check_level(level)
     check_client(client)
     placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
-    penalty, target = penalty_of(penalty, ridge), None if policy is None else find_policy(policy, allow_code=True)
+    target = None if policy is None else find_policy(policy, allow_code=True)
     settings: dict[str, Any] = {
         "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
         "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts, "interval": interval,
         "level": level, "callback": callback,
     }  # fmt: skip
     if isinstance(loaded, ShardedLog):
-        other = {"penalty": penalty, "cluster": cluster, "device": device}
+        other = {"cluster": cluster, "device": device}
         return _of_shards(loaded, features, settings, other, checks, client, checkpoint)
     if checkpoint is not None:
         raise ValueError(
@@ -113,15 +109,19 @@ def evaluate(
     if client is not None:
         raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
     with placing as place:
-        fit, notes = _fit(loaded, features, penalty=penalty, place=place, **settings)
+        fit, notes = _fit(loaded, features, place=place, **settings)
         return _judged(fit, checks, notes, None if starts is None else loaded.number_states(starts))
 
 
 def _fit(
     log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
-    penalty: float, values: str, seed: int, starts: Any, interval: Kind, level: float, **solving: Any,
+    values: str, seed: int, starts: Any, interval: Kind, level: float, place: Callable[[Problem], SaddlePoint],
+    **solving: Any,
 ) -> tuple[Fit, list[str]]:  # fmt: skip
-    """The solved problem of a log in memory with its policy value, and notes. solving: arguments of `solve`."""
+    """The solved problem of a log in memory with its policy value, and notes.
+
+    place: the problem where it is solved (`problem.placement`). solving: arguments of `solve`.
+    """
     notes = [*log.notes]
     if policy is not None and values == "state":
         log = with_ratios(log, policy)
@@ -129,15 +129,12 @@ def _fit(
     count = action_count(log, policy) if values == "state-action" and policy is not None else 1
     share = log.effective_share if values == "state" else 1.0
     fitted, _ = make(features, log, actions=count, effective_share=share)
-    if penalty:
-        fitted = penalised_features(fitted, log, penalty=penalty, discount=fraction("discount", discount))
     notes.append(fitted.sentence)
-    problem = make_problem(log, fitted, policy, values, discount, trace, penalty or ridge)
+    problem = make_problem(log, fitted, policy, values, discount, trace, ridge)
     start_rows = starts_of(log, problem, fitted, policy, values, starts)
-    outside = outside_note(fitted, log, None if starts is None else log.number_states(starts)) if penalty else ""
-    notes += [outside] * bool(outside)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    result, sandwich = solve_reported(sandwich, start_rows, penalised=penalty > 0, seed=seed, **solving)
+    result = solve(place(problem), reported=Reported(sandwich, start_rows), seed=seed, **solving)
+    sandwich = sandwich.at(result.theta)
     notes.append(f"Solved with {result.solver}: {result.message}")
     errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
     value, error = value_at_starts(log, errors, start_rows, values, level)
@@ -180,9 +177,8 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
     others, left_out = cross_checks(fit)
     return Evaluation(
         log=fit.log, problem=fit.problem, result=fit.result, features=fit.features, policy=fit.policy,
-        discount=fit.discount, trace=fit.problem.trace, ridge=0.0 if fit.penalty else fit.problem.ridge,
+        discount=fit.discount, trace=fit.problem.trace, ridge=fit.problem.ridge,
         values=fit.values, seed=fit.seed, policy_value=fit.value,
         notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
-        starts=starts, cross_checks=others, penalty=fit.penalty,
-        centre=None if fit.errors.sandwich.first is None else fit.errors.sandwich.first.theta,
+        starts=starts, cross_checks=others,
     )  # fmt: skip

@@ -23,9 +23,9 @@ from valuefit.evaluation.cross_checks import CrossCheck
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.inputs import make_problem
 from valuefit.evaluation.notes import GIVEN_STARTS
-from valuefit.evaluation.penalty import Solution, sandwich_of
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue, check_level, starts_of, value_rows
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.storage import as_plain
 from valuefit.evaluation.streamed_errors import StreamedErrors
@@ -50,7 +50,6 @@ class Evaluation:
     checks: what was checked, and what was found. cross_checks: other estimates of the policy value. notes: the choices
     that were made, as sentences. log: the evaluated log. problem, result: what was solved, and the solver's result.
     features: as fitted. starts: the observations that the value is averaged over; None for the first of each episode.
-    centre: with a penalty, the weights before the correction of its bias; `features` are then whitened.
     whole: steps and episodes of a log that was read in parts; `log`, `problem` and the checks are then those of a
     sample of its episodes. streamed: what the errors of such a log are computed from, by further passes over it.
     weight_errors: those of its weights.
@@ -71,8 +70,6 @@ class Evaluation:
     checks: tuple[Check, ...] = ()
     starts: Array | None = None
     cross_checks: tuple[CrossCheck, ...] = ()
-    penalty: float = 0.0
-    centre: Array | None = None
     whole: tuple[int, int] | None = None
     streamed: StreamedErrors | None = None
     weight_errors: tuple[ErrorEstimate, ...] = ()
@@ -163,8 +160,8 @@ class Evaluation:
     def _errors_in_memory(self) -> Uncertainty:
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
         kind: Kind = "cr1" if self.policy_value.method == "cr1" else "cr3"
-        solution, log = Solution(self.result, self.centre), self.log
-        return uncertainty(sandwich_of(self.problem, solution, log.episode, log.cluster), LinearFunction(mean), kind)
+        sandwich = Sandwich(self.problem, self.result.theta, self.log.episode, self.log.cluster)
+        return uncertainty(sandwich, LinearFunction(mean), kind)
 
     @cached_property
     def _unseen_pairs(self) -> UnseenPairs | None:
@@ -216,11 +213,8 @@ class Evaluation:
 
     @cached_property
     def weights(self) -> list[dict[str, Any]] | None:
-        """Name, estimate, standard error, solver error and interval of each weight.
-
-        None for more than 20 weights, and with a penalty, whose weights are those of whitened features.
-        """
-        if self.problem.d > MAX_LISTED_WEIGHTS or self.penalty or (self.sampled and not self.weight_errors):
+        """Name, estimate, standard error, solver error and interval of each weight; None for more than 20 weights."""
+        if self.problem.d > MAX_LISTED_WEIGHTS or (self.sampled and not self.weight_errors):
             return None
         functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
         errors = self.weight_errors if self.sampled else self._errors_in_memory.errors(functions)
@@ -243,7 +237,6 @@ class Evaluation:
             "discount": self.discount,
             "trace": self.trace,
             "ridge": self.ridge,
-            "penalty": self.penalty,
             "seed": self.seed,
             "steps": self.size[0],
             "episodes": self.size[1],
@@ -281,12 +274,11 @@ class Evaluation:
             "spec": self.features.spec,
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
-            "kept": self.features.transformer.kept if self.penalty else None,
             "whole": self.whole,
             "weight_errors": [vars(error) for error in self.weight_errors],
         }
         table = None if self.policy is None else self.policy.table
-        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts, self.centre)
+        stored = storage.Stored(as_plain(facts), self.log, self.result, table, self.starts)
         return storage.write(stored, Path(path), force=force)
 
     @classmethod
@@ -310,17 +302,14 @@ class Evaluation:
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
         fitted = storage.stored_features(spec, features, log, path)
-        penalty, discount = settings["penalty"], settings["discount"]
-        if penalty:
-            fitted = storage.stored_whitening(fitted, facts, log, penalty, discount, path)
         target = storage.stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
         problem = make_problem(
-            log, fitted, target, settings["values"], discount, settings["trace"], penalty or settings["ridge"]
+            log, fitted, target, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
         )
         storage.check_weights(path, stored, problem.d)
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,
-            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, centre=stored.centre, whole=whole,
+            notes=notes, checks=checks, starts=stored.starts, cross_checks=others, whole=whole,
             weight_errors=weight_errors, **settings,
         )  # fmt: skip
         storage.check_fingerprint(path, loaded._fingerprint(), expected)

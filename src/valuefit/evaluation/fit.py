@@ -94,8 +94,3 @@ class Fit:
         if self._factor_of_C is not None:
             return self._factor_of_C.inverse_forms(rows)
         return np.asarray(((rows @ self._whitening_of_C[0]) ** 2).sum(axis=1))
-
-    @property
-    def penalty(self) -> float:
-        """On the variance of the value; 0 if `problem.ridge` is an ordinary one, whose solution is not corrected."""
-        return 0.0 if self.errors.sandwich.first is None else self.problem.ridge

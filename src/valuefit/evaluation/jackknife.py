@@ -7,10 +7,6 @@ In sums over the log, (theta, w) solves S x = (0, b) with S = [n ridge I, -A'; A
 in the equations. S_g has at most three times the rank m_g of its steps, but for the ridge, of which n - m_g parts of n
 remain. Where w = 0 and there is no ridge, theta_g = theta - A^-1 U' (I - V A^-1 U')^-1 delta, with the rows u_t', v_t'
 and the TD errors of the episode: the influence function, with TD errors divided by one minus their joint leverage.
-
-Where the ridge shrinks towards a centre (see `penalty.py`), the right-hand sides are (n ridge centre, b) and, without
-the episode, ((n - m_g) ridge centre_g, b - b_g): theta - centre takes the place of theta in the ridge part of rho_g,
-which also gets (n - m_g) ridge (centre_g - centre).
 """
 
 from __future__ import annotations
@@ -44,16 +40,6 @@ MAX_SMALL_FLOPS = 4e9
 # part, up to 1 minus its leverage; on the logs of benchmarks/checks.py standard errors are exact to 8e-6.
 MAX_RESIDUAL = 1e-4
 SUSPICIOUS_CONDITION = 1e8  # of an update; beyond it singular values decide what remains determined
-
-
-class Centre(NamedTuple):
-    """What the ridge shrinks towards: `theta`, (d,).
-
-    changes: of it without each cluster, (clusters, d), or in each reweighted log, (draws, d).
-    """
-
-    theta: Array
-    changes: Array
 
 
 @dataclass
@@ -93,21 +79,12 @@ class _Log:
     count: int
     basis: Basis | InverseBasis
     plain: bool
-    centre: Centre | None
     error: Array  # TD errors, (n,)
 
     @property
     def shrunk(self) -> Array:
-        """n ridge (theta - centre), in coordinates."""
-        shrunk = self.theta if self.centre is None else self.theta - self.centre.theta
-        return np.asarray(self.problem.n * self.problem.ridge * self.basis.coordinates(shrunk[None])[0])
-
-    def moved(self, clusters: Array) -> Array | float:
-        """n ridge (centre without the cluster - centre), (len(clusters), d), in coordinates; 0 without a centre."""
-        if self.centre is None:
-            return 0.0
-        changes = self.centre.changes[clusters]
-        return np.asarray(self.problem.n * self.problem.ridge * self.basis.coordinates(changes))
+        """n ridge theta, in coordinates."""
+        return np.asarray(self.problem.n * self.problem.ridge * self.basis.coordinates(self.theta[None])[0])
 
     @cached_property
     def psi_w(self) -> Array:
@@ -163,8 +140,7 @@ class _Log:
         """The parts of these clusters in the equations that are diagonal in S_g, of the ridge and of C = I."""
         problem, share = self.problem, self.shares[clusters, None]
         assert self.basis.dual is not None
-        above = share * self.shrunk + (1 - share) * self.moved(clusters)
-        return above, share * (problem.identity * problem.n) * (self.basis.dual.T @ self.w)
+        return share * self.shrunk, share * (problem.identity * problem.n) * (self.basis.dual.T @ self.w)
 
     def sums(self, z: Array, chosen: Array) -> tuple[Array, Array]:
         """S_g x_g of the chosen clusters, in coordinates, but for what is diagonal in S_g.
@@ -235,20 +211,20 @@ class _Change(NamedTuple):
 
 
 def replicates(
-    problem: Problem, theta: Array, w: Array, cluster: Array, count: int, centre: Centre | None = None, *,
+    problem: Problem, theta: Array, w: Array, cluster: Array, count: int, *,
     basis: Basis | InverseBasis | None = None, error: Array | None = None,
 ) -> Replicates:  # fmt: skip
     """The minimiser without each of `count` clusters of steps.
 
-    theta, w: the minimiser. cluster: of each step, (n,). centre: of the ridge, 0 if None. basis: `jackknife_basis`, if
-    it is known. error: the TD errors of the steps, if they are known. On large logs the equations of all clusters are
-    iterated together, at two passes and 2 clusters d^2 operations an iteration. Clusters of high leverage, for which
-    that would cost more than direct updates, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a
-    cluster of m steps, or O(m d^2 + d^3) where that is less.
+    theta, w: the minimiser. cluster: of each step, (n,). basis: `jackknife_basis`, if it is known. error: the TD errors
+    of the steps, if they are known. On large logs the equations of all clusters are iterated together, at two passes
+    and 2 clusters d^2 operations an iteration. Clusters of high leverage, for which that would cost more than direct
+    updates, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or O(m d^2 + d^3)
+    where that is less.
     """
     plain = not w.any() and not problem.ridge
     basis, error = basis or jackknife_basis(problem, w), _td_errors(problem, theta) if error is None else error
-    log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
+    log = _Log(problem, theta, w, cluster, count, basis, plain, error)
     found, left = Replicates(np.zeros((count, problem.d)), error.copy()), np.ones(count, bool)
     if not basis.size:  # all features are zero, and so is theta
         return found
@@ -273,19 +249,17 @@ def replicates(
     return found
 
 
-def reweighted(
-    problem: Problem, theta: Array, w: Array, cluster: Array, weights: Array, centre: Centre | None = None
-) -> Array:
+def reweighted(problem: Problem, theta: Array, w: Array, cluster: Array, weights: Array) -> Array:
     """The minimiser minus theta, (draws, d), where the terms of the clusters have these weights, (draws, clusters).
 
     By iterations for all draws together, where theta solves A theta = b without traces and they cost less than the
     sums. Else x changes by -(sum_g weight_g S_g)^-1 sum_g weight_g rho_g, whose sums take 2 draws * clusters * d^2
     operations (three times as many where C enters), next to the 2 n d^2 of the moments. theta, w: the minimiser.
-    cluster: of each step, (n,). centre: of the ridge, 0 if None.
+    cluster: of each step, (n,).
     """
     plain, (draws, count) = not w.any() and not problem.ridge, weights.shape
     basis, error = jackknife_basis(problem, w), _td_errors(problem, theta)
-    log = _Log(problem, theta, w, cluster, count, basis, plain, centre, error)
+    log = _Log(problem, theta, w, cluster, count, basis, plain, error)
     found, left = np.zeros((draws, problem.d)), np.ones(draws, bool)
     if plain and not problem.trace:
         iteration = Reweighting(problem, basis, error, cluster)
@@ -297,12 +271,12 @@ def reweighted(
     part = max(1, memory_limit() // (32 * size**2))
     for start in range(0, np.count_nonzero(left), part):
         draw = np.flatnonzero(left)[start : start + part]
-        found[draw] = _reweighted(log, weights[draw], draw)
+        found[draw] = _reweighted(log, weights[draw])
     return found
 
 
-def _reweighted(log: _Log, weights: Array, draw: Array) -> Array:
-    """The changes of theta with these weights of the clusters, (draws, clusters); draw: their numbers, (draws,)."""
+def _reweighted(log: _Log, weights: Array) -> Array:
+    """The changes of theta with these weights of the clusters, (draws, clusters)."""
     problem, basis, draws = log.problem, log.basis, len(weights)
     p, q = basis.size, basis.size if basis.dual is None else basis.dual.shape[1]
     has_C = not log.plain and not problem.identity
@@ -318,7 +292,6 @@ def _reweighted(log: _Log, weights: Array, draw: Array) -> Array:
     S = A.reshape(draws, q, p)
     if not log.plain:
         total = (weights @ log.shares)[:, None]
-        right[:, :p] += total * log.moved(draw)
         below, identity = S, total[..., None] * np.eye(q)
         S = np.zeros((draws, p + q, p + q))
         S[:, :p, :p] = problem.ridge * total[..., None] * np.eye(p)

@@ -163,18 +163,17 @@ class Reported:
 
     The error is relative to a tenth of the standard error, infinite where the policy value has no standard error;
     `solve` stops at 1. Standard errors change little between checks: while the solver errors clearly exceed the
-    tolerances of the previous check, new standard errors are not computed. centre: what is added to theta.
+    tolerances of the previous check, new standard errors are not computed.
     """
 
-    def __init__(self, sandwich: Sandwich, starts: LinearFunction, centre: Array | None = None) -> None:
+    def __init__(self, sandwich: Sandwich, starts: LinearFunction) -> None:
         self.sandwich, d = sandwich, sandwich.problem.d
-        self.centre = np.zeros(d) if centre is None else centre
         weights = np.eye(d) if d <= MAX_LISTED_WEIGHTS else ()
         self.functions = [starts, *(LinearFunction(row) for row in weights)]
         self.tolerances: list[float | None] | None = None  # of the previous check
 
     def __call__(self, theta: Array) -> tuple[float, float]:
-        sandwich = self.sandwich.at(self.centre + theta)
+        sandwich = self.sandwich.at(theta)
         solver_error_passes, standard_error_passes = sandwich.passes(len(self.functions))
         if self.tolerances is not None:
             largest = self._largest_relative_error(sandwich.solver_errors([function.c for function in self.functions]))

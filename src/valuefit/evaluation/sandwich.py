@@ -11,10 +11,6 @@ Cluster sums: steps of one episode are dependent, episodes are not, so influence
 An interval covers the fixed point, not the policy's true value: the difference between them depends on the features.
 The equations are linear, so the same g gives the error of a solver that stopped before the minimiser theta* of this
 log, for any w: c'(theta - theta*) = -g'mean m_t = g_theta'(ridge theta - A'w) + g_w'(A theta - b + C w).
-
-With a penalty, theta is the second of two solutions (see `penalty.py`): its ridge/2 |theta - theta_1|^2 shrinks towards
-theta_1, the first. ridge (theta - theta_1) then takes the place of ridge theta above, and an error e of theta_1 adds
-ridge g_theta'e to that of c'theta.
 """
 
 from __future__ import annotations
@@ -64,10 +60,7 @@ class Sandwich:
 
     problem: what was solved. theta: its minimiser, or an iterate of a solver. episode: the episode of each step, (n,).
     group: of each step, if episodes of one group are dependent; groups are then the clusters, and are never cut.
-    first: the sandwich of theta_1 where theta is the second of two solutions, as `recentred` makes it.
     """
-
-    first: Sandwich | None = None
 
     def __init__(self, problem: Any, theta: Array, episode: Array, group: Array | None = None) -> None:
         self.problem, self.theta, self.episode, self.grouped = problem, theta, episode, group is not None
@@ -79,24 +72,7 @@ class Sandwich:
         """The same for other clusters of steps, (n,), numbered from 0."""
         other = copy.copy(self)
         other.cluster, other.clusters, other.blocks = cluster, int(cluster.max()) + 1, blocks
-        other.first = None if self.first is None else self.first.with_clusters(cluster, blocks=blocks)
         return other
-
-    def recentred(self) -> Sandwich:
-        """That of the minimiser with ridge/2 |theta - theta_1|^2, theta_1 being the weights of this sandwich.
-
-        Factorisations are shared.
-        """
-        other = self.at(self.theta)
-        other.first, other._adjoints = self, {}
-        for name in ("w", "_iterative_minimiser"):
-            other.__dict__.pop(name, None)
-        return other
-
-    @property
-    def shrunk(self) -> Array:
-        """What the ridge shrinks: theta, or its distance from theta_1."""
-        return self.theta if self.first is None else self.theta - self.first.theta
 
     def at(self, theta: Array) -> Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
@@ -143,7 +119,7 @@ class Sandwich:
         if not solved:
             return [adjoint for adjoint in adjoints if isinstance(adjoint, ErrorEstimate)]
         steps, squares = self._influences(*(np.column_stack(part) for part in zip(*solved, strict=True)))
-        scale = 1.0 if self.w.any() or self.first is not None else float(np.mean(self.td_errors**2))
+        scale = 1.0 if self.w.any() else float(np.mean(self.td_errors**2))
         found: list[Influence | ErrorEstimate] = []
         for adjoint, function in zip(adjoints, functions, strict=True):
             if isinstance(adjoint, ErrorEstimate):
@@ -195,35 +171,23 @@ class Sandwich:
 
     def _excess(self, adjoint: tuple[Array, Array]) -> float:
         """c'(theta - theta*)."""
-        found = float(adjoint[0] @ self.saddle_residual[0] + adjoint[1] @ self.saddle_residual[1])
-        return found if self.first is None else found + self.first._excess(self._adjoint_of_first(adjoint[0]))
+        return float(adjoint[0] @ self.saddle_residual[0] + adjoint[1] @ self.saddle_residual[1])
 
     @cached_property
     def saddle_residual(self) -> tuple[Array, Array]:
-        """-mean m_t at (theta, w): (ridge theta - A'w, A theta - b + C w), with theta - theta_1 for the first theta."""
+        """-mean m_t at (theta, w): (ridge theta - A'w, A theta - b + C w)."""
         problem, theta, w = self.problem, self.theta, self.w
         if self.method is AdjointMethod.ITERATIVE:
-            above, below = problem.B(theta, w)
-            return above - problem.ridge * (theta - self.shrunk), below
+            return problem.B(theta, w)
         below = problem.A @ theta - problem.b
         if not w.any():
-            return problem.ridge * self.shrunk, below
-        return problem.ridge * self.shrunk - problem.A.T @ w, below + problem.C @ w
+            return problem.ridge * theta, below
+        return problem.ridge * theta - problem.A.T @ w, below + problem.C @ w
 
     @property
     def to_minimiser(self) -> Array:
         """theta* - theta, (d,). Not with the iterative method."""
-        found = self.respond(*(-part[:, None] for part in self.saddle_residual))[:, 0]
-        return found if self.first is None else found + self._through_first(self.first.to_minimiser[:, None])[:, 0]
-
-    def left_by_penalty(self, c: Array) -> Array | None:
-        """c - A'g_w = ridge g_theta, (d,): how c'theta depends on what the ridge shrinks towards; None if unknown."""
-        adjoint = self._adjoint(c)
-        return None if isinstance(adjoint, ErrorEstimate) else self.problem.ridge * adjoint[0]
-
-    def _through_first(self, changes: Array) -> Array:
-        """Changes of theta, (d, m), by these of theta_1, (d, m)."""
-        return self.respond(self.problem.ridge * changes, np.zeros((self.problem.k, changes.shape[1])))
+        return self.respond(*(-part[:, None] for part in self.saddle_residual))[:, 0]
 
     def respond(self, above: Array, below: Array) -> Array:
         """Changes of theta, (d, m), where mean m_t changes by (above, below), (d, m) and (k, m): -J^-1 of them.
@@ -257,7 +221,7 @@ class Sandwich:
         """
         problem, w = self.problem, self.w
         weights = np.bincount(self.cluster, weight, self.clusters)
-        above = -problem.ridge * np.outer(self.shrunk, weights)
+        above = -problem.ridge * np.outer(self.theta, weights)
         below = problem.backward(weight * (self.td_errors if error is None else error))
         if w.any():
             psi_w = problem.psi.dot(w)[problem.now]
@@ -268,8 +232,7 @@ class Sandwich:
         total = self._sums(problem.psi, problem.now, below)
         if problem.identity:
             total -= np.outer(w, weights)
-        found = self.respond(above / problem.n, total / problem.n)
-        return (found if self.first is None else found + self._through_first(self.first.changes(weight).T)).T
+        return self.respond(above / problem.n, total / problem.n).T
 
     def sign_changes(self, draws: int, first_step: int = 0) -> Array:
         """`changes` by steps with random signs, (draws, clusters, d). first_step: its number, if this is a part.
@@ -277,7 +240,7 @@ class Sandwich:
         The expected square of their product with any c is its `Influence.expected`, up to a common factor.
         """
         steps = len(self.cluster)
-        error = None if self.w.any() or self.first is not None else np.ones(steps)
+        error = None if self.w.any() else np.ones(steps)
         signs = (random_signs((0, draw), first_step, first_step + steps)[:, 0] for draw in range(draws))
         return np.array([self.changes(sign, error) for sign in signs])
 
@@ -313,14 +276,9 @@ class Sandwich:
             if dual:
                 total += (phi_g[problem.now, column] - problem.discount * phi_g[problem.next, column]) * u_w
                 total -= float(g_w[:, column] @ w) if problem.identity else q[problem.now] * psi_w[problem.now]
-            total -= problem.ridge * float(g_theta[:, column] @ self.shrunk)
+            total -= problem.ridge * float(g_theta[:, column] @ self.theta)
             influences.append(np.asarray(total / problem.n))
             squares.append((influences[-1] if dual else u_g / problem.n) ** 2)
-        if self.first is not None:
-            adjoints = [self._adjoint_of_first(column) for column in g_theta.T]
-            before, _ = self.first._influences(*(np.column_stack(part) for part in zip(*adjoints, strict=True)))
-            influences = [own + other for own, other in zip(influences, before, strict=True)]
-            squares = [influence**2 for influence in influences]
         return influences, squares
 
     def expected_sums(self, g_theta: Array, g_w: Array) -> Array:
@@ -328,7 +286,7 @@ class Sandwich:
 
         (columns, clusters). Cheaper than `_influences`, where w = 0; without starts.
         """
-        if self.w.any() or self.first is not None:
+        if self.w.any():
             squares = self._influences(g_theta, g_w)[1]
         elif self.problem.large and self.problem.psi.on_device is None:
             return u_squares(self.problem, self.cluster, self.clusters, g_w)
@@ -385,15 +343,14 @@ class Sandwich:
         if self._square:
             return np.zeros(problem.k)  # A is regular with these methods
         if self.method is AdjointMethod.LU:
-            right = np.concatenate([problem.ridge * (self.theta - self.shrunk), problem.b])
-            return -self._factor.solve(right)[problem.d :]
+            return -self._factor.solve(np.concatenate([np.zeros(problem.d), problem.b]))[problem.d :]
         return self._iterative_minimiser[1]
 
     @cached_property
     def _iterative_minimiser(self) -> tuple[Array, Array]:
         """(theta*, w*) by MINRES."""
-        d, centre = self.problem.d, self.theta - self.shrunk
-        solution = minres(self.problem, np.concatenate([self.problem.ridge * centre, self.problem.b]))
+        d = self.problem.d
+        solution = minres(self.problem, np.concatenate([np.zeros(d), self.problem.b]))
         return solution[:d], -solution[d:]
 
     @cached_property
@@ -429,13 +386,6 @@ class Sandwich:
             self._adjoints[key] = self._solve_adjoint(c)
         return self._adjoints[key]
 
-    def _adjoint_of_first(self, g_theta: Array) -> tuple[Array, Array]:
-        """That of ridge g_theta for theta_1, which `_solve_adjoint` has found to exist."""
-        assert self.first is not None
-        found = self.first._adjoint(self.problem.ridge * g_theta)
-        assert not isinstance(found, ErrorEstimate)
-        return found
-
     def _solve_adjoint(self, c: Array) -> tuple[Array, Array] | ErrorEstimate:
         problem = self.problem
         undetermined = ErrorEstimate(None, determined=False, reason="The data do not determine this value.")
@@ -453,13 +403,10 @@ class Sandwich:
             image = problem.C_dot(g_w)
             residual = max(residual, np.linalg.norm(problem.A_dot(g_theta) - image) / np.linalg.norm(image))
             # influences also depend on w*, which was computed by iteration too
-            above, below = problem.B(*self._iterative_minimiser)
-            above -= problem.ridge * (self.theta - self.shrunk)
-            gradient = np.linalg.norm(np.concatenate([above, below]))
+            gradient = np.linalg.norm(np.concatenate(problem.B(*self._iterative_minimiser)))
             residual = max(residual, gradient / np.linalg.norm(problem.b)) if gradient else residual
         if residual <= (ITERATIVE_RESIDUAL_TOL if self.method is AdjointMethod.ITERATIVE else DIRECT_RESIDUAL_TOL):
-            before = None if self.first is None else self.first._adjoint(problem.ridge * g_theta)
-            return before if isinstance(before, ErrorEstimate) else (g_theta, g_w)
+            return g_theta, g_w
         if self.method is AdjointMethod.PSEUDO_INVERSE:
             return undetermined
         reason = (

@@ -22,11 +22,9 @@ from valuefit.atomic import check_target, write_bytes
 from valuefit.data.archive import is_number
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
-from valuefit.engine.result import Result
 from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
 from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
 from valuefit.evaluation.inputs import make_problem
-from valuefit.evaluation.penalty import penalised_features, penalty_of, solve_corrected
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.state_action import action_count
 from valuefit.features.registry import make
@@ -101,13 +99,9 @@ class SharedRows:
     """Candidates with the same features on one sample: rows are computed once, moments once for each trace."""
 
     def __init__(self, sample: Sample, settings: Settings) -> None:
-        self.sample, self.penalty = sample, penalty_of(settings["penalty"], settings["ridge"])
+        self.sample = sample
         share = sample.log.effective_share if sample.values == "state" else 1.0
         self.fitted, _ = make(settings["features"], sample.log, actions=sample.actions, effective_share=share)
-        if self.penalty:
-            self.fitted = penalised_features(
-                self.fitted, sample.log, penalty=self.penalty, discount=sample.discount
-            )  # fmt: skip
         self.problem = make_problem(sample.log, self.fitted, sample.policy, sample.values, sample.discount, 0.0, 0.0)
         self.parts: tuple[float, list[Problem]] | None = None  # of the last trace, one for each fold
         self.starts: list[Array | None] = [None] * len(sample.tests)  # weights of the last candidate
@@ -129,8 +123,8 @@ class SharedRows:
         started, problem, sample = time.perf_counter(), self.problem, self.sample
         scores = []
         for fold, part in enumerate(self._parts(float(settings["trace"]))):
-            with _with_ridge(part, self.penalty or float(settings["ridge"])) as fitted:
-                result = self._solved(fitted, self.starts[fold])
+            with _with_ridge(part, float(settings["ridge"])) as fitted:
+                result = solve(fitted, "auto", tol=SOLVER_GAP, seed=sample.seed, init=self.starts[fold])
             if result.status == "interrupted":
                 raise KeyboardInterrupt
             if not np.isfinite(result.theta).all():
@@ -140,13 +134,6 @@ class SharedRows:
             td_errors = problem.reward + problem.discount * products[problem.next] - products[problem.now]
             scores.append(sample.criteria[fold].score(td_errors[sample.tests[fold]]))
         return Scored(mean_score(scores), problem.d, time.perf_counter() - started)
-
-    def _solved(self, problem: Problem, start: Array | None) -> Result:
-        def solve_one(one: Problem, centre: Array | None) -> Result:
-            init = start if centre is None else None
-            return solve(one, "auto", tol=SOLVER_GAP, seed=self.sample.seed, init=init)
-
-        return solve_corrected(problem, solve_one, penalised=self.penalty > 0).result
 
     def _parts(self, trace: float) -> list[Problem]:
         """The problems without each fold."""

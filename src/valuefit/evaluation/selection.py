@@ -133,7 +133,7 @@ def select(
 ) -> Selection:
     """Choose among candidates by held-out episodes, and evaluate the choice on episodes that it did not see.
 
-    candidates: a list of settings of `evaluate` (features, trace, ridge, penalty), or a dict with a list of values for
+    candidates: a list of settings of `evaluate` (features, trace, ridge), or a dict with a list of values for
     each setting, all combinations of which are tried. Each is fitted without one of `folds` groups of episodes and
     scored on it: by an estimate of the squared mean difference of value and return given the observation where the log
     is on-policy, else of the squared mean TD error. The best one whose checks do not end in "do not use" is chosen

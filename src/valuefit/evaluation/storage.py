@@ -18,7 +18,6 @@ from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
 from valuefit.evaluation.errors import ErrorEstimate
-from valuefit.evaluation.penalty import penalised_features
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
 from valuefit.features.registry import Fitted, from_spec, make
@@ -26,7 +25,7 @@ from valuefit.messages import said, shown
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1
-SETTINGS = ("discount", "trace", "ridge", "penalty", "values", "seed")
+SETTINGS = ("discount", "trace", "ridge", "values", "seed")
 OPTIONAL_NUMBERS = (
     "standard_error",
     "effective_sample_size",
@@ -52,7 +51,7 @@ class Stored(NamedTuple):
     """The contents of a file, without code.
 
     facts: plain data for JSON. policy_table: (states, actions) or None. starts: the observations that the user gave;
-    None if they were those of the log, and in files of version 0.1. centre: as in `Evaluation`.
+    None if they were those of the log, and in files of version 0.1.
     """
 
     facts: dict[str, Any]
@@ -60,7 +59,6 @@ class Stored(NamedTuple):
     result: Result
     policy_table: Array | None
     starts: Array | None
-    centre: Array | None = None
 
 
 def write(stored: Stored, path: Path, *, force: bool) -> Path:
@@ -85,8 +83,6 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
         arrays["policy_table"] = stored.policy_table
     if stored.starts is not None:
         arrays["starts"] = stored.starts
-    if stored.centre is not None:
-        arrays["centre"] = stored.centre
     return write_archive(path, as_plain(facts), arrays, version=FORMAT_VERSION, force=force)
 
 
@@ -98,10 +94,7 @@ def read(path: Path) -> Stored:
         result = result_of(dict(facts.pop("result")), arrays)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise not_an_evaluation(path, error) from error
-    centre = arrays.get("centre")
-    if centre is not None and (centre.dtype.kind != "f" or not np.isfinite(centre).all()):
-        raise not_an_evaluation(path, ValueError("its weights before the correction are not finite numbers"))
-    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"), centre)
+    return Stored(facts, log, result, arrays.get("policy_table"), arrays.get("starts"))
 
 
 def not_an_evaluation(path: Path, error: Exception) -> ValueError:
@@ -114,9 +107,8 @@ def not_an_evaluation(path: Path, error: Exception) -> ValueError:
 
 def settings_of(facts: dict[str, Any]) -> dict[str, Any]:
     """The settings of an evaluation, with their types checked."""
-    facts = {"penalty": 0.0, **facts}  # files of version 0.1 have none
     settings = {name: facts[name] for name in SETTINGS}
-    for name in ("discount", "trace", "ridge", "penalty"):
+    for name in ("discount", "trace", "ridge"):
         settings[name] = _finite(name, settings[name])
     if settings["values"] not in ("state", "state-action") or type(settings["seed"]) is not int:
         raise ValueError("values or seed are not those of an evaluation")
@@ -207,7 +199,7 @@ def weight_errors_of(facts: dict[str, Any], theta: Array) -> tuple[ErrorEstimate
 
 def check_weights(path: Path, stored: Stored, columns: int) -> None:
     """Raise ValueError if there is not one weight for each feature."""
-    if any(one.shape != (columns,) for one in (stored.result.theta, stored.centre) if one is not None):
+    if stored.result.theta.shape != (columns,):
         raise ValueError(
             f"{path} holds {stored.result.theta.size} weights, but there are {columns} features. Give the features "
             "(and the policy) of that evaluation."
@@ -236,20 +228,6 @@ def stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, p
     try:
         return from_spec(spec)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise not_an_evaluation(path, error) from error
-
-
-def stored_whitening(
-    fitted: Fitted, facts: dict[str, Any], log: Transitions, penalty: float, discount: float, path: Path
-) -> Fitted:
-    """The features of an evaluation with a penalty, whitened with the columns that were kept."""
-    try:
-        kept = facts["kept"]
-        if not isinstance(kept, list) or any(type(one) is not int or not 0 <= one < fitted.columns for one in kept):
-            raise ValueError(f"it kept the columns {shown(kept)} of {fitted.columns}")
-        with np.errstate(all="ignore"):  # other columns can be constant; the fingerprint then differs
-            return penalised_features(fitted, log, penalty=penalty, discount=discount, kept=kept)
-    except (LookupError, ValueError) as error:
         raise not_an_evaluation(path, error) from error
 
 

@@ -218,11 +218,10 @@ def _sample_steps(log: Transitions, limit: int) -> int:
 
 
 def refuse_with_shards(
-    *, penalty: float, cluster: Any, device: Any, interval: str, policy: Policy | None, values: str, **_: Any
+    *, cluster: Any, device: Any, interval: str, policy: Policy | None, values: str, **_: Any
 ) -> None:
     """Raise ValueError for what needs the whole log in memory."""
     refused = {
-        "a penalty": bool(penalty),
         "clusters of episodes": cluster is not None,
         'interval="bootstrap"': interval == "bootstrap",
         "a device": device is not None,

@@ -25,7 +25,7 @@ def summary(facts: dict[str, Any]) -> str:
         ("Passes", f"{solved['passes']:.1f}"),
         ("Discount", f"{facts['discount']:g}"),
         ("Trace", f"{facts['trace']:g}"),
-        ("Penalty", f"{facts['penalty']:g}") if facts["penalty"] else ("Ridge", f"{facts['ridge']:g}"),
+        ("Ridge", f"{facts['ridge']:g}"),
     ]
     half = LINE_CHARACTERS // 2 - 2
     double_rule, rule = "=" * LINE_CHARACTERS, "-" * LINE_CHARACTERS

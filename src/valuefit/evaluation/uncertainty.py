@@ -16,7 +16,7 @@ import scipy.sparse as sparse
 
 from valuefit.evaluation.bootstrap import Bootstrap
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
-from valuefit.evaluation.jackknife import Centre, Replicates, replicates
+from valuefit.evaluation.jackknife import Replicates, replicates
 from valuefit.evaluation.jackknife_basis import Basis, InverseBasis, jackknife_basis
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.memory import memory_limit
@@ -191,11 +191,9 @@ def basis_of(sandwich: Sandwich) -> Basis | InverseBasis:
 
 
 def _replicates(sandwich: Sandwich, basis: Basis | InverseBasis | None = None) -> Replicates:
-    first = sandwich.first
-    centre = None if first is None else Centre(first.theta, _replicates(first).theta)
     weights, clusters = (sandwich.theta, sandwich.w), (sandwich.cluster, sandwich.clusters)
     basis = basis or basis_of(sandwich)
-    return replicates(sandwich.problem, *weights, *clusters, centre, basis=basis, error=sandwich.td_errors)
+    return replicates(sandwich.problem, *weights, *clusters, basis=basis, error=sandwich.td_errors)
 
 
 def _along(rows: Array, directions: Array) -> Array:

@@ -173,9 +173,7 @@ def fit_named(text: str, observations: Array, visited: Array, count: StepCount) 
     weights = fitted.columns * count.actions
     if weights * 2 > count.effective:
         assert fitted.spec is not None
-        sentence = (
-            f"{fitted.sentence} That is {weights} features for {count}, too many to estimate well: add a penalty."
-        )
+        sentence = f"{fitted.sentence} That is {weights} features for {count}, too many to estimate well: use fewer."
         return replace(fitted, sentence=sentence, spec={**fitted.spec, "sentence": sentence})
     return fitted
 

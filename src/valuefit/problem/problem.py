@@ -399,17 +399,12 @@ class Problem(SaddlePoint):
         ridge + weight and rewards r_t - v_t' shift. Costs half a pass.
         """
         shift = weight / (self.ridge + weight) * y
-        other = self.recentred(shift)
-        other.__dict__.pop("traits", None)
+        p, other = self.phi.dot(shift), copy.copy(self)
+        for name in ("traits", "b"):
+            other.__dict__.pop(name, None)
+        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
         other.ridge = self.ridge + weight
         return other, shift
-
-    def recentred(self, centre: Array) -> Problem:
-        """The problem with ridge/2 |theta - centre|^2, in delta = theta - centre: its rewards are r_t - v_t' centre."""
-        p, other = self.phi.dot(centre), copy.copy(self)
-        other.__dict__.pop("b", None)
-        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
-        return other
 
     # ---- rows of single steps, for stochastic solvers ---------------------------------------------------
 

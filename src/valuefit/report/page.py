@@ -143,8 +143,7 @@ def _method_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
                      f"{evaluation.features.sentence}"),
         ("Discount", f"{evaluation.discount:g} (horizon {horizon})"),
         ("Trace", f"{evaluation.trace:g}"),
-        ("Penalty", f"{evaluation.penalty:g}, on the variance of the value; its bias is corrected")
-        if evaluation.penalty else ("Ridge", f"{evaluation.ridge:g}"),
+        ("Ridge", f"{evaluation.ridge:g}"),
         ("Solver", result.solver),
         ("Status", f"{result.status}. {result.message}"),
         ("Effort", f"{result.passes:.1f} passes over the log, {result.seconds:.2f} seconds"),
@@ -246,7 +245,7 @@ def python_call(evaluation: Evaluation) -> str:
         ("features", *_features_text(evaluation)),
         ("discount", repr(evaluation.discount), ""),
         ("trace", repr(evaluation.trace), ""),
-        ("penalty", repr(evaluation.penalty), "") if evaluation.penalty else ("ridge", repr(evaluation.ridge), ""),
+        ("ridge", repr(evaluation.ridge), ""),
         ("values", repr(evaluation.values), ""),
         ("solver", solver_text, ""),
         ("tol", repr(result.tol), ""),

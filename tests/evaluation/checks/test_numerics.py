@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 
 import valuefit as vf
-from helpers.fits import fit_of
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import fit
-from valuefit.evaluation.checks.alternatives import with_settings
 from valuefit.evaluation.checks.numerics import small_sample_bias
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.policy_value import with_errors
-from valuefit.problem.exact import Exact
 from valuefit.rows import compile
 
 
@@ -81,32 +78,6 @@ def test_a_nearly_singular_fixed_point_is_unstable():
     assert stable.outcome == "pass"
     assert unstable.outcome == "warn"
     assert unstable.statistic < 0.1 * (1 - discount)
-
-
-def test_the_bias_of_a_penalty_is_estimated():
-    """Rewards of sin(3 x) on a slow process, evaluated at x = 1.5, where a strong penalty takes most of the value."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=1201)
-    for t in range(1, 1201):
-        x[t] = 0.9 * x[t - 1] + 0.4 * x[t]
-    log = vf.Transitions.from_arrays(
-        x[:-1, None], np.sin(3 * x[:-1]) + 0.1 * rng.normal(size=1200), episode=np.arange(1200) // 40,
-        next_observation=x[1:, None],
-    )  # fmt: skip
-    settings = {"features": "fourier:order=6", "discount": 0.9, "starts": [[0.5]]}
-    assert "bias of the penalty" not in checks_of(log, **settings)
-    mild, strong = (checks_of(log, penalty=p, **settings)["bias of the penalty"] for p in (1e-3, 3.0))
-    assert (mild.outcome, strong.outcome) == ("pass", "warn")
-    assert "Use a smaller penalty" in strong.message
-    fit = fit_of(log, penalty=1e-3, **settings)
-    A, _, C = fit.problem.moments()
-    saddle = np.block([[1e-3 * np.eye(fit.problem.d), A.T], [A, -C]])
-    g_w = np.linalg.solve(saddle, np.concatenate([fit.starts.c, np.zeros(fit.problem.k)]))[fit.problem.d :]
-    left = fit.starts.c - A.T @ g_w
-    assert mild.statistic == pytest.approx(np.linalg.norm(left[1:]), rel=1e-5)
-    exact = float(fit.starts.c @ Exact(with_settings(fit.problem, trace=0.0, ridge=0.0)).theta)
-    bias = abs(exact - fit.value.estimate) / fit.value.standard_error
-    assert bias / 3 < mild.size < 3 * bias
 
 
 def test_dependent_features_are_counted():

@@ -1,7 +1,4 @@
-"""Other settings that should give the same value, solved again on request: other traces, half and double the ridge.
-
-A penalty is varied like a ridge, and its solutions are corrected.
-"""
+"""Other settings that should give the same value, solved again on request: other traces, half and double the ridge."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from valuefit.engine.loop import solve
 from valuefit.evaluation.checks.check import Check, HypothesisTest, Outcome
 from valuefit.evaluation.errors import Influence
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.penalty import sandwich_of, solve_corrected
+from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem
@@ -66,19 +63,18 @@ def trace_tests(fit: Fit) -> list[HypothesisTest]:
 
 
 def ridge_change(fit: Fit) -> Check | None:
-    """Whether half or double the ridge (or the penalty) would change the value by more than a standard error."""
+    """Whether half or double the ridge would change the value by more than a standard error."""
     if not fit.problem.ridge or not fit.value.standard_error:
         return None
     trace, ridge = fit.problem.trace, fit.problem.ridge
     changes = [change_of(fit, with_settings(fit.problem, trace=trace, ridge=f * ridge)) for f in RIDGE_FACTORS]
     half, double = (change.difference / fit.value.standard_error for change in changes)
     size = max(abs(half), abs(double))
-    name = "penalty" if fit.penalty else "ridge"
-    text = f"Half the {name} changes the policy value by {half:.2g} standard errors, double the {name} by {double:.2g}."
+    text = f"Half the ridge changes the policy value by {half:.2g} standard errors, double the ridge by {double:.2g}."
     if size > MAX_RIDGE_CHANGE:
-        text = f"{text} The value depends on the {name} more than the interval says. Use a smaller {name}."
+        text = f"{text} The value depends on the ridge more than the interval says. Use a smaller ridge."
     outcome: Outcome = "warn" if size > MAX_RIDGE_CHANGE else "pass"
-    return Check("other penalties" if fit.penalty else "ridge", outcome, text, size, size=size)
+    return Check("ridge", outcome, text, size, size=size)
 
 
 def with_settings(problem: Problem, *, trace: float, ridge: float) -> Problem:
@@ -92,12 +88,9 @@ def with_settings(problem: Problem, *, trace: float, ridge: float) -> Problem:
 
 def change_of(fit: Fit, problem: Problem) -> Change:
     """Solve another problem over the same log and features, and compare its policy value, paired by cluster."""
-    solution = solve_corrected(
-        problem, lambda one, _: solve(one, "auto", tol=SOLVER_TOL, seed=fit.seed), penalised=fit.penalty > 0
-    )
-    difference = float(fit.starts.c @ (solution.result.theta - fit.result.theta))
-    own = fit.errors.sandwich
-    sandwich = sandwich_of(problem, solution, own.episode).with_clusters(own.cluster, blocks=own.blocks)
+    theta, own = solve(problem, "auto", tol=SOLVER_TOL, seed=fit.seed).theta, fit.errors.sandwich
+    difference = float(fit.starts.c @ (theta - fit.result.theta))
+    sandwich = Sandwich(problem, theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
     errors = Uncertainty(sandwich, fit.errors.kind)
     influences = [each.influences([fit.starts])[0] for each in (own, sandwich)]
     if not isinstance(influences[0], Influence) or not isinstance(influences[1], Influence):

@@ -8,7 +8,6 @@ from valuefit.evaluation.checks.check import HypothesisTest
 from valuefit.evaluation.checks.inputs import TestInputs
 from valuefit.evaluation.checks.instruments import Instruments, sampled_steps
 from valuefit.evaluation.checks.moments import TDMoments
-from valuefit.evaluation.checks.penalty import penalty_test
 from valuefit.evaluation.checks.returns import returns_test
 from valuefit.evaluation.checks.specification import alignment_test, features_test, markov_test, ratios_test
 from valuefit.evaluation.checks.stability import stability_test
@@ -36,7 +35,5 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
     if inputs.moments.available:
         tests = [returns_test, ratios_test]
         if not inputs.moments.iterative:
-            tests = [
-                returns_test, features_test, markov_test, ratios_test, alignment_test, stability_test, penalty_test
-            ]  # fmt: skip
+            tests = [returns_test, features_test, markov_test, ratios_test, alignment_test, stability_test]
     return [found for test in tests if (found := test(inputs)) is not None]

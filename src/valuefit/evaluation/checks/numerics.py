@@ -6,7 +6,7 @@ import numpy as np
 
 from valuefit.engine.result import Result
 from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.errors import MATERIAL_SIZE, ErrorEstimate
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
 from valuefit.evaluation.sandwich import AdjointMethod
@@ -19,7 +19,6 @@ MIN_RATIO_STEPS = 3  # effective ones for each feature
 MAX_BIAS = 2.0  # standard errors; a larger one is itself estimated roughly
 MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
 MAX_SKEWNESS = 0.35  # of the estimate: that of 8 rare events, with which a 95% interval covers about 90%
-MIN_REDUCTION = 0.01  # of the bias of a penalty by a correction, relative; less is not extrapolated further
 MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
 MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
 POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value, at most
@@ -109,32 +108,6 @@ def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) 
         text += f", but it can be larger: the ratios make the log worth {steps:.0f} steps for {live} features"
     text += '. Use fewer features, a longer log, or, for ratios, values="state-action".'
     return Check(name, "warn", text, error.bias, size=size)
-
-
-def penalty(fit: Fit) -> Check | None:
-    """The bias that the penalty leaves in the policy value after its correction, against the standard error.
-
-    The correction changes the value by c'(theta_2 - theta_1), and another one would by (c - A'g_w)'(theta_2 - theta_1).
-    If further ones shrink by the same factor, their sum is the bias. It is at most |c - A'g_w|, the statistic, times
-    the standard deviation over the log of what the penalty took from the value before the correction. A penalty that
-    is so strong that corrections hardly change the value is caught by `penalty_test`.
-    """
-    sandwich, error, name = fit.errors.sandwich, fit.value.standard_error, "bias of the penalty"
-    left = sandwich.left_by_penalty(fit.starts.c) if fit.penalty and error else None
-    if left is None or not error:
-        return None
-    shape = np.arange(len(left)) % fit.features.columns > 0  # all but the constants, which are not penalised
-    factor = float(np.linalg.norm(left[shape]))
-    first, second = (float(c @ sandwich.shrunk) for c in (fit.starts.c, left))
-    size = abs(second) / max(1 - abs(second / first), MIN_REDUCTION) / error if second and first else 0.0
-    text = (
-        f"The correction for the penalty changes the policy value by {first:.3g}, and another one would by "
-        f"{second:.3g}: a bias of about {size:.2g} standard errors remains. It is at most {factor:.2g} times the "
-        "standard deviation over the log of what the penalty takes from the value"
-    )
-    if size > MATERIAL_SIZE:
-        return Check(name, "warn", f"{text}. Use a smaller penalty.", factor, size=size)
-    return Check(name, "pass", f"{text}.", factor, size=size)
 
 
 def conditioning(fit: Fit) -> Check | None:

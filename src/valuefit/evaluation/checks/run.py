@@ -19,7 +19,6 @@ FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     reach.reachable_range,
     numerics.standard_error,
     numerics.optimisation_error,
-    numerics.penalty,
     horizon.time_limit,
     horizon.resets,
     support.effective_episodes,

@@ -86,7 +86,7 @@ def determined(fit: Fit) -> Check | None:
     text = (
         "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
         f"different value at {share:.0%} of the starts. The value of the minimum-norm weights is shown, without an "
-        f"interval. {_bounds(fit, rows[inside], share)}Add a penalty, use fewer features, or give starts that the log "
+        f"interval. {_bounds(fit, rows[inside], share)}Use fewer features, or give starts that the log "
         "has visited."
     )
     return Check(name, "fail" if share > MAX_UNDETERMINED_SHARE else "warn", text, share)
