@@ -26,7 +26,6 @@ WIDE_STEPS, WIDE_FEATURES = 200_000, 16_384
 DEVICE_MEMORY = 8 << 30
 KERNEL_STEPS, LANDMARKS = 10_000_000, 2000
 EPISODE = 200  # steps
-TILINGS, TILE_BINS = 8, (16, 112)  # 2,048 and 100,352 columns over two dimensions
 
 
 class Figure(NamedTuple):
@@ -195,25 +194,6 @@ def kernel_features() -> Iterator[Figure]:
     yield Figure(name, text_of(seconds, found), "at most 8 s", seconds > 8)
 
 
-def tiles() -> Iterator[Figure]:
-    """Tile-coded rows: a pass, and solvers with few and with many columns."""
-    observations, now, episode = trajectory(STEPS)
-    reward = np.sin(observations[now]).sum(axis=1) + np.random.default_rng(2).standard_normal(STEPS)
-    for bins in TILE_BINS:
-        coder = vf.features.Tiles(TILINGS, bins).fit(observations[:, :2])
-        rows = coder.transform(observations[:, :2])
-        index = torch.from_numpy(rows.indices.reshape(-1, TILINGS).astype(np.int64)).to(DEVICE)
-        problem = vf.Problem.from_rows(index, now, now + 1, reward, 0.95, episode=episode, columns=rows.shape[1])
-        size = f"tiles ({STEPS:,}, {problem.d:,}), {TILINGS} tilings"
-        one = seconds_of(lambda problem=problem: problem.residual(np.ones(problem.d)))
-        yield Figure(f"b - A theta, {size}", f"{1e3 * one:.1f} ms")
-        same = np.array_equal(problem.residual(np.ones(problem.d)), problem.residual(np.ones(problem.d)))
-        yield Figure(f"two products, {size}", "the same bits" if same else "other bits", "the same bits", not same)
-        for solver in ("lstd", "krylov") if problem.d <= FEATURES else ("krylov",):
-            seconds, found = solved(problem, solver, repeats=1, tol=1e-6)
-            yield Figure(f"{solver}, {size}, to 1e-6", text_of(seconds, found), "solved", found.status != "converged")
-
-
 def evaluation(steps: int = 200_000, landmarks: int = 500) -> Iterator[Figure]:
     """`evaluate` with its standard error and checks, on the device and in memory."""
     observations = states(steps)
@@ -231,7 +211,7 @@ def evaluation(steps: int = 200_000, landmarks: int = 500) -> Iterator[Figure]:
 
 
 def figures() -> Iterator[Figure]:
-    for section in (in_float64, in_float32, wide, kernel_features, streamed, tiles, evaluation, same_as_cpu):
+    for section in (in_float64, in_float32, wide, kernel_features, streamed, evaluation, same_as_cpu):
         yield from section()
         torch.cuda.empty_cache()
 

@@ -9,8 +9,6 @@ from valuefit.threads import thread_count
 # multiplied by are scattered over memory.
 GEMM_FLOPS, SPARSE_FLOPS = 32, 200
 GPU_FLOPS = 96  # the same for dense rows on a GPU (benchmarks/gpu.py), where a pass reads a number once
-# Tile-coded rows on a GPU, estimated: operations in the time of an entry in a pass, and of a sorted product of two.
-GPU_SPARSE_FLOPS, GPU_PAIR_FLOPS = 1800, 23_000.0
 
 # Seconds on one core, between those that benchmarks/costs.py measured on a 2-core and on a 16-core machine: within a
 # factor of 2 of both. Only their ratios affect the choice of a solver.

@@ -1,4 +1,4 @@
-"""The solver that "auto" selects, its message and fallbacks, and the gap at which tol="statistical" stops."""
+"""The solver that "auto" selects, its message and fallbacks."""
 
 from types import SimpleNamespace
 
@@ -12,8 +12,6 @@ from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.engine import choice
 from valuefit.engine.choice import rank
-from valuefit.engine.statistical_tolerance import supported_gap
-from valuefit.engine.stopping import FINEST_GAP
 from valuefit.problem.cost import Cost
 from valuefit.threads import limit_threads
 
@@ -113,41 +111,6 @@ def test_the_next_solver_runs_when_one_fails(monkeypatch):
     result = vf.solve(Oracle(1).problem(), "auto", tol=1e-10)
     assert "lstd ended as singular, so the next was taken" in result.message
     assert result.status == "converged"
-
-
-# ---- statistical tolerance --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("solver", ["svrg", "saga", "pdbg", "krylov"])
-def test_the_solver_error_is_at_most_a_tenth_of_the_standard_error(solver):
-    problem = on_policy()
-    best = vf.solve(problem, "lstd", tol=1e-12)
-    early = vf.solve(problem, solver, tol="statistical")
-    assert early.status == "converged"
-    assert early.tol == "statistical"
-    assert "statistical" in early.message
-    A, _, C = problem.moments()
-    rows = problem.phi.matrix
-    td = problem.reward + problem.discount * (rows @ early.theta)[problem.next] - (rows @ early.theta)[problem.now]
-    inverse = np.linalg.inv(A)
-    covariance = np.mean(td**2) * inverse @ C @ inverse.T / problem.n
-    for c in np.random.default_rng(0).standard_normal((200, problem.d)):
-        assert abs(c @ (early.theta - best.theta)) <= 0.11 * np.sqrt(c @ covariance @ c)
-
-
-@pytest.mark.parametrize("solver", ["svrg", "saga", "krylov", "auto"])
-def test_the_statistical_tolerance_costs_at_most_its_measurements_more_than_1e_6(solver):
-    for problem in (on_policy(), on_policy(30_000), Oracle(10).problem()):
-        early = vf.solve(problem, solver, tol="statistical")
-        late = vf.solve(problem, solver, tol=1e-6)
-        assert early.status == late.status == "converged"
-        assert early.passes <= late.passes + 2.5  # the noise of a short log is measured once or twice, a pass each
-
-
-def test_a_longer_log_supports_more_digits():
-    short, long = on_policy(300), on_policy(30_000)
-    assert supported_gap(short, np.zeros(short.d)) > 50 * supported_gap(long, np.zeros(long.d))
-    assert supported_gap(short, np.zeros(short.d)) > FINEST_GAP
 
 
 @pytest.mark.parametrize("tol", ["statistics", -1.0, np.nan, None])

@@ -172,7 +172,7 @@ def test_an_exact_solver_is_not_checked():
 
 
 @pytest.mark.parametrize("solver", ["svrg", "saga", "krylov", "auto"])
-def test_a_long_log_takes_the_same_passes_as_1e_6(solver):
+def test_without_reported_numbers_the_gap_is_1e_6(solver):
     problem = vf.Problem(episodes(30_000), fourier_features(15, spread=1.5), discount=0.95)
     early, full = (vf.solve(problem, solver, tol=tol) for tol in ("statistical", 1e-6))
     assert early.passes == full.passes

@@ -25,7 +25,7 @@ def close(found, expected, rtol=1e-11):
 def test_products_and_moments_equal_those_in_memory(kind):
     memory, device = both(kind)
     rng = np.random.default_rng(0)
-    theta, w, g = rng.standard_normal(memory.d), rng.standard_normal(memory.k), rng.standard_normal((memory.k, 3))
+    theta, w = rng.standard_normal(memory.d), rng.standard_normal(memory.k)
     assert device.traits == memory.traits | {"device"}
     for found, expected in zip(device.B(theta, w), memory.B(theta, w), strict=True):
         close(found, expected)
@@ -40,8 +40,6 @@ def test_products_and_moments_equal_those_in_memory(kind):
     close(device.mean_squares(theta, w), memory.mean_squares(theta, w))
     close(device.mean_squares(None, w), memory.mean_squares(None, w))
     close(device.reward_squares(), memory.reward_squares())
-    for found, expected in zip(device.noise_moments(theta, g), memory.noise_moments(theta, g), strict=True):
-        close(found, expected)
     close(device.A_in_float32(), memory.A, rtol=1e-4)
 
 
@@ -101,11 +99,6 @@ def test_steps_may_be_tensors_too_and_columns_without_data_get_weight_0():
     assert found.dead == (8,)
     assert found.theta[8] == 0
     close(vf.solve(device, "lstd").theta, vf.solve(memory, "lstd").theta, rtol=1e-8)
-
-
-def test_tolerance_by_the_noise_of_the_log():
-    _, device = both("trace", n=2000)
-    assert vf.solve(device, "krylov", tol="statistical").status == "converged"
 
 
 @pytest.mark.parametrize("kind", KINDS)

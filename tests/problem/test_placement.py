@@ -109,3 +109,11 @@ def test_rows_beyond_the_memory_of_the_device_are_multiplied_in_memory():
     with Placement("cpu", 1000) as place:
         place(memory)
         assert memory.phi.on_device is None
+
+
+def test_sparse_features_are_refused_and_are_right_without_the_device():
+    log = vf.datasets.random_walk_log(100)
+    settings = {"features": "one-hot", "discount": 0.9}
+    with pytest.raises(ValueError, match=r"^Sparse features, such as tiles and one-hot ones, .* Leave out device\.$"):
+        vf.evaluate(log, device="cpu", **settings)
+    assert vf.evaluate(log, **settings).policy_value.standard_error > 0

@@ -47,12 +47,12 @@ def solve(
 
     solver: a short name (`valuefit.solvers.names()`) or a solver with settings. tol: the gap promised by
     "converged"; 0 runs until the budget is spent, and below 1e-28, where gaps are rounding errors, none is
-    certified; "statistical" stops where the remaining error is at most a tenth of the standard error, or at a gap of
-    1e-6. init: an earlier `Result`, a `(theta, w)` pair or a theta to start from, of the same or fewer features (new
-    ones start at 0). reference: the exact solution (an array or a `Result`); the history then holds the true gap of
-    every epoch, free of charge. callback: called with a `Progress` after each epoch; return True to stop. reported:
-    for tol="statistical", theta -> (largest error of a reported number over its allowance, passes of this check);
-    the solve stops when it is at most 1.
+    certified; "statistical" is 1e-6, or a larger gap where `reported` says that it is enough. init: an earlier
+    `Result`, a `(theta, w)` pair or a theta to start from, of the same or fewer features (new ones start at 0).
+    reference: the exact solution (an array or a `Result`); the history then holds the true gap of every epoch, free of
+    charge. callback: called with a `Progress` after each epoch; return True to stop. reported: for tol="statistical",
+    theta -> (largest error of a reported number over its allowance, passes of this check); the solve stops when it is
+    at most 1.
     """
     if not isinstance(problem, SaddlePoint):
         raise ValueError(
@@ -78,7 +78,9 @@ def solve(
         solvers = [find(name) for name in names]
 
     def rule() -> StoppingRule:
-        return Statistical(problem, reported) if tol == "statistical" else Gap(tol)
+        if tol != "statistical":
+            return Gap(tol)
+        return Gap(FINEST_GAP) if reported is None else Statistical(problem, reported)
 
     result, failed = _first_success(problem, _with_fallbacks(solvers), rule, history, start, seed)
     return replace(result, message=f"{result.message} {why}{failed}".strip(), tol=tol, seed=seed)

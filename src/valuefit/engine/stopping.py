@@ -10,7 +10,7 @@ import numpy as np
 from valuefit.engine.budget import Budget
 from valuefit.engine.certificate import FREE_PASSES, Certificate
 from valuefit.engine.history import History
-from valuefit.engine.statistical_tolerance import LOOSEST_GAP, MEASUREMENT_PASSES, optimistic_gap, supported_gap
+from valuefit.engine.statistical_tolerance import LOOSEST_GAP, optimistic_gap
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array
@@ -61,16 +61,14 @@ class Statistical:
 
     The first required gap is optimistic and costs nothing to compute. Once it is certified, `check` measures the
     largest error of a reported number over its allowance (a tenth of a standard error), and the passes that this
-    cost. Errors fall like the square root of the gap, from which the next requirement follows. Without `check`, the gap
-    is compared with `supported_gap`, which bounds the error of any linear function of theta.
+    cost. Errors fall like the square root of the gap, from which the next requirement follows.
     """
 
-    def __init__(self, problem: SaddlePoint, check: Callable[[Array], tuple[float, float]] | None) -> None:
-        self.problem, self.check = problem, check
+    def __init__(self, problem: SaddlePoint, check: Callable[[Array], tuple[float, float]]) -> None:
+        self.check = check
         self.final = FINEST_GAP
         # a gap small enough for any one number is, times their count, small enough for numbers on average
-        share = 1.0 if check is None else float(problem.d - len(problem.dead))
-        self._require(min(share * optimistic_gap(problem), LOOSEST_GAP))
+        self._require(min(float(problem.d - len(problem.dead)) * optimistic_gap(problem), LOOSEST_GAP))
         self.confirmed = False
         self._checks, self._check_passes = 0, CHECK_PASSES
 
@@ -82,10 +80,7 @@ class Statistical:
         if self._checks == MAX_CHECKS or not self._saves(gap, self._check_passes, budget):
             self._require(FINEST_GAP)
             return False
-        if self.check is None:
-            error, passes = np.sqrt(gap / max(supported_gap(self.problem, theta), SMALLEST_GAP)), MEASUREMENT_PASSES
-        else:
-            error, passes = self.check(theta)
+        error, passes = self.check(theta)
         budget.passes += passes
         self._checks += passes > 0
         self._check_passes = max(passes, 0.5 * self._check_passes)

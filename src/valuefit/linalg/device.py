@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, add_at, recurrence
-from valuefit.rows.device_index import IndexRows
+from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, TensorRows, recurrence
 
 PANEL_COLUMNS = 256  # of a symmetric product that are multiplied at a time, with themselves and the columns after them
-MAX_ENTRY_PAIRS = 1 << 24  # products of entries of tile-coded rows that are sorted at a time
 KERNEL_COLUMNS = 256, 16_384  # widths of rows that a kernel holds in registers; shorter ones leave its threads idle
 
 
@@ -58,9 +56,6 @@ def mirrored(C: Tensor) -> Tensor:
 
 def second_moment(psi: DeviceRows, visits: Tensor) -> Tensor:
     """sum over rows of visits * psi psi'."""
-    if isinstance(psi, IndexRows):
-        rows = torch.arange(psi.shape[0], device=psi.device)
-        return index_products(psi, psi, [(rows, rows, visits)])
     k = psi.shape[1]
     C = torch.zeros((k, k), dtype=torch.float64, device=psi.device)
     plain = bool((visits == 1).all())
@@ -73,10 +68,6 @@ def second_moment(psi: DeviceRows, visits: Tensor) -> Tensor:
 
 def cross_moment(phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """sum of u_t v_t' in float64, of products in `dtype`; float32 is TF32 on a GPU that has it."""
-    if isinstance(psi, IndexRows) and isinstance(phi, IndexRows) and not steps.trace:
-        here, after = steps.row_numbers()
-        pairs = [(here, here, steps.ratio), (here, after, -steps.ratio * steps.discount)]
-        return index_products(psi, phi, pairs)
     A = torch.zeros((psi.shape[1], phi.shape[1]), dtype=torch.float64, device=phi.device)
     carried = None
     with tensor_cores():
@@ -89,18 +80,6 @@ def cross_moment(phi: DeviceRows, psi: DeviceRows, steps: DeviceSteps, *, dtype:
             else:
                 A += U.T.to(dtype) @ V
     return A
-
-
-def index_products(left: IndexRows, right: IndexRows, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """The sums of weight * left[i] right[j]' over all `pairs` (i, j, weight) of tile-coded rows, in a fixed order."""
-    (_, k), (_, d), each = left.shape, right.shape, left.row_numbers * right.row_numbers
-    out = torch.zeros(k * d, dtype=torch.float64, device=left.device)
-    for i, j, weight in pairs:
-        for part in blocks_of(len(i), max(1, MAX_ENTRY_PAIRS // each)):
-            (rows, a), (columns, b) = left.entries(i[part]), right.entries(j[part])
-            products = weight[part, None, None] * a[:, :, None] * b[:, None, :]
-            add_at(out, rows[:, :, None] * d + columns[:, None, :], products)
-    return out.reshape(k, d)
 
 
 def step_block(

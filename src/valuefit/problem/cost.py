@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
-from valuefit.machine import GEMM_FLOPS, GPU_FLOPS, GPU_PAIR_FLOPS, GPU_SPARSE_FLOPS, SPARSE_FLOPS, seconds
+from valuefit.machine import GEMM_FLOPS, GPU_FLOPS, SPARSE_FLOPS, seconds
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Cost:
     def _flops(self) -> int:
         """Matrix-product operations that take as long as one stored number in a pass."""
         if self.gpu:
-            return GPU_SPARSE_FLOPS if self.sparse else GPU_FLOPS
+            return GPU_FLOPS
         return SPARSE_FLOPS if self.sparse else GEMM_FLOPS
 
     def flops(self, count: float) -> float:
@@ -116,5 +116,4 @@ class Cost:
     def _sparse_outer_products(self, products: float) -> float:
         """Cost of n sparse outer products, which run far below the rate of dense products, above all out of cache."""
         slowdown = 44.0 if 8 * self.k * self.d <= CACHED_MATRIX_BYTES else 220.0
-        slowdown = GPU_PAIR_FLOPS if self.gpu else slowdown
         return self.flops(slowdown * products * self.n * self.row**2)

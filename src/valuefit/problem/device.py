@@ -12,12 +12,9 @@ import torch
 from valuefit.linalg.device import Sketch, blocks_of, cross_moment, kernels_of, second_moment, sketch
 from valuefit.linalg.device_batches import Sampler, batch_rows, trace_matrix
 from valuefit.problem.arguments import check_ratio_products
-from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
 from valuefit.problem.saddle_point import BatchPlan, SaddlePoint, SketchedRows
 from valuefit.rows.device import DeviceRows, DeviceSteps, Tensor, require_device_memory, to_array, to_tensor
-from valuefit.rows.device_index import IndexRows
-from valuefit.rows.storage import Rows
 from valuefit.typing import Array, Gradient
 
 
@@ -50,7 +47,7 @@ class DeviceProblem(SaddlePoint):
         device = phi.device
         self.phi, self.psi = phi, phi if psi is None else psi
         self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
-        self.distinct_rows, self.sparse = phi.shape[0], phi.sparse
+        self.distinct_rows, self.sparse = phi.shape[0], False
         self.trace, self.ridge, self.identity, self.shared = trace, ridge, identity, psi is None
         self.dead, self.max_discount = dead, float(discount.max())
         self.weighted, self.float32 = bool((ratio != 1).any()), phi.dtype == np.float32
@@ -69,7 +66,7 @@ class DeviceProblem(SaddlePoint):
             n=self.n,
             d=self.d,
             k=self.k,
-            row=float(self.phi.row_numbers),
+            row=float(self.d),
             starts=int((self.steps.visits > 0).sum()),
             sparse=self.sparse,
             traced=self.trace > 0,
@@ -208,22 +205,6 @@ class DeviceProblem(SaddlePoint):
         along = self.steps.backward(self.steps.reward)
         weighted = self.steps.ratio * self.steps.reward
         return float(along.square().sum()) / self.n, float(weighted.square().sum()) / self.n
-
-    def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
-        steps, device = self.steps, self.phi.device
-        psi_g = self.psi.dot(to_tensor(g, device))
-        td = steps.reward - steps.difference(self.phi.dot(to_tensor(theta, device)))
-        cluster, count, _ = clusters(np.cumsum(self._begins))
-        u_g = torch.stack([steps.forward(steps.at_now(column.contiguous())) for column in psi_g.T], dim=1)
-        terms = (u_g * td[:, None])[steps.live > 0]
-        sums = np.column_stack([np.bincount(cluster, column, count) for column in to_array(terms).T])
-        return sums.T @ sums / self.n, to_array(psi_g.T @ (steps.visits[:, None] * psi_g)) / self.n, count
-
-    def visited_rows(self) -> tuple[Rows | None, Array]:
-        """A copy of tile-coded rows in memory."""
-        if not isinstance(self.psi, IndexRows):
-            return None, np.zeros(0)
-        return Rows(self.psi.matrix()), to_array(self.steps.visits)
 
     # ---- mini-batches -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -110,11 +110,6 @@ class MomentProblem(SaddlePoint):
     def reward_squares(self) -> tuple[float, float]:
         along, weighted = self.sums.rewards / self.n
         return float(along), float(weighted)
-
-    def noise_moments(self, theta: Array, g: Array) -> NoReturn:
-        raise ValueError(
-            'tol="statistical" needs the steps of the log, of which only the moments are left. Give a gap.'
-        )
 
     def sketched_rows(
         self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int

@@ -24,7 +24,6 @@ from valuefit.problem.arguments import (
 )
 from valuefit.problem.device import DeviceProblem
 from valuefit.rows.device import MAX_SHARE, DeviceRows, HostProducts, StreamedRows, Tensor, TensorRows
-from valuefit.rows.device_index import csr_rows, index_rows
 
 
 def from_device_rows(
@@ -40,10 +39,9 @@ def from_device_rows(
     ridge: float,
     dual_rows: Any,
     metric: str,
-    columns: int | None,
 ) -> DeviceProblem:
     """`Problem.from_rows` for rows on a device; the other arguments may be there or on the host."""
-    phi = TensorRows(_tensor(Phi)) if columns is None else index_rows(_tensor(Phi), columns)
+    phi = TensorRows(_tensor(Phi))
     steps = step_arrays(*map(_host, (now, next, reward, discount, ratio, episode)), rows=phi.shape[0])
     check_steps(steps)
     steps = steps._replace(next=np.where(steps.next < 0, steps.now, steps.next))
@@ -92,19 +90,14 @@ def kernel_problem(
 def copied(matrix: Any, device: torch.device, memory: int | None) -> DeviceRows:
     """Rows in memory, copied to a device; copied block by block whenever they are read if they exceed `memory` bytes.
 
-    matrix: an array, or a CSR matrix of tile-coded rows, which are copied as a whole. memory: None takes MAX_SHARE of
-    what is free on a GPU.
+    memory: None takes MAX_SHARE of what is free on a GPU.
     """
+    if sparse.issparse(matrix):
+        raise ValueError(
+            "Sparse features, such as tiles and one-hot ones, are not computed on a device. Leave out device."
+        )
     if memory is None and device.type == "cuda":
         memory = int(MAX_SHARE * torch.cuda.mem_get_info(device)[0])
-    if sparse.issparse(matrix):
-        rows = csr_rows(matrix)
-        if memory is not None and rows.row_bytes * rows.shape[0] > memory:
-            raise ValueError(
-                f"Tile-coded rows take {rows.row_bytes * rows.shape[0]:,} bytes on a device and are copied as a whole, "
-                f"but device_memory is {memory:,}. Give more, or leave out the device."
-            )
-        return rows.to(device)
     if memory is not None and matrix.nbytes > memory:
         return StreamedRows(matrix, device)
     return TensorRows(torch.tensor(matrix, device=device))

@@ -10,7 +10,6 @@ from typing import Any
 from valuefit.data.validation import whole_number
 from valuefit.extras import need
 from valuefit.memory import fits
-from valuefit.problem.preconditioner import MAX_DENSE_PASSES
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.rows.storage import Rows
@@ -56,8 +55,7 @@ class Placement:
             problem.reward, problem.discount, problem.ratio, problem.begins, trace=problem.trace, ridge=problem.ridge,
             identity=problem.identity, dead=problem.dead,
         )  # fmt: skip
-        affordable = not problem.sparse or placed.cost.moments <= MAX_DENSE_PASSES
-        if affordable and fits(2 * problem.k * (problem.k + problem.d)):
+        if fits(2 * problem.k * (problem.k + problem.d)):
             problem.use_moments_of(placed)
         return placed
 

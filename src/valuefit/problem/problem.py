@@ -33,7 +33,6 @@ from valuefit.problem.arguments import (
     tile_rows,
     trace_rows,
 )
-from valuefit.problem.clusters import clusters
 from valuefit.problem.cost import Cost
 from valuefit.problem.rounding import MomentBounds, rounding_bounds
 from valuefit.problem.saddle_point import MomentArrays, SaddlePoint, SketchedRows
@@ -118,9 +117,14 @@ class Problem(SaddlePoint):
         options: dict[str, Any] = {"trace": trace, "ridge": ridge, "metric": metric}
         columns = None if columns is None else whole_number("columns", columns, "it must be 1 or more", low=1)
         if is_device_array(Phi):
+            if columns is not None:
+                raise ValueError(
+                    "Rows on a device are dense, so `columns` does not apply. Give tile-coded rows as a NumPy array."
+                )
             device = import_module("valuefit.problem.on_device")
-            steps = now, next, reward, discount, ratio, episode
-            return device.from_device_rows(Phi, *steps, columns=columns, dual_rows=dual_rows, **options)
+            return device.from_device_rows(
+                Phi, now, next, reward, discount, ratio, episode, dual_rows=dual_rows, **options
+            )
         rows = rows_of(Phi if columns is None else tile_rows(Phi, columns), "features")
         arrays = step_arrays(now, next, reward, discount, ratio, episode, rows=rows.shape[0], part=part)
         dual = None if dual_rows is None else rows_of(dual_rows, "dual_rows")
@@ -333,21 +337,6 @@ class Problem(SaddlePoint):
     def reward_squares(self) -> tuple[float, float]:
         along, weighted = self.backward(self.reward), self.ratio * self.reward
         return float(along @ along) / self.n, float(weighted @ weighted) / self.n
-
-    def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
-        if self.shared:
-            products = self.phi.matmul(np.column_stack([theta, g]))
-            value, psi_g = products[:, 0], products[:, 1:]
-        else:
-            value, psi_g = self.phi.dot(theta), self.psi.matmul(g)
-        td = self.reward + self.discount * value[self.next] - value[self.now]
-        cluster = np.cumsum(self.begins) - 1
-        if not self.part:
-            cluster = clusters(cluster)[0]
-        count = int(cluster.max()) + 1
-        terms = (self.forward(np.ascontiguousarray(column[self.now])) * td for column in psi_g.T)
-        sums = np.column_stack([np.bincount(cluster, term, count) for term in terms])
-        return sums.T @ sums / self.n, psi_g.T @ (self.visits[:, None] * psi_g) / self.n, count
 
     def sketched_rows(
         self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int

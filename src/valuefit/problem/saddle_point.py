@@ -165,13 +165,6 @@ class SaddlePoint(ABC):
     def reward_squares(self) -> tuple[float, float]:
         """The mean squares of the rewards summed along the traces, and of ratio times reward."""
 
-    @abstractmethod
-    def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
-        """Covariance of sum u_t'g delta_t by episode over n, mean (psi_t'g)(psi_t'g)', and the number of episodes.
-
-        g: (k, columns); the TD errors delta_t are those of theta. A single episode is cut into blocks.
-        """
-
     def moment_bounds(self) -> MomentBounds | None:
         """Bounds of the rounding errors of the moments; None where they would cost a pass."""
         return None

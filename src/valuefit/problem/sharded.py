@@ -114,10 +114,6 @@ class ShardedProblem(SaddlePoint):
     def reward_squares(self) -> tuple[float, float]:
         return float(self._rewards[0]), float(self._rewards[1])
 
-    def noise_moments(self, theta: Array, g: Array) -> tuple[Array, Array, int]:
-        S, C, count = self._sum(partial(_noise_moments, theta=self._alive(theta), g=g))
-        return S / self.n, C / self.n, count
-
     def sketched_rows(
         self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int
     ) -> Iterator[SketchedRows]:
@@ -204,11 +200,6 @@ def _second_moment(part: Part) -> tuple[Array]:
 def _mean_squares(part: Part, *, c: Array | None, y: Array) -> tuple[float, float]:
     of_c, of_y = part.problem.mean_squares(c, y)
     return part.problem.n * of_c, part.problem.n * of_y
-
-
-def _noise_moments(part: Part, *, theta: Array, g: Array) -> tuple[Any, ...]:
-    S, C, count = part.problem.noise_moments(theta, g)
-    return part.problem.n * S, part.problem.n * C, count
 
 
 def _sketch(part: Part, *, size: int, seed: int, cross: bool) -> tuple[Array, Array]:

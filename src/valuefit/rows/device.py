@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ class DeviceRows(ABC):
     shape: tuple[int, int]
     device: Any
     dtype: np.dtype[Any]  # float64 or float32, of the numbers that are read
-    sparse: ClassVar[bool] = False
 
     @abstractmethod
     def span(self, start: int, stop: int) -> Tensor:
@@ -39,11 +38,6 @@ class DeviceRows(ABC):
     @abstractmethod
     def take(self, index: Tensor) -> Tensor:
         """These rows."""
-
-    @property
-    def row_numbers(self) -> int:
-        """Numbers that are stored of a row."""
-        return self.shape[1]
 
     @property
     def row_bytes(self) -> int:
@@ -265,13 +259,6 @@ class RowSums:
         return self.in_order(values if self.order is None else values[self.order])
 
 
-def add_at(out: Tensor, place: Tensor, values: Tensor) -> None:
-    """out[place] += values, tensors of any shape; in a fixed order where places repeat."""
-    place, order = place.reshape(-1).sort(stable=True)
-    present, counts = torch.unique_consecutive(place, return_counts=True)
-    out[present] += SegmentSums(counts)(values.reshape(-1)[order])
-
-
 def recurrence(x: Tensor, keep: Tensor) -> Tensor:
     """y_t = x_t + keep_t * y_{t-1} for numbers or rows x_t, by recursive doubling as in `rows.traces.recurrence`."""
     y = x
@@ -324,13 +311,6 @@ class DeviceSteps:
     def trajectory(self) -> bool:
         """Whether there is one step for every row, and the row after it is its next one."""
         return self.now is None
-
-    def row_numbers(self) -> tuple[Tensor, Tensor]:
-        """The numbers of the row and of the next row of each step; the latter is arbitrary where the discount is 0."""
-        if self.now is not None:
-            return self.now, self.next
-        every = torch.arange(self.rows, device=self.ratio.device)
-        return every, (every + 1).clamp(max=self.rows - 1)
 
     # ---- between numbers of rows and numbers of steps ----------------------------------------------------
 
