@@ -179,7 +179,7 @@ def wide_factor(columns: int) -> float:
     """Seconds with so many sparse columns, relative to those that passes predict, which were measured with few.
 
     With more than 10,000 columns, weights leave the cache and factors of C, or the conjugate gradients in their place,
-    take longer than passes. Predicted and measured seconds of krylov (benchmarks/why.md, ARCHITECTURE.md): tiles
+    take longer than passes. Predicted and measured seconds of krylov (benchmarks/why.md, benchmarks/notes.md): tiles
     (1e6, 1e5) 12 and 14, hashed tiles (1e5, 1e5) 2.4 and 2.5, (1e6, 1e6) 51 and 54.
     """
     return float(max(1.0, columns / 10_000) ** 0.4)
