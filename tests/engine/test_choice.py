@@ -113,6 +113,20 @@ def test_the_next_solver_runs_when_one_fails(monkeypatch):
     assert result.status == "converged"
 
 
+def test_where_moments_are_nearly_singular_fewer_features_are_the_advice(monkeypatch):
+    from valuefit.solvers.solver import Info, State
+
+    problem = Oracle(1).problem()
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            vf.solvers.LSTD,
+            "epoch",
+            lambda self, problem, state, rng: (State(state.theta, state.w), Info(1.0, finished=True)),
+        )
+        message = vf.solve(problem, "lstd", tol=1e-10).message
+    assert message.endswith("Use fewer features, or drop those that depend on others.")
+
+
 @pytest.mark.parametrize("tol", ["statistics", -1.0, np.nan, None])
 def test_other_tolerances_are_refused(tol):
     with pytest.raises(ValueError, match='0 or more, or "statistical"'):

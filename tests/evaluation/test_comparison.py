@@ -287,6 +287,8 @@ def test_a_value_that_the_data_do_not_determine_is_refused_by_name_with_a_remedy
         ValueError, match=r"The value of new has no standard error, so .* Evaluate again with fewer features"
     ):
         vf.compare({"new": evaluation, "old": evaluation})
+    fewer = vf.evaluate(steps, features=lambda x: np.ones((len(x), 1)), discount=0.9, starts=np.array([2]))
+    assert vf.compare(fewer, fewer).estimate == 0
 
 
 def test_policies_without_a_name_are_numbered_by_their_place(three, log):

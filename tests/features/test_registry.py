@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 import valuefit as vf
+from helpers.cartpole import CARTPOLE, SETTINGS, cartpole_log, covers
 from valuefit import memory
 from valuefit.datasets.mdp import random_mdp
 from valuefit.features import RBF, Fitted, Fourier, OneHot, StateAction, Tiles, from_spec, make, names
@@ -122,7 +123,17 @@ def test_auto_treats_a_column_of_few_integers_as_states():
 
 
 def test_the_sentence_mentions_too_many_features():
-    assert "325 features for 400 steps, too many" in make("polynomial", gaussian(400, 24))[1]
+    sentence = make("polynomial", gaussian(400, 24))[1]
+    assert "325 features for 400 steps, too many to estimate well: use fewer." in sentence
+
+
+def test_fewer_features_than_too_many_give_a_value_closer_to_the_truth():
+    log = cartpole_log(20)
+    many, fewer = (vf.evaluate(log, features=f"kernel:landmarks={count}", **SETTINGS) for count in (len(log) // 2, 40))
+    assert any("too many to estimate well: use fewer." in note for note in many.notes)
+    assert covers(fewer)
+    errors = [abs(one.policy_value.estimate - CARTPOLE.truth) for one in (fewer, many)]
+    assert errors[0] < 0.7 * errors[1]
     assert "too many" not in make("polynomial", gaussian(4000, 24))[1]
 
 

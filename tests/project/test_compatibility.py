@@ -23,6 +23,7 @@ EXPECTED = json.loads((OLD / "expected.json").read_text())
 INTERNAL = [
     "A_passes", "C_passes", "auto_steps", "choose_step", "choose_steps", "correction", "epoch", "guarded", "init",
     "meeting", "moment_passes", "order", "passes", "proximal", "reading", "run", "steps", "theorem_steps",
+    "with_ridge",
 ]  # fmt: skip
 
 

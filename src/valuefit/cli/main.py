@@ -37,7 +37,8 @@ solving_options = options(
     setting_option("values", "KIND", "Fit values of a state, or of a state-action pair. state-action needs --policy "
                    "and discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"])),
     setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float),
-    setting_option("ridge", "NUMBER", "l2 penalty on the weights; shrinks values towards 0.", kind=float),
+    setting_option("ridge", "NUMBER", "l2 penalty on the weights, as in the paper. It shrinks values towards 0, and a "
+                   "check measures by how much.", kind=float),
     setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), by the sandwich "
                    "estimate (cr1), which is cheaper and too small with few or unequal episodes, or by the bootstrap.",
                    kind=click.Choice(CHOICES["interval"])),
@@ -63,7 +64,7 @@ solving_options = options(
 
 # how a run is checked, printed and repeated; shared by evaluate and compare
 running_options = options(
-    setting_option("checks", "WHICH", "all: also solve with other traces and ridges, and compare the values.",
+    setting_option("checks", "WHICH", "all: also solve with other traces, and compare the values.",
                    kind=click.Choice(CHOICES["checks"])),
     click.option("--strict/--no-strict", "strict", default=None,
                  help='Exit with code 4 if the verdict (in compare, one of them) is "do not use".'),
@@ -151,7 +152,7 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
       valuefit evaluate log.parquet --policy mypolicy:probabilities
       valuefit evaluate log.parquet --policy table.npy --values state-action
       valuefit evaluate minari:D4RL/door/human-v2 --features rbf --json
-      valuefit evaluate log.csv --ridge 0.01 --write-config run.toml
+      valuefit evaluate log.csv --discount 0.95 --write-config run.toml
       valuefit evaluate --config run.toml
 
     A TOML file for --config may set every option, as in discount = 0.95. Its relative paths are relative to the folder

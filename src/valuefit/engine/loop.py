@@ -207,7 +207,7 @@ def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tupl
         return "budget", text
     return "singular", (
         f"The moments are too nearly singular for {solver.name} to reach tol = {rule.gap:.3g}. "
-        "Add a ridge, or drop features that depend on one another."
+        "Use fewer features, or drop those that depend on others."
     )
 
 

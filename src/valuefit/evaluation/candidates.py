@@ -22,7 +22,7 @@ def candidates_of(given: Any) -> list[Settings]:
             if isinstance(choices, str) or not isinstance(choices, Sequence) or not len(choices):
                 raise ValueError(
                     f"The grid has {shown(choices)} for {shown(name)}; give a list of values for each setting, as in "
-                    "{'features': ['fourier:order=2', 'fourier:order=4'], 'ridge': [0.0, 1e-6]}."
+                    "{'features': ['fourier:order=2', 'fourier:order=4'], 'trace': [0.0, 0.5]}."
                 )
         given = [dict(zip(given, choice, strict=True)) for choice in product(*given.values())]
     if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):

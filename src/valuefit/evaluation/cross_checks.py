@@ -87,6 +87,11 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     units = _Units(fit)
     if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
         return (), ""
+    if fit.problem.ridge and fit.without_ridge.sandwich.method is AdjointMethod.ITERATIVE:
+        return (
+            (),
+            "Cross-checks were left out: they need the weights without the ridge, which would take another solve.",
+        )
     found, note = [], ""
     ratio = fit.ratios
     if ratio is not None:
@@ -100,6 +105,8 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
         )
     elif values is not None:
         found += _other_route(fit, values, ratio, units)
+    if fit.problem.ridge:
+        found = [entry._replace(notes=[*entry.notes, "It was computed without the ridge."]) for entry in found]
     return _judged(found, fit, units), note
 
 
@@ -150,7 +157,7 @@ class _EpisodeEstimates:
     def __init__(self, fit: Fit, weights: EpisodeWeights, units: _Units) -> None:
         self.fit, self.weights, self.units = fit, weights, units
         problem = fit.problem
-        self.value = fit.errors.sandwich.values
+        self.value = fit.without_ridge.sandwich.values
         self.now, self.next = problem.now[weights.steps], problem.next[weights.steps]
         self.discount, self.reward = problem.discount[weights.steps], problem.reward[weights.steps]
         last = weights.last
@@ -198,7 +205,7 @@ class _EpisodeEstimates:
     def _doubly_robust(self) -> _Candidate:
         weights, count, value = self.weights, self.weights.count, self.value
         delta = self.reward + self.discount * value[self.next] - value[self.now]
-        starts = np.asarray(self.fit.starts.rows @ self.fit.result.theta).ravel()
+        starts = np.asarray(self.fit.starts.rows @ self.fit.without_ridge.sandwich.theta).ravel()
         each = starts + weights.sums(weights.weights * delta)
         after = np.bincount(self.next, weights.weights * self.discount, len(value))
         rows = (after - np.bincount(self.now, weights.weights, len(value))) / count
@@ -260,7 +267,7 @@ def _ratio_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted]:
     assert ratio is not None
     log, own = replace(fit.log, ratio=ratio), fit.problem
     features = for_states(fit.features, own.d // fit.features.columns, log)
-    return Problem(log, features, discount=fit.discount, trace=own.trace, ridge=own.ridge), features
+    return Problem(log, features, discount=fit.discount, trace=own.trace), features
 
 
 def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
@@ -275,7 +282,7 @@ def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
         return None
     try:
         problem = state_action_problem(
-            log, features, policy=policy, discount=fit.discount, trace=own.trace, ridge=own.ridge
+            log, features, policy=policy, discount=fit.discount, trace=own.trace
         )  # fmt: skip
     except ValueError:
         # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
@@ -292,7 +299,10 @@ def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossChec
     assert fit.starts.first is not None
     own = units.of_episodes((starts - starts.mean()) / len(starts), fit.starts.first)
     estimate = _Candidate("", fit.value.estimate, own, fit.starts.c, fit.error.effective_clusters, [])
-    every = _error_parts([estimate, *found], fit, units)
+    if fit.problem.ridge:
+        every = [*_error_parts([estimate], fit.errors, units), *_error_parts(found, fit.without_ridge, units)]
+    else:
+        every = _error_parts([estimate, *found], fit.errors, units)
     compared = [entry.effective >= MIN_EFFECTIVE_EPISODES and not entry.skewed for entry in found]
     level = DISAGREEMENT_LEVEL / max(sum(compared), 1)
     return tuple(
@@ -301,9 +311,8 @@ def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossChec
     )
 
 
-def _error_parts(found: list[_Candidate], fit: Fit, units: _Units) -> list[Array | None]:
+def _error_parts(found: list[_Candidate], errors: Uncertainty, units: _Units) -> list[Array | None]:
     """The part of each unit in the error of each, (units,); None where the error of theta is unknown."""
-    errors = fit.errors
     functions = [LinearFunction(entry.derivative) for entry in found]
     if errors.sandwich.method is AdjointMethod.ITERATIVE:  # each derivative would take an iterative solution
         return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]

@@ -35,8 +35,9 @@ class PolicyEvaluator(BaseEstimator):
     estimate of the squared mean difference of value and return given the observation or, with importance ratios, of the
     squared mean TD error (`evaluation.criterion`). Scores on the same log are comparable between features, traces,
     ridges and solvers. To search, give a `Transitions` as X and split by episode:
-    `GridSearchCV(PolicyEvaluator(...), {"ridge": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
+    `GridSearchCV(PolicyEvaluator(...), {"features": ...}, cv=GroupKFold(5)).fit(log, groups=log.episode)`.
 
+    ridge: shrinks values towards 0, and nothing here says by how much, as the check of `evaluate` does.
     features: a name or transformer as in `evaluate`, cloned and fitted in `fit` (its parameters are searched as
     `features__bins` etc.); None takes the observations as they are (one-hot for numbered states).
     Other parameters: as in `Problem` and `solve`. Fitted attributes: theta_, features_,

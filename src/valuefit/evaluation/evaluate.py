@@ -68,9 +68,10 @@ def evaluate(
     log as it is (on-policy, or with its own ratios); else a callable, a table or probabilities of the logged actions.
     values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log; "state-action"
     learns a value for each action and needs none. starts: observations to average over; None takes the first of each
-    episode. trace, ridge, solver, max_passes, seed, callback: as in `Problem` and `solve`. tol: as in `solve`; with
-    "statistical" the solver runs until the solver errors of the policy value and of the listed weights are at most a
-    tenth of their standard errors, or the gap is 1e-6.
+    episode. trace, solver, max_passes, seed, callback: as in `Problem` and `solve`. ridge: as in `Problem`; it shrinks
+    values towards 0, and a check measures what it does to the policy value. tol: as in `solve`; with "statistical" the
+    solver runs until the solver errors of the policy value and of the listed weights are at most a tenth of their
+    standard errors, or the gap is 1e-6.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
@@ -79,7 +80,7 @@ def evaluate(
     solves). Where there are too many features for "cr3" or "bootstrap" it is "cr1", and a note says so. level: of the
     interval (0.95); `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each
     step) that says which episodes belong together, such as those of a patient or user; errors are then clustered by it.
-    checks: "all" also solves with other traces and ridges and compares the values. client: a `dask.distributed.Client`,
+    checks: "all" also solves with other traces and compares the values. client: a `dask.distributed.Client`,
     whose workers read the shards of a log that is loaded with memory="stream", or hold a Dask DataFrame, for which the
     default client is taken. device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver,
     and products with all rows in standard errors and checks are computed there. device_memory: bytes that the rows may
@@ -160,7 +161,7 @@ def _of_shards(
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
     result, value = whole.result, whole.value.allowing_for(sample.policy_value.unseen)
-    checked = of_whole(result, value, whole.error)
+    checked = of_whole(result, value, whole.error, whole.errors.sandwich, whole.errors.function.c)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
         f"Solved with {result.solver}: {result.message}", *longer_notes(value.bias, value.unseen),

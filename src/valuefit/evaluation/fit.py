@@ -13,6 +13,7 @@ from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.importance import target_probabilities
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.evaluation.unseen import Unseen
 from valuefit.features.registry import Fitted
@@ -47,6 +48,19 @@ class Fit:
     value: PolicyValue
     error: ErrorEstimate
     unseen: Unseen
+
+    @cached_property
+    def without_ridge(self) -> Uncertainty:
+        """The errors at the minimiser without the ridge, which tests and cross-checks examine; `errors` without one.
+
+        At the reported weights where equations are solved by iteration (`Sandwich.method` is ITERATIVE).
+        """
+        if not self.problem.ridge:
+            return self.errors
+        sandwich = self.errors.sandwich.without_ridge()
+        if sandwich.method is not AdjointMethod.ITERATIVE:
+            sandwich = sandwich.at(sandwich.theta + sandwich.to_minimiser)
+        return Uncertainty(sandwich, self.errors.kind)
 
     @cached_property
     def ratios(self) -> Array | None:

@@ -74,6 +74,11 @@ class Sandwich:
         other.cluster, other.clusters, other.blocks = cluster, int(cluster.max()) + 1, blocks
         return other
 
+    def without_ridge(self) -> Sandwich:
+        """The sandwich of the problem without its ridge, at these weights and for these clusters."""
+        other = Sandwich(self.problem.with_ridge(0.0), self.theta, self.episode)
+        return other.with_clusters(self.cluster, blocks=self.blocks)
+
     def at(self, theta: Array) -> Sandwich:
         """The same for other weights; factorisations and adjoints are shared."""
         method, other = self.method, copy.copy(self)  # the method first, so that the copy has its factorisation
@@ -156,6 +161,11 @@ class Sandwich:
         """|c'(theta - theta*)| of each c, without standard errors; None where it is unknown."""
         adjoints = [self._adjoint(c) for c in vectors]
         return [None if isinstance(adjoint, ErrorEstimate) else self._solver_error(adjoint) for adjoint in adjoints]
+
+    def to_minimum(self, c: Array) -> float | ErrorEstimate:
+        """c'(theta* - theta); an estimate without standard error where it is unknown."""
+        adjoint = self._adjoint(c)
+        return adjoint if isinstance(adjoint, ErrorEstimate) else -self._excess(adjoint)
 
     def passes(self, count: int) -> tuple[float, float]:
         """The cost in passes of this many solver errors, and the additional cost of their standard errors.

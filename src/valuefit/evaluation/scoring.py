@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import time
@@ -30,13 +29,13 @@ from valuefit.evaluation.state_action import action_count
 from valuefit.features.registry import make
 from valuefit.messages import shown
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import DEPENDS_ON_RIDGE
 from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
 FORMAT = 1  # of the file of scores
 SOLVER_GAP = 1e-8  # of the fits without a fold
 FINGERPRINT_STEPS = 32  # whose rows are part of the key of a score
-DEPENDS_ON_RIDGE = ("traits", "cost")  # properties of a problem that are stored once they are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +155,7 @@ def _part(problem: Problem, steps: Array, trace: float) -> Problem:
 @contextmanager
 def _with_ridge(problem: Problem, ridge: float) -> Iterator[Problem]:
     """The same problem with another ridge; the moments that a solver forms are kept for the next one."""
-    other = copy.copy(problem)
-    other.ridge = ridge
-    for name in DEPENDS_ON_RIDGE:
-        other.__dict__.pop(name, None)
+    other = problem.with_ridge(ridge)
     yield other
     problem.__dict__.update({k: v for k, v in other.__dict__.items() if k not in ("ridge", *DEPENDS_ON_RIDGE)})
 

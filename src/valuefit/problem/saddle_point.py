@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import scipy.linalg as linalg
@@ -20,6 +21,7 @@ from valuefit.typing import Array, Gradient
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric", "shards", "device")
+DEPENDS_ON_RIDGE = ("traits", "cost")  # properties that are stored once they are computed
 SINGLE_STEPS = "Single steps cannot be drawn where the rows of this problem are. Use 'krylov' or 'lstd'."
 
 
@@ -199,6 +201,14 @@ class SaddlePoint(ABC):
     def step_numbers(self, function: Callable[[Any], Array], columns: int) -> Array:
         """What `function` returns for the steps of a problem in memory, (n, columns), in an array on disk."""
         raise ValueError(SINGLE_STEPS)
+
+    def with_ridge(self, ridge: float) -> Self:
+        """The same problem with another ridge; moments that are known are shared."""
+        other = copy.copy(self)
+        other.ridge = ridge
+        for name in DEPENDS_ON_RIDGE:
+            other.__dict__.pop(name, None)
+        return other
 
     @cached_property
     def traits(self) -> frozenset[str]:

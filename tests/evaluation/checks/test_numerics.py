@@ -78,6 +78,21 @@ def test_a_nearly_singular_fixed_point_is_unstable():
     assert stable.outcome == "pass"
     assert unstable.outcome == "warn"
     assert unstable.statistic < 0.1 * (1 - discount)
+    assert "Use other features, or a log whose policy is closer to the target policy." in unstable.message
+
+
+def test_without_features_that_depend_on_others_weights_are_unique():
+    log = wide_log()
+    x = log.observations
+    settings = {"discount": 0.9, "solver": "lstd"}
+    dependent = vf.evaluate(log, features=lambda x: np.column_stack([np.ones(len(x)), x, 2 * x[:, :1]]), **settings)
+    found = next(check for check in dependent.checks if check.name == "conditioning")
+    assert found.outcome == "warn"
+    assert "Leave out features that depend on others." in found.message
+    fewer = vf.evaluate(log, features=lambda x: np.column_stack([np.ones(len(x)), x]), **settings)
+    assert next(check for check in fewer.checks if check.name == "conditioning").outcome == "pass"
+    np.testing.assert_allclose(fewer.value(x), dependent.value(x), rtol=1e-6, atol=1e-8)
+    assert all(weight["interval"] for weight in fewer.weights)
 
 
 def test_dependent_features_are_counted():

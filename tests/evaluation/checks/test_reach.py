@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import valuefit as vf
+from helpers.cartpole import SETTINGS, cartpole_log, covers
 
 
 def log_of(reward, *, episodes=30, length=20, terminated=True, seed=0):
@@ -80,3 +81,26 @@ def test_values_at_logged_states_count_beyond_three_standard_errors():
 @pytest.mark.parametrize("solver", ["lstd", "svrg"])
 def test_it_does_not_depend_on_the_solver(solver):
     assert check_of(log_of(1.0), discount=0.9, solver=solver).outcome == "pass"
+
+
+@pytest.mark.parametrize("values", ["state", "state-action"])
+def test_richer_features_turn_an_impossible_value_into_a_right_one(values):
+    settings = {**SETTINGS, "values": values}
+    poor = vf.evaluate(cartpole_log(), features="polynomial:degree=2", **settings)
+    check = next(check for check in poor.checks if check.name == "reachable range")
+    assert (poor.verdict.level, check.outcome) == ("do not use", "fail")
+    assert "Use features that can express the value" in check.message
+    rich = vf.evaluate(cartpole_log(), features="kernel:landmarks=200", **settings)
+    assert covers(rich)
+    assert next(check for check in rich.checks if check.name == "reachable range").outcome == "pass"
+
+
+def test_fewer_features_shorten_an_interval_with_impossible_values():
+    many, fewer = (
+        vf.evaluate(cartpole_log(20), features=f"kernel:landmarks={count}", **SETTINGS) for count in (800, 40)
+    )
+    check = next(check for check in many.checks if check.name == "reachable range")
+    assert "The interval from" in check.message
+    assert "use fewer features" in check.message
+    assert covers(fewer)
+    assert np.ptp(fewer.policy_value.interval) < 0.7 * np.ptp(many.policy_value.interval)

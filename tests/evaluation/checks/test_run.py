@@ -178,7 +178,12 @@ def rare_rewards():
     return columns, {}
 
 
+def a_strong_ridge():
+    return walk(), {"ridge": 0.1}
+
+
 FAULTS = {
+    a_strong_ridge: "ridge",
     rare_rewards: "skewness",
     swapped_probabilities: "ratios are right",
     rewards_of_the_step_before: "observations are Markov",

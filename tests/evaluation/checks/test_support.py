@@ -106,6 +106,22 @@ def test_all_starts_undetermined_leave_the_reachable_range():
     assert f"it can be {reach}" in found["value is determined"].message
 
 
+def test_fewer_features_or_visited_starts_determine_the_value():
+    """The second column is 0 in the log, so its weight is unknown."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2)) * [1.0, 0.0]
+    log = vf.Transitions.from_arrays(x, x[:, 0] + 0.1 * rng.normal(size=600), terminated=np.ones(600))
+    starts, settings = [[0.5, 1.0]], {"discount": 0.9, "features": "identity"}
+    unknown = checks_of(log, starts=starts, **settings)["value is determined"]
+    assert unknown.outcome == "fail"
+    assert "Use fewer features, or give starts that the log has visited." in unknown.message
+    fewer = vf.evaluate(log, starts=starts, discount=0.9, features=lambda x: x[:, :1])
+    visited = vf.evaluate(log, starts=[[0.5, 0.0]], **settings)
+    for found in (fewer, visited):
+        low, high = found.policy_value.interval
+        assert low < 0.5 < high
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_unequal_clean_episodes_do_not_rest_on_one(seed):
     rng = np.random.default_rng(seed)

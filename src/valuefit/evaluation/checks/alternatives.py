@@ -1,4 +1,4 @@
-"""Other settings that should give the same value, solved again on request: other traces, half and double the ridge."""
+"""Other traces, which should give the same value, solved again on request."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 from scipy.special import stdtr
 
 from valuefit.engine.loop import solve
-from valuefit.evaluation.checks.check import Check, HypothesisTest, Outcome
+from valuefit.evaluation.checks.check import HypothesisTest
 from valuefit.evaluation.errors import Influence
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem
 
 TRACES = (0.0, 0.5, 0.9)
-RIDGE_FACTORS = (0.5, 2.0)
-DEPENDENT = ("traits", "cost", "A", "b", "u", "u_squared", "u_squared_bound")  # cached, on the trace or the ridge
+DEPENDENT = ("traits", "cost", "A", "b", "u", "u_squared", "u_squared_bound")  # cached, on the trace
 SOLVER_TOL = 1e-10  # gap of these solutions; their error is far below a standard error
-MAX_RIDGE_CHANGE = 1.0  # of the policy value, in standard errors
 
 
 class Change(NamedTuple):
@@ -32,15 +30,16 @@ class Change(NamedTuple):
 
 
 def trace_tests(fit: Fit) -> list[HypothesisTest]:
-    """Tests whether other traces give the same value, as they do if the features can express it.
+    """Tests whether other traces give the same value without a ridge, as they do if the features can express it.
 
     Traces whose products of ratios leave the range of float64 are left out.
     """
-    if not fit.value.standard_error:
+    without = fit.without_ridge
+    if not fit.value.standard_error or (fit.problem.ridge and without.sandwich.method is AdjointMethod.ITERATIVE):
         return []
     found = []
     for trace in TRACES:
-        problem = with_settings(fit.problem, trace=trace, ridge=fit.problem.ridge)
+        problem = with_trace(without.sandwich.problem, trace)
         with np.errstate(over="ignore", invalid="ignore"):
             inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
         if trace == fit.problem.trace or not inside:
@@ -62,39 +61,24 @@ def trace_tests(fit: Fit) -> list[HypothesisTest]:
     return found
 
 
-def ridge_change(fit: Fit) -> Check | None:
-    """Whether half or double the ridge would change the value by more than a standard error."""
-    if not fit.problem.ridge or not fit.value.standard_error:
-        return None
-    trace, ridge = fit.problem.trace, fit.problem.ridge
-    changes = [change_of(fit, with_settings(fit.problem, trace=trace, ridge=f * ridge)) for f in RIDGE_FACTORS]
-    half, double = (change.difference / fit.value.standard_error for change in changes)
-    size = max(abs(half), abs(double))
-    text = f"Half the ridge changes the policy value by {half:.2g} standard errors, double the ridge by {double:.2g}."
-    if size > MAX_RIDGE_CHANGE:
-        text = f"{text} The value depends on the ridge more than the interval says. Use a smaller ridge."
-    outcome: Outcome = "warn" if size > MAX_RIDGE_CHANGE else "pass"
-    return Check("ridge", outcome, text, size, size=size)
-
-
-def with_settings(problem: Problem, *, trace: float, ridge: float) -> Problem:
-    """The problem over the same rows with another trace and ridge; what depends on neither is shared."""
+def with_trace(problem: Problem, trace: float) -> Problem:
+    """The problem over the same rows with another trace; what does not depend on it is shared."""
     other = copy.copy(problem)
     for name in DEPENDENT:
         other.__dict__.pop(name, None)
-    other.trace, other.ridge = trace, ridge
+    other.trace = trace
     return other
 
 
 def change_of(fit: Fit, problem: Problem) -> Change:
     """Solve another problem over the same log and features, and compare its policy value, paired by cluster."""
-    theta, own = solve(problem, "auto", tol=SOLVER_TOL, seed=fit.seed).theta, fit.errors.sandwich
-    difference = float(fit.starts.c @ (theta - fit.result.theta))
+    theta, own = solve(problem, "auto", tol=SOLVER_TOL, seed=fit.seed).theta, fit.without_ridge.sandwich
+    difference = float(fit.starts.c @ (theta - own.theta))
     sandwich = Sandwich(problem, theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
-    errors = Uncertainty(sandwich, fit.errors.kind)
+    errors = Uncertainty(sandwich, fit.without_ridge.kind)
     influences = [each.influences([fit.starts])[0] for each in (own, sandwich)]
     if not isinstance(influences[0], Influence) or not isinstance(influences[1], Influence):
         return Change(difference, None)
-    mine = fit.errors.contributions(fit.starts, influences[0])
+    mine = fit.without_ridge.contributions(fit.starts, influences[0])
     other = errors.contributions(fit.starts, influences[1])
     return Change(difference, float(np.linalg.norm(other - mine)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from valuefit.evaluation.checks.check import HypothesisTest
@@ -14,6 +16,7 @@ from valuefit.evaluation.checks.stability import stability_test
 from valuefit.evaluation.fit import Fit
 
 MIN_EFFECTIVE_CLUSTERS = 10  # effective episodes or blocks; with fewer there are no tests
+WITHOUT_RIDGE = "(Weights without the ridge were tested.)"
 NO_RANDOMNESS = 1e-12  # standard error over the largest reward, below which it is a rounding error
 
 
@@ -21,8 +24,8 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
     """The tests that this log allows.
 
     None with fewer than 10 effective episodes or blocks, without randomness, or where the fit of theta cannot be
-    accounted for. With a ridge the fit without one is tested. Where moments are too expensive to form
-    (`Sandwich.method` is ITERATIVE) only the tests of returns and ratios remain.
+    accounted for. With a ridge the fit without one is tested, and messages say so. Where moments are too expensive to
+    form (`Sandwich.method` is ITERATIVE) only the tests of returns and ratios remain, with the weights as reported.
     """
     error = fit.error
     if error.standard_error is None or error.effective_clusters < MIN_EFFECTIVE_CLUSTERS:
@@ -36,4 +39,10 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
         tests = [returns_test, ratios_test]
         if not inputs.moments.iterative:
             tests = [returns_test, features_test, markov_test, ratios_test, alignment_test, stability_test]
-    return [found for test in tests if (found := test(inputs)) is not None]
+    judged = [found for test in tests if (found := test(inputs)) is not None]
+    if not fit.problem.ridge or inputs.moments.iterative:
+        return judged
+    return [
+        replace(test, passed=f"{test.passed} {WITHOUT_RIDGE}", rejected=f"{test.rejected} {WITHOUT_RIDGE}")
+        for test in judged
+    ]

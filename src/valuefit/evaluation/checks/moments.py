@@ -6,12 +6,11 @@ To first order, the part of cluster g in M is sum_{t in g} ratio_t z_t delta_t -
 in theta. By the jackknife it is M - M_(-g), where M_(-g) is the sum over the other clusters with theta fitted to them:
 sum_{t in g} ratio_t z_t delta_t(theta_(-g)) + B (theta_(-g) - theta). With a leverage h of the cluster the first is too
 small by a factor of sqrt(1 - h), the second too large by as much; their mean, which is used, is right up to h^2 / 8.
-With a ridge the fit without one is tested.
+With a ridge the fit without one is tested (`Fit.without_ridge`).
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -21,7 +20,7 @@ import scipy.sparse as sparse
 
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
+from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.linalg.moments import difference_product
 from valuefit.typing import Array
 
@@ -104,14 +103,8 @@ class TDMoments:
     """Sums of instruments times TD errors for one fit."""
 
     def __init__(self, fit: Fit) -> None:
-        self.problem, sandwich = fit.problem, fit.errors.sandwich
-        if fit.problem.ridge:
-            self.problem = copy.copy(fit.problem)
-            self.problem.ridge = 0.0
-            self.problem.__dict__.pop("traits", None)
-            sandwich = Sandwich(self.problem, fit.result.theta, sandwich.episode).with_clusters(
-                sandwich.cluster, blocks=sandwich.blocks
-            )
+        errors = fit.without_ridge
+        self.problem, sandwich = errors.sandwich.problem, errors.sandwich
         self.iterative = sandwich.method is AdjointMethod.ITERATIVE
         if not self.iterative:  # to the exact minimiser of the log
             move = sandwich.to_minimiser
@@ -122,11 +115,11 @@ class TDMoments:
         self.sandwich = sandwich
         self.without_each = self._first_order = None
         self._v_changes = np.zeros(self.problem.n)  # v_t'(theta_(-g) - theta), with the jackknife
-        if fit.errors.kind == "cr3" and not fit.problem.ridge:
-            replicates = fit.errors.replicates
+        if errors.kind == "cr3":
+            replicates = errors.replicates
             self.without_each = replicates.theta
-            self._v_changes = fit.errors.sandwich.td_errors - replicates.left_out
-            if sandwich is fit.errors.sandwich:
+            self._v_changes = errors.sandwich.td_errors - replicates.left_out
+            if sandwich is errors.sandwich:
                 self._first_order = replicates.first_order
 
     @property

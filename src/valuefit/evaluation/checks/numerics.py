@@ -128,7 +128,7 @@ def conditioning(fit: Fit) -> Check | None:
     if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
         text = (
             f"{found}: {dependent} of the features are linear combinations of others, so single weights are not "
-            "unique. Leave out features that depend on others, or add a ridge."
+            "unique. Leave out features that depend on others."
         )
         return Check(name, "warn", text, condition)
     return Check(name, "pass", f"{found}.", condition)
@@ -187,7 +187,7 @@ def stability(fit: Fit) -> Check | None:
     if smallest < MIN_STABILITY * (1 - fit.discount):
         text = (
             f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
-            "wrong. Use other features, a trace or a ridge, or a log whose policy is closer to the target policy."
+            "wrong. Use other features, or a log whose policy is closer to the target policy."
         )
         return Check(STABLE_FIXED_POINT, "warn", text, smallest)
     return Check(STABLE_FIXED_POINT, "pass", f"{found} more.", smallest)

@@ -20,8 +20,8 @@ SAMPLED_STATES = 200  # logged steps at whose states values are checked
 STANDARD_ERRORS = 3.0  # beyond the range, from which a value at a logged state counts as outside
 MAX_IMPOSSIBLE_SHARE = 0.01  # of the sampled states
 REMEDY = (
-    "Use features that can express the value (smaller tiles, a higher order, more centres), a ridge, or a log with "
-    "more steps where the policy goes."
+    "Use features that can express the value (smaller tiles, a higher order, more centres), or a log with more steps "
+    "where the policy goes."
 )
 
 

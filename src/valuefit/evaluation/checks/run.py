@@ -8,17 +8,21 @@ from valuefit.engine.result import Result
 from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
 from valuefit.evaluation.checks.check import Check, judge
 from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
+from valuefit.evaluation.checks.ridge import ridge, ridge_change
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.sandwich import Sandwich
+from valuefit.typing import Array
 
-WHICH = ("standard", "all")  # "all" also solves the problem with other traces and ridges
+WHICH = ("standard", "all")  # "all" also solves the problem with other traces
 FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     lambda fit: numerics.solver(fit.result),
     support.determined,
     reach.reachable_range,
     numerics.standard_error,
     numerics.optimisation_error,
+    ridge,
     horizon.time_limit,
     horizon.resets,
     support.effective_episodes,
@@ -47,15 +51,20 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
     which: one of `WHICH`.
     """
     tests = hypothesis_tests(fit)
-    last = LAST
     if which == "all":
         tests += alternatives.trace_tests(fit)
-        last = (*LAST, alternatives.ridge_change)
-    found = [*(check(fit) for check in FIRST), *judge(tests), *(check(fit) for check in last)]
+    found = [*(check(fit) for check in FIRST), *judge(tests), *(check(fit) for check in LAST)]
     return tuple(check for check in found if check is not None)
 
 
-def of_whole(result: Result, value: PolicyValue, error: ErrorEstimate) -> dict[str, Check]:
-    """By name, the checks that need only these numbers, which are known of all episodes of a log in shards."""
-    found = numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(result, value, error)
+def of_whole(
+    result: Result, value: PolicyValue, error: ErrorEstimate, sandwich: Sandwich, c: Array
+) -> dict[str, Check]:
+    """By name, the checks that need only these numbers, which are known of all episodes of a log in shards.
+
+    sandwich: of the reported weights. c: the mean feature row of the starts.
+    """
+    found = [numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(result, value, error)]
+    if sandwich.problem.ridge:
+        found.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, c))
     return {check.name: check for check in found if check is not None}
