@@ -184,7 +184,7 @@ def logs(draw):
         action=draw(
             st.none() | hnp.arrays(np.int64, n, elements=st.integers(0, 3)) | hnp.arrays(np.float32, (n, 2), **many)
         ),
-        behaviour_prob=draw(st.none() | hnp.arrays(np.float64, n, **many)),
+        behaviour_prob=draw(st.none() | hnp.arrays(np.float64, n, elements=st.floats(0.125, 1))),
         ratio=draw(st.none() | hnp.arrays(np.float64, n, **many)),
     )
 

@@ -374,6 +374,35 @@ def test_without_probabilities_a_log_is_on_policy():
     np.testing.assert_array_equal(log.ratio, np.ones(17))
 
 
+@pytest.mark.parametrize("rounding", [2e-16, 1e-7])
+def test_ratios_that_are_1_up_to_rounding_are_1(rounding):
+    ratio = 1 + rounding * np.resize([-1, 0, 1], 17)
+    for log in (
+        RAGGED.log(ratio=ratio),
+        RAGGED.log(ratio=None, target_prob=0.4 * ratio, behaviour_prob=np.full(17, 0.4)),
+    ):
+        assert (log.ratio == 1).all()
+    assert (RAGGED.log(ratio=np.full(17, 1.00001)).ratio == 1.00001).all()
+
+
+def test_probabilities_of_whole_numbers_are_at_most_1_and_densities_are_not():
+    behaviour = np.where(np.arange(17) == 3, 1.9, 0.5)
+    kept = RAGGED.log(ratio=None, behaviour_prob=behaviour, action=np.linspace(0, 1, 17)).behaviour_prob
+    np.testing.assert_array_equal(kept, behaviour)
+    actions = np.arange(17) % 2
+    message = (
+        "^behaviour_prob is 1.9 at step 3, but probabilities are at most 1. Divide percentages by 100; densities may"
+    )
+    with pytest.raises(ValueError, match=message):
+        RAGGED.log(ratio=None, behaviour_prob=behaviour, action=actions)
+    with pytest.raises(ValueError, match=r"^target_prob is 1\.9 at step 3, but"):
+        RAGGED.log(ratio=None, behaviour_prob=np.full(17, 0.5), target_prob=behaviour, action=actions)
+    percent = np.full(17, 40.0)  # what the message says to do
+    assert (RAGGED.log(ratio=None, behaviour_prob=percent / 100, action=actions).behaviour_prob == 0.4).all()
+    rounded = np.full(17, 1 + 1e-7)
+    assert (RAGGED.log(ratio=None, behaviour_prob=rounded, action=actions).behaviour_prob == rounded).all()
+
+
 def test_repr_gives_the_numbers_of_steps_and_episodes():
     assert repr(RAGGED.log()) == "Transitions(17 steps, 5 episodes, observations (2,), off-policy)"
     states = vf.Transitions.from_arrays([0, 1], [0.0, 0.0], terminated=[0, 1])

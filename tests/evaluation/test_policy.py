@@ -110,6 +110,21 @@ def test_the_ratio_is_of_the_logged_action_and_no_action_is_sampled(kind):
     assert not np.allclose(found, elsewhere, rtol=0.1)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_policy_of_the_log_gives_the_evaluation_of_the_log(dtype):
+    """Its probabilities are computed again, with other last bits, or were logged as float32."""
+    rng = np.random.default_rng(0)
+    states, exact = rng.integers(0, 3, 400), np.array([[1, 2, 4], [3, 3, 1], [1, 5, 1]]) / 7
+    actions = np.array([rng.choice(3, p=exact[state]) for state in states])
+    logged = (exact.astype(dtype) * (1 + 2e-16))[states, actions]
+    log = vf.Transitions.from_arrays(
+        states, rng.normal(size=400), action=actions, behaviour_prob=logged, terminated=np.arange(400) % 8 == 7
+    )
+    plain, same = vf.evaluate(log, discount=0.9), vf.evaluate(log, policy=exact, discount=0.9)
+    assert same.policy_value == plain.policy_value
+    assert [(check.name, check.outcome) for check in same.checks] == [(c.name, c.outcome) for c in plain.checks]
+
+
 def test_a_policy_sees_each_distinct_observation_once():
     seen = []
 

@@ -1,6 +1,7 @@
 """Cross-validation of candidates: against fits by hand, moments shared by ridges, scores kept in a file."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,32 @@ def test_the_file_does_not_mix_logs_settings_or_features():
     }  # fmt: skip
     assert len(keys) == 6
     assert SharedRows(sample_of(), plain).key(plain) == shared.key(plain)
+
+
+def test_the_file_does_not_mix_logs_that_differ_in_what_the_criterion_sees():
+    """Rewards, ratios, ends and constant features are the same; observations or actions are not."""
+    settings = candidates_of([{"features": lambda states: np.ones((len(states), 1))}])[0]
+    other_action = LOG.action.copy()
+    other_action[-1] = 1 - other_action[-1]
+    moved = replace(LOG, observations=LOG.observations[::-1].copy())
+    keys = {
+        SharedRows(Sample(log, None, values="state", discount=0.9, folds=FOLDS, seed=3), settings).key(settings)
+        for log in (LOG, moved, replace(LOG, action=other_action))
+    }
+    assert len(keys) == 3
+
+
+def test_a_change_of_the_features_in_one_state_changes_the_key():
+    log = vf.Transitions.from_arrays(np.arange(2000) % 1999, np.ones(2000), terminated=np.arange(2000) % 10 == 9)
+
+    def rows(states, at_state=0.0):
+        return np.where(np.asarray(states).ravel() == 1234, at_state, 1.0)[:, None]
+
+    keys = {
+        SharedRows(Sample(log, None, values="state", discount=0.9, folds=FOLDS, seed=3), settings).key(settings)
+        for settings in candidates_of({"features": [rows, lambda states: rows(states, 1.0)]})
+    }
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', '{"format": 1, "scores": {"x": {"criterion": "1"}}}'])

@@ -9,9 +9,13 @@ import pytest
 from scipy import stats
 
 import valuefit as vf
+from helpers import missing_pair
 from helpers.small_mdp import STATES, SmallMDP
 from valuefit.evaluation import selection
+from valuefit.evaluation.checks.numerics import small_sample_bias
 from valuefit.evaluation.criterion import Score
+from valuefit.evaluation.errors import ErrorEstimate
+from valuefit.evaluation.policy_value import with_errors
 from valuefit.evaluation.scoring import Scored
 from valuefit.evaluation.selection import ALL_REJECTED, SAME_EPISODES, preference
 
@@ -47,6 +51,37 @@ def test_the_value_is_the_mean_of_two_halves_that_share_no_episode(found):
     np.testing.assert_allclose(value.interval, [value.estimate - half_width, value.estimate + half_width])
     assert value.starts == 60
     assert value.effective_sample_size == pytest.approx(sum(part.effective_sample_size for part in parts))
+
+
+def test_the_interval_allows_for_pairs_without_data():
+    log = missing_pair.moves(np.random.default_rng(0))
+    selection = vf.select(
+        log, [{"features": "one-hot"}], policy=missing_pair.POLICY, values="state-action", discount=0.9, folds=2
+    )
+    value = selection.policy_value
+    assert abs(value.estimate - missing_pair.true_value(log)) > 1
+    assert value.interval[0] <= missing_pair.true_value(log) <= value.interval[1]
+    parts = [evaluation.policy_value.unseen for evaluation in selection.evaluations]
+    np.testing.assert_allclose(value.unseen, np.mean(parts, axis=0))
+    assert f"The interval is longer by {-value.unseen[0]:.3g} below" in " ".join(selection.summary().split())
+
+
+def test_the_interval_allows_for_a_bias_that_is_small_in_each_half_alone():
+    """Of 0.4 standard errors of a half, which are 0.57 of the mean of two."""
+
+    def half(bias):
+        value = with_errors(5.0, 10, ErrorEstimate(1.0, 40.0, bias=bias), 0.95, None, "cr3")
+        check = small_sample_bias(
+            SimpleNamespace(theta=np.ones(1), dead=()), value, ErrorEstimate(1.0, 40.0, bias=bias)
+        )
+        return SimpleNamespace(policy_value=value, checks=(check,))
+
+    assert half(0.4).policy_value.bias == 0
+    plain, biased = (selection._mean_value([half(bias), half(bias)]) for bias in (0.0, 0.4))
+    assert biased.bias == pytest.approx(0.4)
+    assert biased.interval == pytest.approx((plain.interval[0] - 0.4, plain.interval[1]))
+    low, high = biased.interval_at(0.8)
+    assert 5.0 - low == pytest.approx(high - 5.0 + 0.4)
 
 
 def test_each_choice_is_evaluated_on_the_other_half(found):

@@ -6,7 +6,7 @@ A field is valuefit's name (`obs`, `reward`, ...); a column is the name in the s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -70,6 +70,19 @@ def match_columns(names: Sequence[str], columns: Mapping[str, Any] | None, where
                 f"it has {quote_names(names)}."
             )
     return matched
+
+
+def may_match(columns: Mapping[str, Any] | None) -> Callable[[str], bool]:
+    """Returns the test whether a column of this name can change what `match_columns` returns."""
+    mapping = _by_field(columns)
+    aliases: list[str] = []
+    vectors: list[str] = []
+    for field in ALIASES.keys() - mapping.keys():
+        (vectors if field in VECTOR_FIELDS else aliases).extend(map(re.escape, ALIASES[field]))
+    pattern = re.compile(f"{'|'.join(aliases)}|(?:{'|'.join(vectors)})(?:_?[0-9]{{1,9}})?")
+    lists = [[value] if isinstance(value, str) else value for value in mapping.values() if isinstance(value, Sequence)]
+    prefixes = tuple(str(name) for names in lists for name in names)
+    return lambda name: name.startswith(prefixes) or pattern.fullmatch(name) is not None
 
 
 def columns_of(matched: ColumnMap, field: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from valuefit.data.exact import concatenate
 from valuefit.data.labels import as_text, find_names, is_text, number_names
 from valuefit.data.validation import (
+    PROBABILITY_TOL,
     are_state_numbers,
     array_of,
     check_observations,
@@ -106,6 +107,10 @@ class Transitions:
                 "Give the steps that follow another episode number.", "Step",
             )  # fmt: skip
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
+        action = None if action is None else _checked_actions(action, n)
+        discrete = action is not None and action.dtype.kind != "f"
+        behaviour_prob = _probabilities("behaviour_prob", behaviour_prob, n, discrete=discrete)
+        target_prob = _probabilities("target_prob", target_prob, n, discrete=discrete)
         return cls(
             observations=rows,
             now=now,
@@ -114,10 +119,10 @@ class Transitions:
             terminated=terminated,
             truncated=truncated,
             episode=episode,
-            action=None if action is None else _checked_actions(action, n),
+            action=action,
             ratio=_importance_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
-            behaviour_prob=None if behaviour_prob is None else _positive_probabilities(behaviour_prob, n),
+            behaviour_prob=behaviour_prob,
             cluster=None if cluster is None else cluster_numbers(cluster, episode),
         )._frozen()
 
@@ -245,6 +250,12 @@ def effective_sample_size(weights: Any) -> float:
     return float(weights.sum() ** 2 / np.square(weights).sum())  # without BLAS, whose idle threads spin
 
 
+def rounded_ratios(ratio: Array) -> Array:
+    """Importance ratios, exactly 1 where they are 1 up to rounding: the probabilities of one policy may have been
+    computed twice, or rounded to float32."""
+    return np.where(np.abs(ratio - 1) <= PROBABILITY_TOL, 1.0, ratio)
+
+
 def row_range(now: Array, next: Array) -> tuple[int, int]:
     """The first row that steps use, and the one after the last; next is -1 where an episode terminated."""
     low = int(now.min())
@@ -323,17 +334,25 @@ def _checked_actions(action: Any, n: int) -> Array:
     return check_observations("action", values) if values.dtype.kind == "f" else values
 
 
-def _positive_probabilities(behaviour_prob: Any, n: int) -> Array:
-    behaviour = numbers("behaviour_prob", behaviour_prob, length=n)
-    if (step := first_row(behaviour <= 0)) is not None:
+def _probabilities(name: str, values: Any, n: int, *, discrete: bool) -> Array | None:
+    """Probabilities of the logged actions, at most 1 if these are `discrete`; else they may be densities."""
+    if values is None:
+        return None
+    found = numbers(name, values, length=n)
+    if name == "behaviour_prob" and (step := first_row(found <= 0)) is not None:
         raise RowError(
-            f"behaviour_prob is {behaviour[step]} at", step, ", but that action was taken. Probabilities of logged "
+            f"behaviour_prob is {found[step]} at", step, ", but that action was taken. Probabilities of logged "
             "actions must be positive (if these are log-probabilities, take exp first).", "step",
         )  # fmt: skip
-    return behaviour
+    if discrete and (step := first_row(found > 1 + PROBABILITY_TOL)) is not None:
+        raise RowError(
+            f"{name} is {found[step]} at", step, ", but probabilities are at most 1. Divide percentages by 100; "
+            "densities may exceed 1, and their actions are floating-point numbers, not whole numbers or text.", "step",
+        )  # fmt: skip
+    return found
 
 
-def _importance_ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int) -> Array:
+def _importance_ratios(ratio: Any, behaviour_prob: Array | None, target_prob: Array | None, n: int) -> Array:
     if ratio is not None:
         if target_prob is not None:
             raise ValueError("Give either ratio or the two probabilities, not both.")
@@ -346,12 +365,11 @@ def _importance_ratios(ratio: Any, behaviour_prob: Any, target_prob: Any, n: int
             "ratio itself)."
         )
     else:
-        target = numbers("target_prob", target_prob, length=n)
         with np.errstate(over="ignore"):
-            values = target / _positive_probabilities(behaviour_prob, n)
+            values = target_prob / behaviour_prob
     if (step := first_row(~np.isfinite(values))) is not None:
         what = f"target_prob / behaviour_prob is {values[step]} at"
         raise RowError(what, step, ": behaviour_prob is too small.", "step")
     if (step := first_row(values < 0)) is not None:
         raise RowError(f"ratio is {values[step]} at", step, ". Importance ratios cannot be negative.", "step")
-    return values
+    return rounded_ratios(values)

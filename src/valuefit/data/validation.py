@@ -16,6 +16,7 @@ from valuefit.typing import Array
 
 MAX_EXACT_FLOAT = 2.0**53  # whole numbers beyond it are not all floats, so two of them may have become one
 MAX_INT32 = 2**31 - 1  # of counts, and of indices in CSR rows and kernels
+PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
 ROWS_PER_CHECK = 65_536  # rows compared at a time, which bounds the size of temporary arrays
 
 

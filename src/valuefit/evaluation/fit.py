@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, rounded_ratios
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.importance import target_probabilities
@@ -71,7 +71,7 @@ class Fit:
             return None
         with np.errstate(over="ignore"):
             ratio = target_probabilities(self.policy, self.log) / self.log.behaviour_prob
-        return ratio if np.isfinite(ratio).all() and ratio.any() else None
+        return rounded_ratios(ratio) if np.isfinite(ratio).all() and ratio.any() else None
 
     @cached_property
     def estimated_C(self) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.transitions import Transitions
+from valuefit.data.transitions import Transitions, rounded_ratios
 from valuefit.data.validation import array_of, numbers
 from valuefit.evaluation.policy import Policy, find_policy, normalised_rows, valid_probabilities
 from valuefit.messages import said
@@ -111,7 +111,7 @@ def ratios(policy: Any, log: Transitions, *, part: bool = False) -> Array:
             "The target policy gives probability 0 to every logged action, so the log has no information about it. "
             "Check that its actions are numbered as in the log."
         )
-    return values
+    return rounded_ratios(values)
 
 
 def with_ratios(log: Transitions, policy: Any, *, part: bool = False) -> Transitions:

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.npy import map_array
-from valuefit.data.validation import array_of
+from valuefit.data.validation import PROBABILITY_TOL, array_of
 from valuefit.messages import said, shown
 from valuefit.typing import Array
 
-PROBABILITY_TOL = 1e-6  # probabilities are often rounded to float32
 ROW_SUM_TOL = 1e-3  # entries of a file are often rounded to a few digits
 MAX_POLICY_BYTES = 2 << 30  # in memory, of a file of probabilities
 FILES = (".npy", ".csv", ".txt")  # suffixes of files of probabilities

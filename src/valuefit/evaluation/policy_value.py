@@ -198,21 +198,22 @@ def value_at_starts(
     """The mean value over the starts, and its errors; starts of the log add their own sampling error."""
     error, ratios = errors.error(starts), values == "state" and bool((log.ratio != 1).any())
     size = effective_sample_size(log.ratio) if ratios else None
-    return with_errors(starts, errors.sandwich.theta, error, level, size, errors.kind), error
+    estimate = float(starts.c @ errors.sandwich.theta)
+    return with_errors(estimate, starts.starts, error, level, size, errors.kind), error
 
 
 def with_errors(
-    starts: LinearFunction, theta: Array, error: ErrorEstimate, level: float, sample_size: float | None, method: str
+    estimate: float, starts: int, error: ErrorEstimate, level: float, sample_size: float | None, method: str
 ) -> PolicyValue:
-    """The value of these weights at the starts with this error; sample_size: the effective one of the ratios."""
-    estimate, known = float(starts.c @ theta), error.standard_error is not None
+    """The value at this number of starts with this error; sample_size: the effective one of the ratios."""
+    known = error.standard_error is not None
     bias = error.material_bias if abs(error.bias) > ROUNDING * abs(estimate) else 0.0
     return PolicyValue(
         estimate=estimate,
         standard_error=error.standard_error,
         interval=around(estimate, error.half_width((1 - level) / 2), bias) if known else None,
         level=level,
-        starts=starts.starts,
+        starts=starts,
         effective_sample_size=sample_size,
         solver_error=error.solver_error,
         effective_episodes=error.effective_clusters if known else None,

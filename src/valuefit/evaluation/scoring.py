@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -35,7 +35,11 @@ from valuefit.typing import Array
 
 FORMAT = 1  # of the file of scores
 SOLVER_GAP = 1e-8  # of the fits without a fold
-FINGERPRINT_STEPS = 32  # whose rows are part of the key of a score
+FINGERPRINT_SUMS = 32  # over the rows of all steps, which are part of the key of a score
+SCORED_COLUMNS = (
+    "observations", "now", "next", "reward", "ratio", "terminated", "truncated", "episode", "begins", "action",
+    "cluster",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +89,15 @@ class Sample:
         by_action = self.values == "state-action" and self.policy is not None
         return action_count(self.log, self.policy) if by_action else 1
 
+    @cached_property
     def digest(self) -> str:
-        """Of the columns and the folds."""
-        log = self.log
-        found = hashlib.sha256(f"{self.values} {self.discount!r} {self.seed}".encode())
-        for column in (log.reward, log.ratio, log.terminated, log.episode, self.fold):
-            found.update(np.ascontiguousarray(column).tobytes())
-        return found.hexdigest()
+        """Of the columns and the folds: instruments depend on observations and actions."""
+        digest = hashlib.sha256(f"{self.values} {self.discount!r} {self.seed}".encode())
+        for column in (*(getattr(self.log, name) for name in SCORED_COLUMNS), self.fold):
+            if column is not None:
+                digest.update(f"{column.dtype} {column.shape}".encode())
+                digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
 
 
 class SharedRows:
@@ -106,13 +112,17 @@ class SharedRows:
         self.starts: list[Array | None] = [None] * len(sample.tests)  # weights of the last candidate
 
     def key(self, settings: Settings) -> str:
-        """Of a score in the file: of the log, the folds, rows of some steps (up to rounding) and the settings."""
+        """Of a score in the file: of the log, the folds, sums of the rows (up to rounding) and the settings.
+
+        The rows of next steps contain the policy, for state-action values.
+        """
         problem = self.problem
         products = problem.phi.dot(np.cos(1 + np.arange(problem.d) ** 1.5))
-        steps = np.unique(np.linspace(0, problem.n - 1, FINGERPRINT_STEPS).astype(int))
-        rows = products[problem.now[steps]] + 2 * problem.discount[steps] * products[problem.next[steps]]
+        rows = products[problem.now] + 2 * problem.discount * products[problem.next]
+        starts = np.unique(np.linspace(0, problem.n, FINGERPRINT_SUMS, endpoint=False).astype(int))
+        sums = np.add.reduceat(rows * np.cos(1 + np.arange(problem.n) ** 1.5), starts)
         text = json.dumps([
-            self.sample.digest(), problem.d, [f"{value:.6g}" for value in rows],
+            self.sample.digest, problem.d, [f"{value:.6g}" for value in sums],
             {name: float(settings[name]) for name in NUMBERS},
         ])  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:24]

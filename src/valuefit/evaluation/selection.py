@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,14 +22,14 @@ from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, one_of, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
-from valuefit.evaluation.checks.numerics import STABLE_FIXED_POINT
+from valuefit.evaluation.checks.numerics import SMALL_SAMPLE_BIAS, STABLE_FIXED_POINT
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.evaluate import VALUES, evaluate
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
 from valuefit.evaluation.inputs import load_log
 from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level
+from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level, with_errors
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
 from valuefit.evaluation.selection_text import selection_summary
 from valuefit.evaluation.storage import as_plain
@@ -182,7 +182,7 @@ def select(
     return Selection(
         best=tuple(given[choice.place] for choice in choices),
         evaluations=tuple(evaluations),
-        policy_value=_mean_value([evaluation.policy_value for evaluation in evaluations]),
+        policy_value=_mean_value(evaluations),
         verdict=_verdict(evaluations, choices, cross_fit),
         table=_table(given, scores, choices),
         criterion=samples[0].criteria[0].description,
@@ -290,20 +290,27 @@ def preference(scores: Sequence[Scored], rule: Rule) -> list[int]:
 # ---- the result --------------------------------------------------------------------------------------------------
 
 
-def _mean_value(values: list[PolicyValue]) -> PolicyValue:
+def _mean_value(evaluations: list[Evaluation]) -> PolicyValue:
     """The mean of values from independent episodes; degrees of freedom by Satterthwaite."""
+    values = [evaluation.policy_value for evaluation in evaluations]
     if len(values) == 1:
         return values[0]
-    estimate = float(np.mean([value.estimate for value in values]))
-    level, starts = values[0].level, sum(value.starts for value in values)
     sizes = [value.effective_sample_size for value in values if value.effective_sample_size is not None]
-    effective = sum(sizes) if len(sizes) == len(values) else None
-    method = "cr1" if any(value.method == "cr1" for value in values) else values[0].method
-    error = _mean_error(values)
-    return PolicyValue(
-        estimate, error.standard_error, error.interval(estimate, level), level, starts, effective, error.solver_error,
-        None if error.standard_error is None else error.effective_clusters, method,
-    )  # fmt: skip
+    unseen = np.mean([value.unseen for value in values], axis=0)
+    return with_errors(
+        estimate=float(np.mean([value.estimate for value in values])),
+        starts=sum(value.starts for value in values),
+        error=replace(_mean_error(values), bias=float(np.mean([_bias(evaluation) for evaluation in evaluations]))),
+        level=values[0].level,
+        sample_size=sum(sizes) if len(sizes) == len(values) else None,
+        method="cr1" if any(value.method == "cr1" for value in values) else values[0].method,
+    ).allowing_for((float(unseen[0]), float(unseen[1])))
+
+
+def _bias(evaluation: Evaluation) -> float:
+    """The bias by the jackknife; `policy_value.bias` is 0 where it is small against the standard error of one half."""
+    statistics = [check.statistic for check in evaluation.checks if check.name == SMALL_SAMPLE_BIAS]
+    return statistics[0] or 0.0 if statistics else 0.0
 
 
 def _mean_error(values: list[PolicyValue]) -> ErrorEstimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from valuefit.evaluation.notes import longer_notes
 from valuefit.evaluation.text import LINE_CHARACTERS, number, paragraph, table_row
 
 NAME_CHARACTERS = 32  # a longer candidate has its own line
@@ -42,10 +43,13 @@ def explanation(facts: dict[str, Any]) -> str:
         compared += f" {UNSTABLE.capitalize()}: the equations are nearly singular on the episodes to be evaluated."
     if not facts["cross_fitted"]:
         return f"{compared} The choice (>) was evaluated on the same log."
+    value = facts["policy_value"]
+    longer = "".join(f" {note}" for note in longer_notes(value["bias"], value["unseen"]))
     return (
         f"{compared} The choice (>) of each half was fitted to the other half, and the policy value is the mean of the "
         "two. Its interval covers the mean of two fixed points: what the two chosen estimators would give with "
         "infinite data drawn like this log. The distance from there to the policy's true value is not covered."
+        f"{longer}"
     )
 
 

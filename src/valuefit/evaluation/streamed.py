@@ -287,7 +287,7 @@ def solve_shards(
     errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
     error, weights = errors.of_evaluation(parts)
     size = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
-    value = with_errors(function, result.theta, error, level, size, kind)
+    value = with_errors(float(function.c @ result.theta), function.starts, error, level, size, kind)
     samples.keep(rows)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]

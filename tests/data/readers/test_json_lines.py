@@ -8,6 +8,7 @@ import pytest
 
 import valuefit as vf
 from helpers.log_files import assert_same_log, expected, json_steps, rllib, steps
+from valuefit.data.columns import match_columns
 from valuefit.data.readers import json_lines
 
 COLUMNS = steps()
@@ -144,3 +145,30 @@ def test_the_size_of_the_arrays_is_limited(tmp_path):
         load_text(STEP * 1000, tmp_path, limit=30_000)
     with pytest.raises(ValueError, match=r"Line 1 of .* is longer than 65,536 bytes, too long for the memory limit"):
         load_text('{"obs": [' + "1, " * 30_000 + '1], "reward": 1, "done": 1}', tmp_path, limit=30_000)
+
+
+def test_keys_that_belong_to_no_field_are_not_matched_again(tmp_path, monkeypatch):
+    """A file with other keys on every line took the square of its lines."""
+    calls = []
+
+    def counted(names, columns, where):
+        calls.append(len(names))
+        return match_columns(names, columns, where)
+
+    monkeypatch.setattr(json_lines, "match_columns", counted)
+    count = 2 * json_lines.STEPS_PER_PIECE
+    text = "".join(f'{{"obs": [{k}], "reward": 1, "done": {int(k % 8 == 7)}, "note_{k}": "x"}}\n' for k in range(count))
+    assert len(load_text(text, tmp_path)) == count
+    assert calls == [4]
+
+
+def test_a_key_that_matters_may_come_in_any_line(tmp_path):
+    count = 2 * json_lines.STEPS_PER_PIECE + 5
+    lines = [{"obs": [k], "reward": k, "terminated": int(k + 1 < count)} for k in range(count)]
+    lines[-1]["next_obs"] = [-3]
+    log = load_text("".join(f"{json.dumps(line)}\n" for line in lines), tmp_path)
+    assert len(log) == count
+    assert log.observations[log.next[-1]] == -3
+    lines[-1]["observation"] = [1]
+    with pytest.raises(ValueError, match="has 'obs' and 'observation', which both match obs"):
+        load_text("".join(f"{json.dumps(line)}\n" for line in lines), tmp_path)

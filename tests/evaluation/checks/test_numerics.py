@@ -10,7 +10,7 @@ from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.evaluation import fit
 from valuefit.evaluation.checks.numerics import small_sample_bias
-from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.policy_value import with_errors
 from valuefit.rows import compile
 
@@ -170,7 +170,7 @@ def test_the_estimate_without_the_bias_is_closer_to_the_truth():
 @pytest.mark.parametrize(("bias", "outcome"), [(0.4, "pass"), (-1.5, "pass"), (2.5, "warn")])
 def test_a_bias_of_more_than_two_standard_errors_warns(bias, outcome):
     error = ErrorEstimate(1.0, 40.0, bias=bias)
-    value = with_errors(LinearFunction(np.ones(1), np.ones((3, 1))), np.full(1, 5.0), error, 0.95, None, "cr3")
+    value = with_errors(5.0, 3, error, 0.95, None, "cr3")
     found = small_sample_bias(Mock(theta=np.ones(1), dead=()), value, error)
     assert (found.outcome, found.size) == (outcome, abs(bias))
     assert ("The interval allows for both" in found.message) == (abs(bias) > 0.5)
@@ -179,9 +179,8 @@ def test_a_bias_of_more_than_two_standard_errors_warns(bias, outcome):
 @pytest.mark.parametrize(("steps", "outcome"), [(None, "pass"), (20.0, "pass"), (11.0, "warn")])
 def test_fewer_than_three_effective_steps_for_each_live_feature_warn(steps, outcome):
     """Of five features, one without data; None: without ratios."""
-    error, starts = ErrorEstimate(1.0, 40.0, bias=0.1), LinearFunction(np.ones(5), np.ones((3, 5)))
-    found = small_sample_bias(
-        Mock(theta=np.ones(5), dead=(2,)), with_errors(starts, np.ones(5), error, 0.95, steps, "cr3"), error
-    )
+    error = ErrorEstimate(1.0, 40.0, bias=0.1)
+    value = with_errors(5.0, 3, error, 0.95, steps, "cr3")
+    found = small_sample_bias(Mock(theta=np.ones(5), dead=(2,)), value, error)
     assert found.outcome == outcome
     assert ("worth 11 steps for 4 features" in found.message) == (outcome == "warn")

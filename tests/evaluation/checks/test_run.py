@@ -73,7 +73,8 @@ def nearly_collinear():
 
 def infinite_variance():
     columns = walk()
-    columns["target_prob"] = 0.5 * np.random.default_rng(0).pareto(1.2, len(columns["reward"])) * 0.2
+    del columns["action"], columns["behaviour_prob"], columns["target_prob"]
+    columns["ratio"] = np.random.default_rng(0).pareto(1.2, len(columns["reward"])) * 0.2
     return columns, {}
 
 
@@ -104,7 +105,7 @@ def a_leaked_bootstrap():
 
 def negative_logarithms():
     columns = walk(target=0.7)
-    columns["behaviour_prob"] = -np.log(columns["behaviour_prob"] / 4)
+    columns["behaviour_prob"] = -np.log(columns["behaviour_prob"])  # at most 1 here
     return columns, {}
 
 

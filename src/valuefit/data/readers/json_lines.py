@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.columns import ColumnMap, columns_to_read, match_columns, may_match
 from valuefit.data.files import open_file
 from valuefit.data.labels import is_text
 from valuefit.data.table import Table, is_missing, join_parts
@@ -31,18 +31,29 @@ def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int
     """
     where = str(path)
     names: dict[str, None] = {}  # keys seen so far, in order
-    pieces = _Pieces(where)
+    matched: ColumnMap = {}
+    pieces, matters = _Pieces(where), may_match(columns)
+    new = False  # whether keys that matter have come since the last match, which takes the time of all keys
     with open_file(path) as stream:
         for line, record in _records(stream, where, max(limit // MEMORY_PER_CHARACTER, MIN_LINE_LIMIT)):
-            if not names.keys() >= record.keys():
-                names.update(dict.fromkeys(record))
-                matched = match_columns(list(names), columns, where)
-                pieces.add_columns(columns_to_read(matched))
-                reward = str(matched["reward"])
-            pieces.add(line, _steps(record, pieces.names(), reward, f"line {line} of {where}"))
+            others = [name for name in record if name not in names]
+            names.update(dict.fromkeys(others))
+            if others := list(filter(matters, others)):
+                new = True
+                pieces.add_columns(others)
+            if not matched or (new and pieces.full):
+                matched, new = match_columns(list(names), columns, where), False
+                pieces.keep_columns(columns_to_read(matched))
+            if pieces.full:
+                pieces.convert()
+            record = {name: record[name] for name in record if name in pieces.names}
+            pieces.add(line, *_steps(record, str(matched["reward"]), f"line {line} of {where}"))
             check_size(pieces.size, limit, where)
     if not names:
         raise ValueError(f"{where} is empty: it has no line with a step.")
+    if new:
+        matched = match_columns(list(names), columns, where)
+        pieces.keep_columns(columns_to_read(matched))
     arrays = pieces.arrays()
     check_size(pieces.size, limit, where)
     return Table(matched, arrays.__getitem__, where)
@@ -93,14 +104,13 @@ def _flatten(record: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def _steps(record: dict[str, Any], names: list[str], reward: str, where: str) -> dict[str, list[Any]]:
-    """The values of each column, one per step."""
+def _steps(record: dict[str, Any], reward: str, where: str) -> tuple[int, dict[str, list[Any]]]:
+    """The number of steps of a line, and the values of each of its columns, one per step."""
     if not isinstance(record.get(reward), list):
-        return {name: [record.get(name)] for name in names}
+        return 1, {name: [value] for name, value in record.items()}
     count = len(record[reward])
     batch = {}
-    for name in names:
-        values = record.get(name)
+    for name, values in record.items():
         if isinstance(values, str):
             refuse_packed(values, name, where)
         if values is not None and (not isinstance(values, list) or len(values) != count):
@@ -110,7 +120,7 @@ def _steps(record: dict[str, Any], names: list[str], reward: str, where: str) ->
                 "every list, or single values in every key for one step per line."
             )
         batch[name] = [None] * count if values is None else values
-    return batch
+    return count, batch
 
 
 class _Pieces:
@@ -120,31 +130,44 @@ class _Pieces:
         self.where = where
         self.size = 0  # bytes of the arrays
         self._arrays: dict[str, list[Array]] = {}
-        self._values: dict[str, list[Any]] = {}
+        self._values: dict[str, list[Any]] = {}  # of the lines that have them, up to the last one that does
         self._lines: list[int] = []  # of the steps in `_values`
         self._counts: list[int] = []  # steps in each array
 
-    def names(self) -> list[str]:
-        return list(self._values)
+    @property
+    def names(self) -> KeysView[str]:
+        return self._values.keys()
 
     def add_columns(self, names: list[str]) -> None:
         """Begin columns whose values are missing in all steps so far."""
         for name in names:
             if name not in self._values:
-                self._values[name] = [None] * len(self._lines)
+                self._values[name] = []
                 self._arrays[name] = [np.full(count, np.nan) for count in self._counts]
+                self.size += 8 * sum(self._counts)
 
-    def add(self, line: int, steps: dict[str, list[Any]]) -> None:
+    def keep_columns(self, names: list[str]) -> None:
+        """Drop the other columns."""
+        self._values = {name: self._values[name] for name in names}
+        self._arrays = {name: self._arrays[name] for name in names}
+
+    @property
+    def full(self) -> bool:
+        """Whether the steps after the last array are to be converted."""
+        return len(self._lines) >= STEPS_PER_PIECE
+
+    def add(self, line: int, count: int, steps: dict[str, list[Any]]) -> None:
+        """Add this many steps; columns that `steps` does not have are missing in them."""
         for name, values in steps.items():
-            self._values[name].extend(values)
-        self._lines.extend([line] * len(next(iter(steps.values()))))
-        if len(self._lines) >= STEPS_PER_PIECE:
-            self._convert()
+            column = self._values[name]
+            column.extend([None] * (len(self._lines) - len(column)))
+            column.extend(values)
+        self._lines.extend([line] * count)
 
     def arrays(self) -> dict[str, Array]:
         """All steps; the collected pieces are released."""
         if self._lines or not self._counts:
-            self._convert()
+            self.convert()
         stops = np.cumsum(self._counts)
         places = [
             f"steps {stop - count} to {stop - 1} of {self.where}"
@@ -152,8 +175,10 @@ class _Pieces:
         ]
         return {name: _join(name, self._arrays.pop(name), places) for name in list(self._arrays)}
 
-    def _convert(self) -> None:
+    def convert(self) -> None:
+        """Convert the steps after the last array to one."""
         for name, values in self._values.items():
+            values.extend([None] * (len(self._lines) - len(values)))
             array = _to_array(name, values, self._lines, self.where)
             self.size += array.nbytes
             if array.dtype.hasobject:

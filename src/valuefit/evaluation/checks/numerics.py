@@ -13,7 +13,8 @@ from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.problem.saddle_point import C_CUTOFF
 from valuefit.typing import Array
 
-SOLVER, STABLE_FIXED_POINT = "solver", "fixed point is stable"  # names of checks
+# names of checks
+SOLVER, STABLE_FIXED_POINT, SMALL_SAMPLE_BIAS = "solver", "fixed point is stable", "small-sample bias"
 ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
 MIN_RATIO_STEPS = 3  # effective ones for each feature
 MAX_BIAS = 2.0  # standard errors; a larger one is itself estimated roughly
@@ -96,7 +97,7 @@ def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) 
     if not value.is_random or value.method == "cr1":
         return None
     assert error.standard_error is not None
-    name, size = "small-sample bias", abs(error.bias) / error.standard_error
+    name, size = SMALL_SAMPLE_BIAS, abs(error.bias) / error.standard_error
     text = f"Logs of this size bias the policy value by about {error.bias:.3g}, {size:.2g} standard errors"
     if value.bias:
         text += f"; without it the value would be about {value.estimate - value.bias:.5g}. The interval allows for both"
