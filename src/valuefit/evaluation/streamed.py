@@ -35,7 +35,6 @@ from valuefit.problem.arguments import fraction
 from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import MAX_AT_ONCE, Part, Parts, part_sizes, read_ahead, sum_shards
-from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
@@ -300,14 +299,13 @@ def _notes(
     samples: Samples, sample: Transitions, problem: SaddlePoint, result: Result, *, on_workers: bool
 ) -> list[str]:
     """How often the log was read, and what was computed from a sample of it."""
-    passes, features_note = 2, ROWS_COMPUTED  # over the log: one for the moments or the starts, one for the errors
+    passes = 2  # over the log: one for the moments or the starts, one for the errors
     if isinstance(problem, ShardedProblem):
-        features_note = problem.rows_note
-        passes += 1 if isinstance(problem.own_parts, CachedParts) else problem.passes
+        passes += problem.passes
     notes = [
         f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
         f"{'on the workers of a cluster' if on_workers else 'one after the other'}, once for the samples and "
-        f"{passes} times for the solution and its error; {features_note}."
+        f"{passes} times for the solution and its error."
     ]
     if isinstance(problem, ShardedProblem) and problem.copy_bytes:
         notes.append(
@@ -344,23 +342,13 @@ def _problem(
         sums, c, count, ratios, total = parts.sum(partial(_moments, maker=maker))
         problem = MomentProblem(sums, **settings)
     else:
-        problem = _sharded(parts, **settings)
+        problem = ShardedProblem(parts, **settings)
         c, count, ratios, total = parts.sum(partial(_starts, maker=maker))
     if starts is None:
         return problem, LinearFunction(c / count, total=count), ratios, total / problem.n
     rows = value_rows(maker.features, maker.values, maker.policy, columns, starts)
     mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
     return problem, LinearFunction(mean, rows), ratios, total / problem.n
-
-
-def _sharded(parts: Parts | KeptParts, **settings: float) -> ShardedProblem:
-    """The problem whose passes read the shards, or their rows on disk."""
-    if not isinstance(parts, KeptParts):
-        rows, note = cached(parts, settings["trace"])
-        return ShardedProblem(rows, rows_note=note, **settings)
-    assert isinstance(parts.parts, Parts)
-    rows, note = cached(parts.parts, settings["trace"])
-    return ShardedProblem(KeptParts(rows, parts.checkpoint), rows_note=note, **settings)
 
 
 def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:

@@ -25,7 +25,6 @@ import numpy as np
 
 from valuefit.atomic import write_bytes
 from valuefit.problem.parts import Function, Parts, add, each_shard
-from valuefit.problem.row_cache import CachedParts
 from valuefit.typing import Array
 
 MAX_SAVING_SHARE = 0.05  # of the time, that goes into writing sums that are not complete
@@ -120,7 +119,7 @@ class Checkpoint:
 class KeptParts:
     """`Parts` whose sums are kept in a checkpoint, while they are made and when they are complete."""
 
-    def __init__(self, parts: Parts | CachedParts, checkpoint: Checkpoint) -> None:
+    def __init__(self, parts: Parts, checkpoint: Checkpoint) -> None:
         self.parts, self.checkpoint, self.steps, self.client = parts, checkpoint, parts.steps, parts.client
 
     def sum(self, function: Function) -> tuple[Any, ...]:
