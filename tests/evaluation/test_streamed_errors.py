@@ -142,7 +142,7 @@ def assert_same_difference(found: Any, expected: Any) -> None:
     assert found.method == expected.method
 
 
-# ---- numbered states, iterators, other ways to cut -----------------------------------------------------------------
+# ---- numbered states, other ways to cut ----------------------------------------------------------------------------
 
 
 def test_states_that_one_episode_or_none_determines_have_infinite_intervals(tmp_path: Path) -> None:
@@ -163,22 +163,8 @@ def test_states_that_one_episode_or_none_determines_have_infinite_intervals(tmp_
     assert_same_intervals(simultaneous(found, states[:3]), simultaneous(expected, states[:3]))
 
 
-class Blocks:
-    """A source of one's own."""
-
-    def __init__(self, log: vf.Transitions, steps: int) -> None:
-        self.blocks, self.place = list(shards.episode_blocks(log, steps)), 0
-
-    def reset(self) -> None:
-        self.place = 0
-
-    def next(self) -> Any:
-        self.place += 1
-        return self.blocks[self.place - 1] if self.place <= len(self.blocks) else None
-
-
 def test_evaluations_of_one_log_in_other_shards_are_compared(log: vf.Transitions, tmp_path: Path) -> None:
-    a = in_parts(Blocks(log, 150), **ROUTES["logged"])
+    a = in_parts(in_shards(log, tmp_path, "parquet", steps=150), **ROUTES["logged"])
     b = in_parts(in_shards(log, tmp_path, "native", limit=64 << 19, steps=333), **ROUTES["ratios"])
     expected = vf.compare(in_memory(log, **ROUTES["logged"]), in_memory(log, **ROUTES["ratios"]))
     assert_same_difference(vf.compare(a, b), expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -150,15 +150,15 @@ class LogShard:
 class ShardedLog:
     """A log in shards of whole episodes, which `evaluate` reads one after the other, or on the workers of a cluster.
 
-    steps, episodes: of all shards; None for an iterator, which is not counted before it is evaluated. source: what it
-    was loaded from. notes: what was assumed. limit: bytes that may be held in memory at a time, beyond matrices of the
-    size of the features. firsts: the first step and the first episode of each shard, unless reading drops some. client:
-    the `dask.distributed.Client` whose workers hold the shards, if any do.
+    steps, episodes: of all shards. source: what it was loaded from. notes: what was assumed. limit: bytes that may be
+    held in memory at a time, beyond matrices of the size of the features. firsts: the first step and the first episode
+    of each shard, unless reading drops some. client: the `dask.distributed.Client` whose workers hold the shards, if
+    any do.
     """
 
-    shards: tuple[Shard, ...] | Iterable[Shard]
-    steps: int | None
-    episodes: int | None
+    shards: tuple[Shard, ...]
+    steps: int
+    episodes: int
     source: str
     limit: int
     notes: tuple[str, ...] = ()
@@ -166,8 +166,6 @@ class ShardedLog:
     client: Any = None
 
     def __repr__(self) -> str:
-        if not isinstance(self.shards, tuple):
-            return f"ShardedLog({self.source})"
         return f"ShardedLog({self.steps} steps, {self.episodes} episodes in {len(self.shards)} shards of {self.source})"
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.iterated import IteratedShards
 from valuefit.data.shards import LogShard, ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
@@ -191,7 +190,7 @@ def take_samples(log: ShardedLog, client: Any = None) -> Samples:
                 samples.most = _sample_steps(shard, log.limit)
                 samples.add(shard)
         return samples
-    shards = tuple(log.shards)
+    shards = log.shards
     firsts = np.array(log.firsts) if log.firsts is not None else np.zeros((len(shards), 2), int)
     for _ in range(2):
         (samples,) = sum_shards(shards, partial(_sample, firsts=firsts, limit=log.limit), client)
@@ -259,8 +258,7 @@ def solve_shards(
     callback: Callable[[Progress], Any] | None,
 ) -> Whole:
     """The policy value of a log in shards, and a sample of its episodes for the checks."""
-    iterated = isinstance(log.shards, IteratedShards)
-    if client is not None and (iterated or any(isinstance(shard, LogShard) for shard in log.shards)):
+    if client is not None and any(isinstance(shard, LogShard) for shard in log.shards):
         raise ValueError(
             f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
             'Parquet files), load it from there with memory="stream", or leave client out.'
@@ -291,7 +289,6 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
-    notes += log.shards.notes() if isinstance(log.shards, IteratedShards) else []
     return Whole(result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
 
@@ -322,8 +319,6 @@ def _notes(
 
 def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
     """The checkpoint of the evaluation of this log with these settings in a folder, which may be new."""
-    if isinstance(log.shards, IteratedShards):
-        raise ValueError("A checkpoint needs a log in files, but this one is an iterator. Leave the checkpoint out.")
     if not isinstance(folder, str | Path) or not str(folder):
         raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
     known = {name: value for name, value in settings.items() if name != "callback"}
