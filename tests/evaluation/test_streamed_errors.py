@@ -18,8 +18,9 @@ import pytest
 import valuefit as vf
 from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
-from valuefit.evaluation import errors, sandwich, sensitivity, streamed
+from valuefit.evaluation import errors, jackknife, sandwich, sensitivity, streamed
 from valuefit.features import registry
+from valuefit.rows import compile
 
 KINDS = ("memory", "native", "parquet")
 FOURIER = {"features": "fourier:order=3"}
@@ -140,6 +141,18 @@ def assert_same_difference(found: Any, expected: Any) -> None:
     assert found.bias == pytest.approx(expected.bias, abs=1e-6 * expected.standard_error)
     assert found.p_value == pytest.approx(expected.p_value, rel=1e-4)
     assert found.method == expected.method
+
+
+@pytest.mark.parametrize("features", ["fourier:order=3", "tiles:tilings=2,bins=4"])
+def test_compiled_updates_of_a_part_keep_to_its_steps(
+    features: str, log: vf.Transitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile, "MIN_COMPILED_NUMBERS", 0)
+    monkeypatch.setattr(jackknife, "_max_iterations", lambda *_: 0)  # every episode is left out directly
+    settings = {"features": features, "trace": 0.5, "ridge": 0.001, "policy": even_policy}
+    found, expected = in_parts(in_shards(log, tmp_path, "native"), **settings), in_memory(log, **settings)
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-6)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-6)
 
 
 # ---- numbered states, other ways to cut ----------------------------------------------------------------------------
