@@ -274,7 +274,7 @@ def solve_shards(
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     columns = fitted.columns * actions
     rows, at_once = part_sizes(log.limit, columns)
-    shards = Parts(log.shards, maker, rows, client, at_once)
+    shards = Parts(log.shards, maker, rows, client, at_once, tuple(steps for steps, _ in samples.counts))
     parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
     problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
     if isinstance(problem, MomentProblem):
