@@ -275,6 +275,9 @@ def solve_shards(
     columns = fitted.columns * actions
     rows, at_once = part_sizes(log.limit, columns)
     shards = Parts(log.shards, maker, rows, client, at_once, tuple(steps for steps, _ in samples.counts))
+    if checkpoint is not None:
+        samples.keep(rows)
+        checkpoint.require_same("the features or the policy", maker.outputs(samples.log(), columns))
     parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
     problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
     if isinstance(problem, MomentProblem):

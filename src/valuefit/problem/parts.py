@@ -216,20 +216,18 @@ def each_part(parts: Any, function: Callable[[Part], Any]) -> Iterator[Any]:
         yield from map(function, parts.parts_of(log, number))
 
 
-def each_shard(
-    shards: Iterable[Shard], function: Callable[[Transitions, int], Any], at_once: int, first: int = 0
-) -> Iterator[Any]:
-    """What `function` returns for the log of each shard and its number, counted from `first`; in order.
+def each_shard(shards: Iterable[Shard], function: Callable[[Transitions, int], Any], at_once: int) -> Iterator[Any]:
+    """What `function` returns for the log of each shard and its number, in order.
 
     Up to `at_once` shards are read and computed at a time, each on one thread. If it is 1, one is computed on all
     threads while the next is read.
     """
     count = min(at_once, thread_count())
     if count == 1:
-        yield from (function(log, number) for number, log in enumerate(read_ahead(shards), first))
+        yield from (function(log, number) for number, log in enumerate(read_ahead(shards)))
         return
     with one_blas_thread():  # here: OpenBLAS was three times slower where the threads themselves asked for it
-        yield from _ahead((partial(_read_and_call, function, *pair) for pair in enumerate(shards, first)), count)
+        yield from _ahead((partial(_read_and_call, function, *pair) for pair in enumerate(shards)), count)
 
 
 def _read_and_call(function: Callable[[Transitions, int], Any], number: int, shard: Shard) -> Any:
