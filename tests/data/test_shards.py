@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -271,25 +273,50 @@ def test_a_truncated_file_and_one_that_disappears_are_named(kind: str, tmp_path:
     whole = path.read_bytes()
     for damage in (lambda: path.write_bytes(whole[: len(whole) // 2]), path.unlink):
         damage()
-        for run in (sharded.shards[-1].read, lambda: vf.evaluate(sharded, features="identity")):
+        for run in (as_it_is(sharded).shards[-1].read, lambda: vf.evaluate(as_it_is(sharded), features="identity")):
             with pytest.raises(ValueError, match=rf"^In (rows|steps) [\d,]+ .*{tmp_path}/\w+[^\n]*$"):
                 run()
+        opened = rf"^{path} had .* since the log was opened|^In (rows|steps) [\d,]+ .*{tmp_path}/\w+[^\n]*$"
+        with pytest.raises(ValueError, match=opened):
+            sharded.shards[-1].read()
     with pytest.raises(ValueError, match=r"(?i)no file|missing|incomplete"):
         vf.load(tmp_path / files.get(kind, f"log.{kind}") if kind in ("parquet", "hdf5") else sharded.source,
                 memory="stream")  # fmt: skip
 
 
-def test_a_file_that_shrank_is_not_read_as_if_it_were_whole(tmp_path: Path) -> None:
+def as_it_is(sharded: ShardedLog) -> ShardedLog:
+    """The log as if its files had been opened as they are now."""
+    return replace(sharded, shards=tuple(replace(shard, files=()) for shard in sharded.shards))
+
+
+@pytest.mark.parametrize("kind", FILE_KINDS)
+@pytest.mark.parametrize("same_time", [True, False])
+def test_a_log_that_is_replaced_between_passes_is_refused(kind: str, same_time: bool, tmp_path: Path) -> None:
     log = log_with_actions(40)
-    sharded = in_shards(log, tmp_path, "parquet")
-    (tmp_path / "log.parquet").unlink()
-    vf.save(log.select(log.episodes[:10]), tmp_path / "log.parquet")
-    with pytest.raises(ValueError, match="fewer than when it was opened"):
-        sharded.shards[-1].read()
-    sharded = in_shards(log, tmp_path, "hdf5")
-    hdf5_file(log[:100], tmp_path / "log.hdf5")
-    with pytest.raises(ValueError, match=r"In rows .* has 100 rows, fewer than when it was opened"):
-        sharded.shards[-1].read()
+    sharded, calls = in_shards(log, tmp_path, kind), []
+    files = {"native": "log/reward.npy", "minari": "lab/walk-v0/data/main_data.hdf5"}
+    path = tmp_path / files.get(kind, f"log.{kind}")
+
+    def features(observations: Any) -> Any:
+        if not calls:  # in the first pass over the rows
+            calls.append(path)
+            state = path.stat()
+            shutil.copy(path, tmp_path / "copy")
+            os.replace(tmp_path / "copy", path)
+            if same_time:
+                os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        return np.column_stack([np.ones(len(observations)), observations])
+
+    with pytest.raises(ValueError, match=f"^{path} was written again since the log was opened.*Evaluate again when"):
+        vf.evaluate(sharded, features=features, discount=0.9)
+    assert vf.evaluate(as_it_is(sharded), features="identity").size[0] == len(log)  # evaluated again
+
+
+def test_files_that_are_added_to_a_folder_do_not_matter(tmp_path: Path) -> None:
+    log = log_with_actions(40)
+    sharded = in_shards(log, tmp_path, "files")
+    vf.save(log, tmp_path / "part-4.parquet")
+    assert vf.evaluate(sharded, features="identity").size[0] == len(log)
 
 
 @pytest.mark.parametrize("kind", [*FILE_KINDS, "files"])
@@ -302,6 +329,7 @@ def test_a_nan_in_shard_17_is_named_with_file_and_row(kind: str, field: str, tmp
     number = int(np.searchsorted(before, step, side="right")) - 1
     assert number >= 17
     place = put_nan(tmp_path, kind, field, step, log)
+    sharded = as_it_is(sharded)
     for shard in sharded.shards[:number]:
         shard.read()
     with pytest.raises(ValueError, match=rf"^In (rows|steps) .*(NaN|nan).* at (row|step) {re.escape(place)}[. ]"):

@@ -146,54 +146,6 @@ def test_samples_depend_on_numbers_of_steps_and_episodes_alone() -> None:
     np.testing.assert_array_equal(one.log().episodes, np.arange(len(one.log().episodes)))
 
 
-class Episodes:
-    """A source of one's own: logs and dicts of arrays of some episodes."""
-
-    def __init__(self, parts: list[Any]) -> None:
-        self.parts, self.place, self.resets = parts, 0, 0
-
-    def reset(self) -> None:
-        self.place, self.resets = 0, self.resets + 1
-
-    def next(self) -> Any:
-        self.place += 1
-        return self.parts[self.place - 1] if self.place <= len(self.parts) else None
-
-
-def as_dict(log: vf.Transitions) -> dict[str, Any]:
-    after = np.where(log.next < 0, log.now, log.next)
-    return {
-        "observation": log.observations[log.now], "next_observation": log.observations[after], "reward": log.reward,
-        "terminated": log.terminated, "episode": log.episode,
-        "action": log.action, "behaviour_prob": log.behaviour_prob,
-    }  # fmt: skip
-
-
-def test_an_iterator_of_ones_own_is_a_source() -> None:
-    log = log_with_actions()
-    blocks = list(shards.episode_blocks(log, 150))
-    source = Episodes([as_dict(block) if place % 2 else block for place, block in enumerate(blocks)])
-    found = vf.evaluate(source, discount=0.9, **FOURIER)
-    expected = vf.evaluate(log, discount=0.9, tol=1e-12, **FOURIER)
-    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-8)
-    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
-    assert found.to_dict()["steps"] == len(log)
-    assert source.resets == 3
-    assert repr(vf.load(source)) == "ShardedLog(the iterator Episodes)"
-    with pytest.raises(ValueError, match=r"client is 3; it must be a dask.distributed.Client"):
-        vf.evaluate(source, client=3, **FOURIER)
-
-
-def test_an_iterator_without_parts_and_with_a_bad_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="The iterator has no parts"):
-        vf.evaluate(Episodes([]))
-    log = log_with_actions(10)
-    with pytest.raises(ValueError, match=r"Some parts of the log have action, others do not"):
-        vf.evaluate(Episodes([log, replace(log, action=None)]))
-    with pytest.raises(ValueError, match=r"In part 1 of the iterator: There is no file"):
-        vf.evaluate(Episodes([log_with_actions(10), "nothing.csv"]))
-
-
 def test_a_gap_within_an_episode_does_not_divide_it(tmp_path: Path) -> None:
     log = log_with_actions(30)
     gaps = log[np.arange(len(log)) % 7 != 3]

@@ -18,8 +18,9 @@ import pytest
 import valuefit as vf
 from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
-from valuefit.evaluation import errors, sandwich, sensitivity, streamed
+from valuefit.evaluation import errors, jackknife, sandwich, sensitivity, streamed
 from valuefit.features import registry
+from valuefit.rows import compile
 
 KINDS = ("memory", "native", "parquet")
 FOURIER = {"features": "fourier:order=3"}
@@ -142,7 +143,19 @@ def assert_same_difference(found: Any, expected: Any) -> None:
     assert found.method == expected.method
 
 
-# ---- numbered states, iterators, other ways to cut -----------------------------------------------------------------
+@pytest.mark.parametrize("features", ["fourier:order=3", "tiles:tilings=2,bins=4"])
+def test_compiled_updates_of_a_part_keep_to_its_steps(
+    features: str, log: vf.Transitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile, "MIN_COMPILED_NUMBERS", 0)
+    monkeypatch.setattr(jackknife, "_max_iterations", lambda *_: 0)  # every episode is left out directly
+    settings = {"features": features, "trace": 0.5, "ridge": 0.001, "policy": even_policy}
+    found, expected = in_parts(in_shards(log, tmp_path, "native"), **settings), in_memory(log, **settings)
+    assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-6)
+    assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-6)
+
+
+# ---- numbered states, other ways to cut ----------------------------------------------------------------------------
 
 
 def test_states_that_one_episode_or_none_determines_have_infinite_intervals(tmp_path: Path) -> None:
@@ -163,22 +176,8 @@ def test_states_that_one_episode_or_none_determines_have_infinite_intervals(tmp_
     assert_same_intervals(simultaneous(found, states[:3]), simultaneous(expected, states[:3]))
 
 
-class Blocks:
-    """A source of one's own."""
-
-    def __init__(self, log: vf.Transitions, steps: int) -> None:
-        self.blocks, self.place = list(shards.episode_blocks(log, steps)), 0
-
-    def reset(self) -> None:
-        self.place = 0
-
-    def next(self) -> Any:
-        self.place += 1
-        return self.blocks[self.place - 1] if self.place <= len(self.blocks) else None
-
-
 def test_evaluations_of_one_log_in_other_shards_are_compared(log: vf.Transitions, tmp_path: Path) -> None:
-    a = in_parts(Blocks(log, 150), **ROUTES["logged"])
+    a = in_parts(in_shards(log, tmp_path, "parquet", steps=150), **ROUTES["logged"])
     b = in_parts(in_shards(log, tmp_path, "native", limit=64 << 19, steps=333), **ROUTES["ratios"])
     expected = vf.compare(in_memory(log, **ROUTES["logged"]), in_memory(log, **ROUTES["ratios"]))
     assert_same_difference(vf.compare(a, b), expected)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import random
@@ -8,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -91,36 +94,19 @@ def test_a_second_run_reads_no_shard_of_a_finished_pass(
     assert len(reads) == len(sharded.shards)  # for the samples
 
 
-def test_an_unfinished_pass_goes_on_after_its_last_shard(sharded: ShardedLog, tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
-    parts = Parts(sharded.shards, partial(vf.Problem, part=True, discount=0.9), 1000)
-    facts = facts_of(sharded.shards, {})
-    with pytest.raises(Stop):
-        KeptParts(parts, Checkpoint(tmp_path / "kept", facts, ())).sum(partial(_count, stop=Stop, until=3))
-    checkpoint = Checkpoint(tmp_path / "kept", facts, ())
-    path = tmp_path / "kept" / "pass-000001"
-    done, (n, places) = checkpoint.load(path, token_of_task(partial(_count, stop=Stop, until=3)))
-    assert done == len(places) in (1, 2, 3)
-    assert n == sum(len(shard.read()) for shard in sharded.shards[:done])
-    assert checkpoint.load(path, "another task") == (0, None)
-
-
 def _count(part: Part, *, stop: type[Exception], until: int) -> tuple[int, list[Any]]:
     if part.place[0] >= until:
         raise stop
     return part.problem.n, [part.place]
 
 
-def test_the_sums_so_far_survive_a_full_disk(
+def test_finished_passes_survive_a_full_disk(
     sharded: ShardedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = Parts(sharded.shards, partial(vf.Problem, part=True, discount=0.9), 1000)
     kept, task = tmp_path / "kept", partial(_count, stop=ValueError, until=len(sharded.shards))
     checkpoint = Checkpoint(kept, facts_of(sharded.shards, {}), ())
-    first = parts.of_shard(sharded.shards[0].read(), 0, task)
-    checkpoint.save(kept / "pass-000001", token_of_task(task), 1, first)
+    first = KeptParts(parts, checkpoint).sum(task)
     before = {file.name: file.read_bytes() for file in kept.iterdir()}
     write = Path.write_bytes
 
@@ -129,10 +115,11 @@ def test_the_sums_so_far_survive_a_full_disk(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=r"pass-000001 cannot be written.*[Nn]o space left on device"):
+    with pytest.raises(OSError, match=r"pass-000002 cannot be written.*[Nn]o space left on device"):
         KeptParts(parts, checkpoint).sum(task)
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == before
-    assert checkpoint.load(kept / "pass-000001", token_of_task(task)) == (1, first)
+    assert checkpoint.load(kept / "pass-000001", token_of_task(task)) == first
+    assert checkpoint.load(kept / "pass-000001", "another task") is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
@@ -169,8 +156,9 @@ def test_the_checkpoint_of_other_options_is_refused(
 def test_the_checkpoint_of_another_log_is_refused(sharded: ShardedLog, tmp_path: Path) -> None:
     vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
     os.utime(tmp_path / "log" / "reward.npy")
+    again = replace(shards.open_shards(tmp_path / "log", columns=None, limit=8 * 64 * 200), limit=sharded.limit)
     with pytest.raises(ValueError, match="another evaluation: log differ"):
-        vf.evaluate(sharded, checkpoint=tmp_path / "kept", **OPTIONS)
+        vf.evaluate(again, checkpoint=tmp_path / "kept", **OPTIONS)
 
 
 def test_folders_that_are_no_checkpoint_are_refused(sharded: ShardedLog, tmp_path: Path) -> None:
@@ -188,15 +176,94 @@ def test_folders_that_are_no_checkpoint_are_refused(sharded: ShardedLog, tmp_pat
         vf.evaluate(log_with_actions(), checkpoint=tmp_path / "new", **OPTIONS)
 
 
-def test_tokens_tell_functions_arrays_and_settings_apart() -> None:
+A, B = np.array([[0.2, 0.8], [0.9, 0.1]]), np.array([[0.6, 0.4], [0.5, 0.5]])
+GREEDY = 0.7
+
+
+def by_name(s: Any) -> Any:
+    return helper(s) * GREEDY
+
+
+def helper(s: Any) -> Any:
+    return np.cos(s)
+
+
+def with_default(s: Any, table: Any = A) -> Any:
+    return table[s]
+
+
+class Policies:
+    scale = 1.0
+
+    def one(self, s: Any) -> Any:
+        return self.scale * np.sin(s)
+
+
+def test_functions_are_recognised_by_code_closures_defaults_and_what_they_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def scaled(factor: float) -> Any:
         return lambda x: factor * x
 
     assert token(scaled(1.0)) == token(scaled(1.0)) != token(scaled(2.0))
+    assert token(lambda s: A[s]) != token(lambda s: B[s])
+    assert token(lambda s: np.sin(s)) != token(lambda s: np.cos(s))
+    assert token(np.sin) != token(np.cos)
+    assert token(np.random.default_rng(0).normal) != token(np.random.default_rng(1).normal)
+    assert token(partial(scaled, 1.0)) != token(partial(scaled, 2.0))
+    assert token(lambda s: [x + 1 for x in s]) != token(lambda s: [x + 2 for x in s])
+    before = {name: token(globals()[name]) for name in ("by_name", "with_default", "Policies")}
+    method = token(Policies().one)
+    monkeypatch.setitem(globals(), "GREEDY", 0.8)
+    assert token(by_name) != before["by_name"]
+    monkeypatch.setitem(globals(), "GREEDY", 0.7)
+    assert token(by_name) == before["by_name"]
+    monkeypatch.setitem(globals(), "helper", lambda s: np.sin(s))
+    assert token(by_name) != before["by_name"]
+    monkeypatch.setattr(with_default, "__defaults__", (B,))
+    assert token(with_default) != before["with_default"]
+    monkeypatch.setattr(Policies, "scale", 2.0)
+    assert token(Policies().one) != method
+
+
+def test_the_checkpoint_of_another_policy_file_is_refused(
+    sharded: ShardedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import numpy as np\nSHARE = {}\ndef choose(x): return np.tile([SHARE, 1 - SHARE], (len(x), 1))\n"
+    for share, expected in ((0.5, None), (0.25, "another evaluation: policy differ")):
+        (tmp_path / "chooser.py").write_text(text.format(share))
+        monkeypatch.delitem(sys.modules, "chooser", raising=False)
+        importlib.invalidate_caches()
+        with pytest.raises(ValueError, match=expected) if expected else nullcontext():
+            vf.evaluate(sharded, checkpoint=tmp_path / "kept", policy="chooser:choose", **OPTIONS)
+
+
+class Hidden:
+    """A policy whose code and pickled state stay the same where its numbers change."""
+
+    tables: ClassVar[list[Any]] = [[0.5, 0.5]]
+
+    def __call__(self, x: Any) -> Any:
+        return np.tile(self.tables[0], (len(x), 1))
+
+
+def test_what_the_policy_computes_on_a_sample_must_be_the_same(
+    sharded: ShardedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = vf.evaluate(sharded, checkpoint=tmp_path / "kept", policy=Hidden(), **OPTIONS)
+    assert same(first, vf.evaluate(sharded, checkpoint=tmp_path / "kept", policy=Hidden(), **OPTIONS))
+    monkeypatch.setattr(Hidden, "tables", [[0.3, 0.7]])
+    with pytest.raises(ValueError, match="on a sample of the log the features or the policy compute other numbers"):
+        vf.evaluate(sharded, checkpoint=tmp_path / "kept", policy=Hidden(), **OPTIONS)
+    assert same(first, vf.evaluate(sharded, policy=Hidden(), **OPTIONS)) is False
+
+
+def test_tokens_tell_arrays_and_settings_apart(sharded: ShardedLog) -> None:
     assert token(np.zeros(2)) != token(np.zeros(3)) != token(np.zeros(3, np.float32))
     assert token(vf.solvers.Krylov()) == token(vf.solvers.Krylov()) != token(vf.solvers.PDBG())
     assert token_of_task(partial(_count, stop=ValueError, until=1)) != token_of_task(
         partial(_count, stop=ValueError, until=2)
     )
     with pytest.raises(ValueError, match="A checkpoint must recognise features again"):
-        facts_of((__file__,), {"features": (lambda: (yield))()})
+        facts_of(sharded.shards, {"features": (lambda: (yield))()})

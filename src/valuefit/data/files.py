@@ -6,9 +6,10 @@ import glob
 import gzip
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from valuefit.data.columns import quote_names
 
@@ -24,6 +25,53 @@ def open_file(path: Path) -> BinaryIO:
     if path.suffix.lower() == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]  # GzipFile is a BinaryIO in all but name
     return open(path, "rb")
+
+
+class FileState(NamedTuple):
+    """A file as it was when a log was opened. time: of its last change, in nanoseconds. host: that looked at it."""
+
+    path: str
+    size: int
+    time: int
+    inode: int
+    host: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        found = path.stat()
+        return cls(str(path), found.st_size, found.st_mtime_ns, found.st_ino, os.uname().nodename)
+
+    @property
+    def change(self) -> str:
+        """What happened to the file since then, empty if nothing; numbers of inodes are compared on one host only."""
+        try:
+            now = FileState.of(Path(self.path))
+        except OSError:
+            return ""  # it is not here, or not any more, which the reader of its rows reports
+        if now.size != self.size:
+            return f"had {self.size:,} bytes and now has {now.size:,}"
+        replaced = now.host == self.host and now.inode != self.inode
+        return "was written again" if replaced or now.time != self.time else ""
+
+
+def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
+    """The states of files, and of the files in folders."""
+    inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in paths]
+    return tuple(FileState.of(file) for files in inside for file in files if file.is_file())
+
+
+@contextmanager
+def unchanged(files: Iterable[FileState]) -> Iterator[None]:
+    """Raise ValueError naming a file that changed since it was opened, whatever reading it gave."""
+    try:
+        yield
+    finally:
+        for file in files:
+            if change := file.change:
+                raise ValueError(
+                    f"{file.path} {change} since the log was opened, so its passes would mix two logs. Evaluate again "
+                    "when nothing writes to the log."
+                )
 
 
 def is_pattern(source: str | os.PathLike[str]) -> bool:

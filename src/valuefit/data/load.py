@@ -8,15 +8,13 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from valuefit.atomic import read_folder
-from valuefit.data.assemble import drop_incomplete, incomplete_log
+from valuefit.data.assemble import build_log
 from valuefit.data.files import file_format, find_files, is_pattern
 from valuefit.data.frames import is_frame, open_frame
-from valuefit.data.iterated import DataIterator, IteratedShards
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
@@ -70,10 +68,8 @@ def load(
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
     can be read so; "auto" does it with those that exceed half of memory, unless a limit is given. A `Transitions` is
-    cut into such parts too, for feature rows that would not fit into memory. An object with the methods `reset()` and
-    `next()` is read in parts too: `next()` returns the next steps, as anything that `load` reads, and None after the
-    last; episodes continue from part to part as from file to file. The partitions of a Dask DataFrame are such parts,
-    which the workers of the default client of Dask compute.
+    cut into such parts too, for feature rows that would not fit into memory. The partitions of a Dask DataFrame are
+    such parts, which the workers of the default client of Dask compute.
     """
     one_of("memory", memory, ("auto", "stream"))
     if isinstance(source, ShardedLog):
@@ -88,9 +84,6 @@ def load(
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
         return log_shards(source, part) if memory == "stream" else source
-    if isinstance(source, DataIterator):
-        shards = IteratedShards(source, partial(_part, columns=columns, limit=allowed))
-        return ShardedLog(shards, None, None, f"the iterator {type(source).__name__}", part)
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
@@ -114,13 +107,6 @@ def _has_shards(source: Any) -> bool:
 
 
 def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
-    return drop_incomplete(_part(source, columns, limit)[0])
-
-
-def _part(source: Any, columns: Mapping[str, Any] | None, limit: int) -> tuple[Transitions, bool]:
-    """The log, incomplete steps included, and whether ids number its episodes."""
-    if isinstance(source, Transitions):
-        return source, True
     for one in source if isinstance(source, list | tuple) else [source]:
         if _is_path(one):
             _refuse_impossible_name(one)
@@ -140,14 +126,13 @@ def _refuse_impossible_name(path: str | os.PathLike[str]) -> None:
             raise ValueError(f"There is no file {shown(os.fspath(path))}: this name is too long for a file.") from None
 
 
-def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> tuple[Transitions, bool]:
+def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
     if isinstance(source, str | os.PathLike) and is_native(Path(source)):
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
-        return read_native(Path(source), limit=limit), True
+        return read_native(Path(source), limit=limit)
     columns, declared = split_categorical(columns)
-    table = encode_categories(_read(source, columns, limit), declared, limit)
-    return incomplete_log(table), "episode" in table.matched
+    return build_log(encode_categories(_read(source, columns, limit), declared, limit))
 
 
 def _is_minari(source: str | os.PathLike[str]) -> bool:

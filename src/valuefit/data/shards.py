@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,7 +14,7 @@ import numpy as np
 
 from valuefit.data.assemble import build_log, check_ends
 from valuefit.data.columns import ALIASES, END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_to_read
-from valuefit.data.files import file_format, find_files
+from valuefit.data.files import FileState, file_format, file_states, find_files, unchanged
 from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
 from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
@@ -87,15 +87,16 @@ class FileShard:
     """Rows of one or more files of a format.
 
     columns: of all fields, None for those that they do not have. several: whether the log has several files, each of
-    which ends an episode if no column numbers them.
+    which ends an episode if no column numbers them. files: as they were when the log was opened.
     """
 
     parts: tuple[RowRange, ...]
     columns: Mapping[str, Any]
     several: bool
+    files: tuple[FileState, ...] = ()
 
     def read(self) -> Transitions:
-        with _reading(self.parts):
+        with unchanged(self.files), _reading(self.parts):
             where = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
             table = join((self._table(part) for part in self.parts), where, memory_limit())
             return build_log(table if self.several else replace(table, files=()))
@@ -107,15 +108,16 @@ class FileShard:
 
 @dataclass(frozen=True)
 class MinariShard:
-    """Episodes of a Minari folder. columns: of all fields, None for those that it does not have."""
+    """Episodes of a Minari folder. columns, files: as those of a `FileShard`."""
 
     path: str
     episodes: tuple[tuple[str, int], ...]
     columns: Mapping[str, Any]
+    files: tuple[FileState, ...] = ()
 
     def read(self) -> Transitions:
         parts = [RowRange(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
-        with _reading(parts, "steps"):
+        with unchanged(self.files), _reading(parts, "steps"):
             names = [name for name, _ in self.episodes]
             table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
             return build_log(table)
@@ -123,14 +125,15 @@ class MinariShard:
 
 @dataclass(frozen=True)
 class NativeShard:
-    """Steps of a folder that valuefit saved."""
+    """Steps of a folder that valuefit saved. files: as they were when the log was opened."""
 
     path: str
     start: int
     stop: int
+    files: tuple[FileState, ...] = ()
 
     def read(self) -> Transitions:
-        with _reading([RowRange(self.path, self.start, self.stop)], "steps"):
+        with unchanged(self.files), _reading([RowRange(self.path, self.start, self.stop)], "steps"):
             return read_native_part(Path(self.path), self.start, self.stop)
 
 
@@ -150,15 +153,15 @@ class LogShard:
 class ShardedLog:
     """A log in shards of whole episodes, which `evaluate` reads one after the other, or on the workers of a cluster.
 
-    steps, episodes: of all shards; None for an iterator, which is not counted before it is evaluated. source: what it
-    was loaded from. notes: what was assumed. limit: bytes that may be held in memory at a time, beyond matrices of the
-    size of the features. firsts: the first step and the first episode of each shard, unless reading drops some. client:
-    the `dask.distributed.Client` whose workers hold the shards, if any do.
+    steps, episodes: of all shards. source: what it was loaded from. notes: what was assumed. limit: bytes that may be
+    held in memory at a time, beyond matrices of the size of the features. firsts: the first step and the first episode
+    of each shard, unless reading drops some. client: the `dask.distributed.Client` whose workers hold the shards, if
+    any do.
     """
 
-    shards: tuple[Shard, ...] | Iterable[Shard]
-    steps: int | None
-    episodes: int | None
+    shards: tuple[Shard, ...]
+    steps: int
+    episodes: int
     source: str
     limit: int
     notes: tuple[str, ...] = ()
@@ -166,8 +169,6 @@ class ShardedLog:
     client: Any = None
 
     def __repr__(self) -> str:
-        if not isinstance(self.shards, tuple):
-            return f"ShardedLog({self.source})"
         return f"ShardedLog({self.steps} steps, {self.episodes} episodes in {len(self.shards)} shards of {self.source})"
 
 
@@ -236,16 +237,18 @@ class _Cuts:
 
 
 def _native_shards(path: Path, limit: int) -> ShardedLog:
+    files = file_states([path])
     steps, step_bytes, episode = native_steps(path)
     cuts, scan = _Cuts(shard_steps(limit, step_bytes)), _EpisodeScan()
     for first in range(0, steps, SCAN_STEPS):
         cuts.add(scan.starts([np.array(episode[first : first + SCAN_STEPS])], ids=True))
     refuse_interleaved(scan.seen, str(path))
-    shards = tuple(NativeShard(str(path), start, stop) for start, stop in cuts.ranges(steps))
+    shards = tuple(NativeShard(str(path), start, stop, files) for start, stop in cuts.ranges(steps))
     return ShardedLog(shards, steps, cuts.episodes, str(path), limit, firsts=tuple(cuts.firsts))
 
 
 def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
+    files = file_states([path, path / "data"] if (path / "data").is_dir() else [path])
     scan = scan_minari(path, columns=columns)
     check_ends(scan.matched, where)
     refuse_text_columns(scan.types, scan.matched, where)
@@ -255,12 +258,14 @@ def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, wh
     steps = _not_empty(int(ends[-1]), where)
     found = _all_fields(scan.matched)
     bounds = [(start, np.searchsorted(ends, [start, stop])) for start, stop in cuts.ranges(steps)]
-    shards = tuple(MinariShard(str(path), tuple(scan.episodes[first:last]), found) for _, (first, last) in bounds)
+    shards = tuple(
+        MinariShard(str(path), tuple(scan.episodes[first:last]), found, files) for _, (first, last) in bounds
+    )
     return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
 
 
 def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
-    episodes, ends = _EpisodeScan(), [0]
+    episodes, ends, states = _EpisodeScan(), [0], {file.path: file for file in file_states(files)}
     first, cuts = None, _Cuts(MAX_SHARD_STEPS)
     for file in files:
         with FORMATS[file_format(file)].scan(file, columns=columns, limit=limit) as scan:
@@ -281,7 +286,7 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
     assert first is not None  # there are steps
     several, found = len(files) > 1, _all_fields(first.matched)
     parts = [_parts(files, ends, start, stop) for start, stop in cuts.ranges(steps)]
-    shards = tuple(FileShard(part, found, several) for part in parts)
+    shards = tuple(FileShard(part, found, several, tuple(states[one.name] for one in part)) for part in parts)
     return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
 
 

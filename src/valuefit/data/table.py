@@ -42,12 +42,6 @@ class Table:
         return f"row {row} of {self.where}"
 
 
-def check_rows(rows: int, stop: int, where: str) -> None:
-    """Raise ValueError if a file that is read in parts ends before the row `stop`."""
-    if rows < stop:
-        raise ValueError(f"{where} has {rows:,} rows, fewer than when it was opened. Open the log again.")
-
-
 class Scan(NamedTuple):
     """What is known of a file before its rows are read.
 

@@ -91,6 +91,11 @@ class MakePart:
             return Problem(self.weighted(log), self.features.rows, **settings)
         return state_action_problem(log, self.features, policy=self.policy, **settings)
 
+    def outputs(self, log: Transitions, columns: int) -> tuple[Array, ...]:
+        """What features and policy compute on a log: rows times random numbers, of steps and starts, and ratios."""
+        problem, x = self(log), np.random.default_rng(0).normal(size=columns)
+        return problem.phi.dot(x), np.asarray(self.starts(log, columns)[0] @ x).ravel(), problem.ratio
+
     def starts(self, log: Transitions, columns: int) -> tuple[Any, Array]:
         """The rows of the first observations of the episodes, and the steps that they belong to."""
         first = np.flatnonzero(episode_starts(log.episode))

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.iterated import IteratedShards
 from valuefit.data.shards import LogShard, ShardedLog, compact, join_logs
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
@@ -35,7 +34,6 @@ from valuefit.problem.arguments import fraction
 from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.parts import MAX_AT_ONCE, Part, Parts, part_sizes, read_ahead, sum_shards
-from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts, cached
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
@@ -192,7 +190,7 @@ def take_samples(log: ShardedLog, client: Any = None) -> Samples:
                 samples.most = _sample_steps(shard, log.limit)
                 samples.add(shard)
         return samples
-    shards = tuple(log.shards)
+    shards = log.shards
     firsts = np.array(log.firsts) if log.firsts is not None else np.zeros((len(shards), 2), int)
     for _ in range(2):
         (samples,) = sum_shards(shards, partial(_sample, firsts=firsts, limit=log.limit), client)
@@ -259,8 +257,7 @@ def solve_shards(
     callback: Callable[[Progress], Any] | None,
 ) -> Whole:
     """The policy value of a log in shards, and a sample of its episodes for the checks."""
-    iterated = isinstance(log.shards, IteratedShards)
-    if client is not None and (iterated or any(isinstance(shard, LogShard) for shard in log.shards)):
+    if client is not None and any(isinstance(shard, LogShard) for shard in log.shards):
         raise ValueError(
             f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
             'Parquet files), load it from there with memory="stream", or leave client out.'
@@ -276,7 +273,10 @@ def solve_shards(
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     columns = fitted.columns * actions
     rows, at_once = part_sizes(log.limit, columns)
-    shards = Parts(log.shards, maker, rows, client, at_once)
+    shards = Parts(log.shards, maker, rows, client, at_once, tuple(steps for steps, _ in samples.counts))
+    if checkpoint is not None:
+        samples.keep(rows)
+        checkpoint.require_same("the features or the policy", maker.outputs(samples.log(), columns))
     parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
     problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
     if isinstance(problem, MomentProblem):
@@ -291,7 +291,6 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
-    notes += log.shards.notes() if isinstance(log.shards, IteratedShards) else []
     return Whole(result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
 
 
@@ -299,14 +298,13 @@ def _notes(
     samples: Samples, sample: Transitions, problem: SaddlePoint, result: Result, *, on_workers: bool
 ) -> list[str]:
     """How often the log was read, and what was computed from a sample of it."""
-    passes, features_note = 2, ROWS_COMPUTED  # over the log: one for the moments or the starts, one for the errors
+    passes = 2  # over the log: one for the moments or the starts, one for the errors
     if isinstance(problem, ShardedProblem):
-        features_note = problem.rows_note
-        passes += 1 if isinstance(problem.own_parts, CachedParts) else problem.passes
+        passes += problem.passes
     notes = [
         f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
         f"{'on the workers of a cluster' if on_workers else 'one after the other'}, once for the samples and "
-        f"{passes} times for the solution and its error; {features_note}."
+        f"{passes} times for the solution and its error."
     ]
     if isinstance(problem, ShardedProblem) and problem.copy_bytes:
         notes.append(
@@ -323,8 +321,6 @@ def _notes(
 
 def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
     """The checkpoint of the evaluation of this log with these settings in a folder, which may be new."""
-    if isinstance(log.shards, IteratedShards):
-        raise ValueError("A checkpoint needs a log in files, but this one is an iterator. Leave the checkpoint out.")
     if not isinstance(folder, str | Path) or not str(folder):
         raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
     known = {name: value for name, value in settings.items() if name != "callback"}
@@ -343,23 +339,13 @@ def _problem(
         sums, c, count, ratios, total = parts.sum(partial(_moments, maker=maker))
         problem = MomentProblem(sums, **settings)
     else:
-        problem = _sharded(parts, **settings)
+        problem = ShardedProblem(parts, **settings)
         c, count, ratios, total = parts.sum(partial(_starts, maker=maker))
     if starts is None:
         return problem, LinearFunction(c / count, total=count), ratios, total / problem.n
     rows = value_rows(maker.features, maker.values, maker.policy, columns, starts)
     mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
     return problem, LinearFunction(mean, rows), ratios, total / problem.n
-
-
-def _sharded(parts: Parts | KeptParts, **settings: float) -> ShardedProblem:
-    """The problem whose passes read the shards, or their rows on disk."""
-    if not isinstance(parts, KeptParts):
-        rows, note = cached(parts, settings["trace"])
-        return ShardedProblem(rows, rows_note=note, **settings)
-    assert isinstance(parts.parts, Parts)
-    rows, note = cached(parts.parts, settings["trace"])
-    return ShardedProblem(KeptParts(rows, parts.checkpoint), rows_note=note, **settings)
 
 
 def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:

@@ -124,11 +124,10 @@ def trace_product(
         psi_now = psi.take(now).toarray() if psi.sparse else psi.take(now)
         U = recurrence(ratio[:, None] * psi_now, keep_forward(discount, ratio, begins, trace))
         return np.asarray((_differences(phi, now, next, discount).T @ U).T)
-    A = np.zeros((k, d))
-    u = np.zeros(k)
+    A, u, keep = np.zeros((k, d)), np.zeros(k), keep_forward(discount, ratio, begins, trace)
     for steps in pieces(np.arange(len(now)), k + d, min_size=MIN_PRODUCT_ROWS, size_bytes=PRODUCT_BYTES):
         U = np.empty((len(steps), k))
-        trace_block(psi.kernel, now, discount, ratio, begins, trace, steps[0], steps[-1] + 1, u, U)
+        trace_block(psi.kernel, now[steps], ratio[steps], keep[steps], u, U)
         if phi.sparse:
             A += (_differences(phi, now[steps], next[steps], discount[steps]).T @ U).T
             continue

@@ -1,7 +1,7 @@
 """Checkpoints of an evaluation that reads its log in parts: the sums of its passes, kept in a folder.
 
 Everything that is not a sum over the log is computed again from the sums, in the same order. So a run that was killed
-and started again reads what is left of the log, and ends with the same bits. Files are replaced by atomic renames.
+and started again makes the passes that are left, and ends with the same bits. Files are replaced by atomic renames.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import pickle
-import time
+import platform
+import sys
+import sysconfig
 import types
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,17 +25,18 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.problem.parts import Function, Parts, add, each_shard
-from valuefit.problem.row_cache import CachedParts
+from valuefit.messages import said
+from valuefit.problem.parts import Function, Parts
 from valuefit.typing import Array
 
-MAX_SAVING_SHARE = 0.05  # of the time, that goes into writing sums that are not complete
 FACTS = "evaluation.json"  # what was evaluated
+SAMPLE = "sample"  # what features and policy computed on a sample of the log
+SAME_VALUE_TOL = 1e-6  # relative, of numbers that another processor may round differently
 PACKAGES = ("valuefit", "numpy", "scipy")  # whose versions decide about bits
 
 
 class Checkpoint:
-    """Sums of finished and unfinished passes in a folder. facts: of what is evaluated, by name.
+    """Sums of finished passes in a folder. facts: of what is evaluated, by name.
 
     kinds: dataclasses that occur in sums. A folder of other facts is refused; a damaged file is computed again.
     """
@@ -71,28 +73,43 @@ class Checkpoint:
         self._number += 1
         return self.folder / f"pass-{self._number:06d}"
 
-    def load(self, path: Path, task: str) -> tuple[int, Any]:
-        """How many shards were summed, and their sum; (0, None) if none, or of another task."""
+    def load(self, path: Path, task: str) -> Any:
+        """The sums of this task in a file; None if it has none, or those of another task."""
         if not path.exists():
-            return 0, None
+            return None
         content = path.read_bytes()
         digest, data = content[:64], content[64:]
         if hashlib.sha256(data).hexdigest().encode() != digest:
             warnings.warn(f"{path} is damaged: this pass over the log is made again.", stacklevel=2)
-            return 0, None
+            return None
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             facts = json.loads(archive["facts"].tobytes())
-            found = self._decoded(facts["sums"], {name: archive[name] for name in archive.files})
-        return (facts["shards"], found) if facts["task"] == task else (0, None)
+            sums = self._decoded(facts["sums"], {name: archive[name] for name in archive.files})
+        return sums if facts["task"] == task else None
 
-    def save(self, path: Path, task: str, shards: int, sums: Any) -> None:
+    def save(self, path: Path, task: str, sums: Any) -> None:
         """Replace the file of a pass."""
         arrays: dict[str, Array] = {}
-        facts = {"task": task, "shards": shards, "sums": self._encoded(sums, arrays)}
+        facts = {"task": task, "sums": self._encoded(sums, arrays)}
         buffer = io.BytesIO()
         np.savez(buffer, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
         data = buffer.getvalue()
         write_bytes(path, hashlib.sha256(data).hexdigest().encode() + data)
+
+    def require_same(self, what: str, arrays: tuple[Array, ...]) -> None:
+        """Raise ValueError if a run before computed other arrays; keep them if there was none."""
+        path = self.folder / SAMPLE
+        known = self.load(path, SAMPLE)
+        if known is None:
+            self.save(path, SAMPLE, arrays)
+        elif [one.shape for one in known] != [one.shape for one in arrays] or not all(
+            np.allclose(one, other, rtol=SAME_VALUE_TOL, atol=SAME_VALUE_TOL * np.abs(one).max(initial=0.0))
+            for one, other in zip(known, arrays, strict=True)
+        ):
+            raise ValueError(
+                f"{self.folder} is the checkpoint of another evaluation: on a sample of the log {what} compute other "
+                "numbers now. Give another folder, or delete it."
+            )
 
     def _encoded(self, value: Any, arrays: dict[str, Array]) -> Any:
         """As JSON, with arrays by name."""
@@ -118,34 +135,19 @@ class Checkpoint:
 
 
 class KeptParts:
-    """`Parts` whose sums are kept in a checkpoint, while they are made and when they are complete."""
+    """`Parts` whose sums are kept in a checkpoint when a pass is complete."""
 
-    def __init__(self, parts: Parts | CachedParts, checkpoint: Checkpoint) -> None:
+    def __init__(self, parts: Parts, checkpoint: Checkpoint) -> None:
         self.parts, self.checkpoint, self.steps, self.client = parts, checkpoint, parts.steps, parts.client
 
     def sum(self, function: Function) -> tuple[Any, ...]:
-        """`Parts.sum`, of the shards that are not yet summed in the checkpoint; it adds up in the same order."""
-        shards, keep = tuple(self.parts.shards), self.checkpoint
-        path, task = keep.next_pass(), token_of_task(function)
-        found: tuple[Any, ...]
-        done, found = keep.load(path, task)
-        if done == len(shards):
-            return found
-        if self.client is not None:
-            found = self.parts.sum(function)
-        else:
-            saved, seconds = time.monotonic(), 0.0
-            task_of_shard = partial(self.parts.of_shard, function=function)
-            rest = each_shard(shards[done:], task_of_shard, self.parts.at_once, done)
-            for number, here in enumerate(rest, done):
-                found = here if found is None else add(found, here)
-                if time.monotonic() - saved >= seconds / MAX_SAVING_SHARE and number + 1 < len(shards):
-                    begun = time.monotonic()
-                    keep.save(path, task, number + 1, found)
-                    saved = time.monotonic()
-                    seconds = saved - begun
-        keep.save(path, task, len(shards), found)
-        return found
+        """`Parts.sum`, or the sums that the checkpoint has."""
+        path, task = self.checkpoint.next_pass(), token_of_task(function)
+        sums = self.checkpoint.load(path, task)
+        if sums is None:
+            sums = self.parts.sum(function)
+            self.checkpoint.save(path, task, sums)
+        return tuple(sums)
 
 
 # ---- what was evaluated -------------------------------------------------------------------------------------------
@@ -153,53 +155,89 @@ class KeptParts:
 
 def facts_of(shards: Any, settings: Mapping[str, Any]) -> dict[str, str]:
     """Tokens of the log, the settings and the versions that decide about the bits of an evaluation."""
-    files = sorted({path for shard in shards for path in _paths(shard)})
+    files = sorted({(file.path, file.size, file.time) for shard in shards for file in getattr(shard, "files", ())})
     if not files:
         raise ValueError("A checkpoint needs a log in files, whose sizes and times it compares. Leave it out.")
-    log = [(path, *_size_and_time(Path(path))) for path in files]
-    found = {"log": _digest(repr((log, len(tuple(shards)), shards)).encode())}
+    log = [replace(shard, files=()) for shard in shards]
+    facts = {"log": _digest(repr((files, log)).encode())}
     for name, value in settings.items():
         try:
-            found[name] = _digest(token(value))
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ValueError(f"A checkpoint must recognise {name} again, which it cannot: {error}.") from error
-    return found | {package: version(package) for package in PACKAGES}
+            facts[name] = _digest(token(value))
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"A checkpoint must recognise {name} again, which it cannot: {said(error)}. Leave the checkpoint out, "
+                "or write it as a function of arrays and numbers."
+            ) from error
+    return facts | {package: version(package) for package in PACKAGES} | {"python": platform.python_version()}
 
 
-def _paths(value: Any) -> list[str]:
-    """The existing paths among the strings of a shard."""
-    if isinstance(value, str):
-        return [value] if os.path.exists(value) else []
-    if isinstance(value, tuple | list):
-        return [path for one in value for path in _paths(one)]
-    return [path for one in _values(value) for path in _paths(one)] if is_dataclass(value) else []
+def token(value: Any, inside: tuple[int, ...] = ()) -> bytes:
+    """Bytes that are equal for equal settings: arrays by content, functions by code and all that it names.
 
-
-def _size_and_time(path: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of a file, or of the files in a folder."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-
-
-def token(value: Any) -> bytes:
-    """Bytes that are equal for equal settings: arrays by content, functions by their code, other objects pickled."""
-    if value is None or isinstance(value, str | int | float):
+    Other objects are pickled, with the code of their class. inside: ids of functions and classes that name this one.
+    """
+    if value is None or value is Ellipsis or isinstance(value, str | bytes | int | float | complex):
         return repr(value).encode()
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return repr((value.shape, value.dtype.str)).encode() + np.ascontiguousarray(value).tobytes()
     if isinstance(value, Mapping):
-        return token([*value.items()])
+        return token([*value.items()], inside)
     if isinstance(value, tuple | list):
-        return b"[" + b",".join(token(one) for one in value) + b"]"
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        constants = [one for one in value.__code__.co_consts if not isinstance(one, types.CodeType | frozenset)]
-        return token([value.__module__, value.__qualname__, constants, cells, value.__defaults__]) + (
-            value.__code__.co_code
-        )
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value).__qualname__.encode() + token(list(_values(value)))
-    return pickle.dumps(value)
+        return b"[" + b",".join(token(one, inside) for one in value) + b"]"
+    if isinstance(value, set | frozenset):
+        return b"{" + b",".join(sorted(token(one, inside) for one in value)) + b"}"
+    if isinstance(value, types.ModuleType | types.BuiltinFunctionType | np.ufunc):
+        owner = getattr(value, "__self__", None)
+        name = f"{getattr(value, '__module__', '')} {value.__name__}".encode()
+        return name if owner is None or isinstance(owner, types.ModuleType) else name + token(owner, inside)
+    if isinstance(value, partial):
+        return b"partial" + token([value.func, value.args, value.keywords], inside)
+    if isinstance(value, types.MethodType):
+        return token([value.__func__, value.__self__], inside)
+    if isinstance(value, types.FunctionType | type):
+        name = f"{value.__module__} {value.__qualname__}".encode()
+        if id(value) in inside or _is_installed(value.__module__):
+            return name
+        within = (*inside, id(value))
+        return name + (_class(value, within) if isinstance(value, type) else _function(value, within))
+    if is_dataclass(value):
+        return token([type(value), *_values(value)], inside)
+    return token(type(value), inside) + pickle.dumps(value)
+
+
+def _is_installed(module: str) -> bool:
+    """Whether this is a module of an installed package or of Python, which its name identifies."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    places = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    own = Path(__file__).parents[1]
+    return module == "builtins" or (file is not None and any(map(Path(file).is_relative_to, (*places, own))))
+
+
+def _class(value: type, inside: tuple[int, ...]) -> bytes:
+    """The bases, the functions and the constants of a class."""
+    inner = [getattr(one, "fget", getattr(one, "__func__", one)) for one in vars(value).values()]
+    parts = [one for one in inner if isinstance(one, types.FunctionType | int | float | np.ndarray)]
+    return token([[base for base in value.__bases__ if base is not object], parts], inside)
+
+
+def _function(value: types.FunctionType, inside: tuple[int, ...]) -> bytes:
+    """Code, constants, defaults, and what closures and global names hold."""
+    names = _global_names(value.__code__)
+    named = [(name, value.__globals__[name]) for name in names if name in value.__globals__]
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    return _code(value.__code__) + token([value.__defaults__, value.__kwdefaults__, cells, named], inside)
+
+
+def _code(code: types.CodeType) -> bytes:
+    """Instructions, names and constants, those of inner functions included."""
+    constants = [_code(one) if isinstance(one, types.CodeType) else one for one in code.co_consts]
+    return code.co_code + token([code.co_names, code.co_freevars, constants])
+
+
+def _global_names(code: types.CodeType) -> list[str]:
+    """The names in some code and its inner functions, sorted."""
+    inner = [name for one in code.co_consts if isinstance(one, types.CodeType) for name in _global_names(one)]
+    return sorted({*code.co_names, *inner})
 
 
 def token_of_task(function: Function) -> str:

@@ -51,7 +51,8 @@ class Parts:
     make: the problem of a part of the log. client: a `dask.distributed.Client` whose workers open the shards and
     compute; None for this process. Functions and what they hold are sent to the workers, data never are, so shards must
     be of files or of a Dask DataFrame. at_once:
-    shards that this process sums at a time, each on one thread; one shard is summed on all threads.
+    shards that this process sums at a time, each on one thread; one shard is summed on all threads. counts: the steps
+    of each shard, if it was read before.
     """
 
     shards: Iterable[Shard]
@@ -59,6 +60,7 @@ class Parts:
     steps: int
     client: Any = None
     at_once: int = 1
+    counts: tuple[int, ...] = ()
 
     def sum(self, function: Function) -> tuple[Any, ...]:
         """The sums, over all parts, of the entries of what `function` returns; lists are concatenated in order."""
@@ -69,6 +71,7 @@ class Parts:
 
     def parts_of(self, log: Transitions, number: int) -> Iterator[Part]:
         """The parts of the shard of this number, whose log this is."""
+        self._refuse_another(log, number)
         for place, block in enumerate(episode_blocks(log, self.steps)):
             yield Part(self.make(block), block, (number, place))
 
@@ -104,12 +107,21 @@ class Parts:
         return list(self.client.get(layer(graph), keys, sync=False, retries=TASK_RETRIES))
 
     def _of_part(self, log: Transitions, place: Place, function: Callable[[Part], Any]) -> Any:
+        self._refuse_another(log, place[0])
         block = next(islice(episode_blocks(log, self.steps), place[1], None))
         return function(Part(self.make(block), block, place))
 
+    def _refuse_another(self, log: Transitions, number: int) -> None:
+        """Raise ValueError if the shard of this number had other steps when it was read before."""
+        if self.counts and len(log) != self.counts[number]:
+            raise ValueError(
+                f"Shard {number} of the log had {self.counts[number]:,} steps in the first pass and now has "
+                f"{len(log):,}. Save the log, so that it is the same whenever it is read."
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         """For workers: without the shards and the client."""
-        return {"shards": (), "make": self.make, "steps": self.steps, "client": None, "at_once": 1}
+        return {**vars(self), "shards": (), "client": None, "at_once": 1}
 
 
 def part_sizes(limit: int, columns: int) -> tuple[int, int]:
@@ -204,20 +216,18 @@ def each_part(parts: Any, function: Callable[[Part], Any]) -> Iterator[Any]:
         yield from map(function, parts.parts_of(log, number))
 
 
-def each_shard(
-    shards: Iterable[Shard], function: Callable[[Transitions, int], Any], at_once: int, first: int = 0
-) -> Iterator[Any]:
-    """What `function` returns for the log of each shard and its number, counted from `first`; in order.
+def each_shard(shards: Iterable[Shard], function: Callable[[Transitions, int], Any], at_once: int) -> Iterator[Any]:
+    """What `function` returns for the log of each shard and its number, in order.
 
     Up to `at_once` shards are read and computed at a time, each on one thread. If it is 1, one is computed on all
     threads while the next is read.
     """
     count = min(at_once, thread_count())
     if count == 1:
-        yield from (function(log, number) for number, log in enumerate(read_ahead(shards), first))
+        yield from (function(log, number) for number, log in enumerate(read_ahead(shards)))
         return
     with one_blas_thread():  # here: OpenBLAS was three times slower where the threads themselves asked for it
-        yield from _ahead((partial(_read_and_call, function, *pair) for pair in enumerate(shards, first)), count)
+        yield from _ahead((partial(_read_and_call, function, *pair) for pair in enumerate(shards)), count)
 
 
 def _read_and_call(function: Callable[[Transitions, int], Any], number: int, shard: Shard) -> Any:

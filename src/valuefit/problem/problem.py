@@ -40,7 +40,7 @@ from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.products import Schedule, StepColumns, schedule, step_sweep, sweep, sweep_both
 from valuefit.rows.storage import Rows
-from valuefit.rows.traces import backward, batch_weights, forward, trace_block, trace_row_sizes, trace_rows_sparse
+from valuefit.rows.traces import backward, batch_weights, forward, trace_row_sizes, trace_rows_dense, trace_rows_sparse
 from valuefit.typing import Array
 
 MAX_DRAWS = 1 << 21  # random steps whose data are held in memory at a time
@@ -219,7 +219,7 @@ class Problem(SaddlePoint):
     @property
     def large(self) -> bool:
         """Whether passes over this log use compiled loops."""
-        return worth_compiling(self.n * self.phi.stored / self.phi.shape[0])
+        return worth_compiling(len(self.now) * self.phi.stored / self.phi.shape[0])
 
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
         """`_batch` for dense rows without traces, reading the rows once."""
@@ -402,23 +402,20 @@ class Problem(SaddlePoint):
         """The rows of u: the rows of psi (to be multiplied by ratio_t) without traces, else one row per step."""
         if not self.trace:
             return self.psi
+        n = len(self.now)  # of a part, whose sums are divided by the `n` of its log
         if self.psi.sparse:
             _, indices, indptr = self.psi.kernel
             sizes = trace_row_sizes(indices, indptr, self.now, self.begins, self.k)
-            if 3 * sizes.sum() < 2 * self.n * self.k:  # a CSR entry takes 12 bytes, a dense entry 8
+            if 3 * sizes.sum() < 2 * n * self.k:  # a CSR entry takes 12 bytes, a dense entry 8
                 starts = np.concatenate([[0], np.cumsum(sizes)])
                 self._require_trace_memory(2 * int(starts[-1]))
                 values, columns = trace_rows_sparse(
                     self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace, self.k, starts
                 )
-                return trace_rows(sparse.csr_array((values, columns, starts), shape=(self.n, self.k)))
-        self._require_trace_memory(self.n * self.k)
-        U = np.empty((self.n, self.k))
-        trace_block(
-            self.psi.kernel, self.now, self.discount, self.ratio, self.begins, self.trace, 0, self.n,
-            np.zeros(self.k), U,
-        )  # fmt: skip
-        return trace_rows(U)
+                return trace_rows(sparse.csr_array((values, columns, starts), shape=(n, self.k)))
+        self._require_trace_memory(n * self.k)
+        steps = self.now, self.discount, self.ratio, self.begins, self.trace
+        return trace_rows(trace_rows_dense(self.psi.kernel, *steps, self.k))
 
     def _require_trace_memory(self, count: int) -> None:
         require_memory(

@@ -12,7 +12,6 @@ from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.cost import Cost
 from valuefit.problem.parts import Function, Part, Parts
 from valuefit.problem.problem import Problem
-from valuefit.problem.row_cache import ROWS_COMPUTED, CachedParts
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
 from valuefit.problem.shuffled import COPY_PASSES, Layout, ShuffledCopy, array_on_disk
 from valuefit.rows.draws import Draws, RowSets
@@ -30,15 +29,13 @@ class ShardedProblem(SaddlePoint):
 
     def __init__(
         self,
-        parts: Parts | CachedParts | KeptParts,
+        parts: Parts | KeptParts,
         *,
         trace: float,
         discount: float,
         ridge: float,
-        rows_note: str = ROWS_COMPUTED,
     ) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
-        self.rows_note = rows_note  # how often rows are computed
         self.copy_bytes = 0  # of the largest shuffled copy that was made
         self.passes = 0  # over the parts
         found = self._sum(_first_pass)
@@ -63,7 +60,7 @@ class ShardedProblem(SaddlePoint):
         return self.parts.sum(function)
 
     @property
-    def own_parts(self) -> Parts | CachedParts:
+    def own_parts(self) -> Parts:
         """The parts without a checkpoint."""
         return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
 
@@ -154,8 +151,6 @@ class ShardedProblem(SaddlePoint):
         self.passes, start = self.passes + 1, 0
         for found in self.own_parts.each(function, self._places):
             stop = start + len(found)
-            if stop > self.n:
-                raise ValueError("The log has become longer since it was first read. It must not change meanwhile.")
             yield slice(start, stop), found
             start = stop
 

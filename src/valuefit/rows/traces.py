@@ -5,6 +5,8 @@ u_t = ratio_t (psi_t + trace * discount_{t-1} * u_{t-1}), with u_{t-1} = 0 at th
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from valuefit.rows.kernels import axpy, compiled
@@ -110,14 +112,22 @@ def trace_forward(x, discount, ratio, begins, trace):
 
 
 @compiled
-def trace_block(rows, now, discount, ratio, begins, trace, start, stop, u, out):
-    """Write the rows u_t for start <= t < stop to `out`; `u` holds the trace between blocks."""
-    for t in range(start, stop):
-        factor = 0.0 if begins[t] else ratio[t] * trace * discount[t - 1]
+def trace_block(rows, now, ratio, keep, u, out):
+    """Write the rows u_t of consecutive steps to `out`; `u` holds the last one between blocks. keep: `keep_forward`."""
+    for t in range(now.shape[0]):
         for c in range(u.shape[0]):
-            u[c] *= factor
+            u[c] *= keep[t]
         axpy(rows, now[t], ratio[t], u)
-        out[t - start] = u
+        out[t] = u
+
+
+def trace_rows_dense(
+    rows: Any, now: Array, discount: Array, ratio: Array, begins: Array, trace: float, width: int
+) -> Array:
+    """The rows u_t, (n, width)."""
+    U = np.empty((len(now), width))
+    trace_block(rows, now, ratio, keep_forward(discount, ratio, begins, trace), np.zeros(width), U)
+    return U
 
 
 @compiled

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
-from valuefit.data.table import Scan, Table, check_rows
+from valuefit.data.table import Scan, Table
 from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
@@ -33,8 +33,6 @@ def read_hdf5(
     where = str(path)
     with open_hdf5(path) as file:
         matched, found = _matched_datasets(file, columns, where)
-        if rows is not None:
-            check_rows(_equal_length(found, where), rows[1], where)
         check_size(sum(dataset_bytes(name, dataset, where, rows) for name, dataset in found.items()), limit, where)
         arrays = {name: read_dataset(name, dataset, where, rows) for name, dataset in found.items()}
     return Table(matched, arrays.__getitem__, where)

@@ -15,7 +15,7 @@ import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
 from valuefit.data.readers.arrow import check_type, check_unique_names, holds_lists, holds_text, matched_table, to_array
-from valuefit.data.table import Scan, Table, check_rows
+from valuefit.data.table import Scan, Table
 from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
@@ -114,7 +114,6 @@ class _RowStream:
 
     def read(self, start: int, stop: int, limit: int) -> Any:
         """Rows from start to stop as a pyarrow.Table; start is not before what was read last."""
-        check_rows(self.rows, stop, self.where)
         pieces, size = [], 0
         while self.row < stop:
             batch = next(self.batches, None) if self.rest is None else self.rest
