@@ -49,6 +49,14 @@ def test_it_is_not_used_in_shards(route, solver, tmp_path):
     assert check.statistic == pytest.approx(expected.statistic, rel=1e-3)
 
 
+def test_the_change_in_shards_is_computed_by_iteration_where_moments_are_too_expensive(tmp_path, monkeypatch):
+    expected = checks_of(wide_log(), ridge=0.01, solver="lstd", **FOURIER)["ridge"]
+    monkeypatch.setattr(module.Sandwich, "_moments_affordable", False)
+    sharded = in_shards(wide_log(), tmp_path, "native", steps=100)
+    found = checks_of(sharded, ridge=0.01, solver="krylov", tol=1e-12, **FOURIER)["ridge"]
+    assert found.statistic == pytest.approx(expected.statistic, rel=1e-3)
+
+
 def squares(x):
     return np.column_stack([np.ones(len(x)), x, x**2])
 
