@@ -120,14 +120,14 @@ def test_values_of_actions_average_to_values_of_states():
 
 def test_the_summary_contains_estimate_settings_and_notes():
     mdp = SmallMDP(off_policy=True)
-    evaluation = vf.evaluate(mdp.log(100), discount=0.9, trace=0.25, ridge=0.01)
+    evaluation = vf.evaluate(mdp.log(100), discount=0.9, trace=0.25, ridge=1e-5)
     text = evaluation.summary()
     value = evaluation.policy_value
     for part in (
         "Policy evaluation", "policy value", f"{value.estimate:.5g}", f"{value.standard_error:.5g}",
         f"{value.interval[0]:.5g}", f"{value.interval[1]:.5g}", "[95%", "Effective sample:", "lstd", "converged",
         "Steps:", str(len(evaluation.log)), "Episodes:", "100", "Features:", "Discount:", "0.9", "Trace:", "0.25",
-        "Ridge:", "0.01", "Passes:", "weight of 4", "covers the fixed point", "true value is not covered", "Notes:",
+        "Ridge:", "1e-05", "Passes:", "weight of 4", "covers the fixed point", "true value is not covered", "Notes:",
     ):  # fmt: skip
         assert part in text
     assert max(map(len, text.splitlines())) <= 80
