@@ -86,7 +86,7 @@ def _toml_value(rng: Rng) -> Any:
     """Any value that TOML can express."""
     odd: list[Any] = [
         True, False, 0, 1, -1, 0.5, 10**30, -(10**30), 1e300, math.inf, math.nan, "", "x", [], [0.9], [[1]], {},
-        {"a": 1}, {"reward": "r"}, ["a", 1], "\x1b[31m", "a\nb", "x" * 3000, "cr1", "bootstrap", "all", "episode",
+        {"a": 1}, {"reward": "r"}, ["a", 1], "\x1b[31m", "a\nb", "x" * 3000, "cr1", "all", "episode",
         pick(rng, TEXTS[:9]), feature_spec(rng),
     ]  # fmt: skip
     return pick(rng, odd) if chance(rng, 0.8) else number(rng)
@@ -145,7 +145,7 @@ NUMBERS = ("discount", "trace", "ridge", "tol", "max-passes", "seed", "level")
 VALUES: dict[str, list[str]] = {
     "solver": ["lstd", "krylov", "saga", "x"],
     "values": ["state", "state-action", "x"],
-    "interval": ["cr3", "cr1", "bootstrap", "x"],
+    "interval": ["cr3", "cr1", "x"],
     "cluster": ["episode", "reward", "nothing"],
     "checks": ["standard", "all", "x"],
     "starts": ["starts.npy", "log.csv", "x.npy", "."],

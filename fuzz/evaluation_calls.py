@@ -47,7 +47,7 @@ def evaluate_case(rng: Rng, folder: Path) -> str | None:
     log = small_log(labels=labels)
     options: dict[str, Any] = {"discount": 0.9, "features": "one-hot" if labels else "identity"}
     if chance(rng, 0.2):
-        options |= {"interval": pick(rng, ["cr3", "cr1", "bootstrap"]), "checks": pick(rng, ["standard", "all"])}
+        options |= {"interval": pick(rng, ["cr3", "cr1"]), "checks": pick(rng, ["standard", "all"])}
     options[pick(rng, OPTIONS)] = scalar(rng)
     if chance(rng, 0.2):
         options["features"] = feature_spec(rng)
@@ -105,7 +105,7 @@ def evaluations() -> list[vf.Evaluation]:
     """Evaluations of one log: by several methods, with clusters, of a stream, and without a standard error."""
     log = small_log()
     settings: list[dict[str, Any]] = [
-        {}, {"interval": "cr1"}, {"interval": "bootstrap"}, {"features": "kernel:landmarks=4"},
+        {}, {"interval": "cr1"}, {"features": "kernel:landmarks=4"},
         {"features": "fourier:order=1"}, {"trace": 1.0}, {"ridge": 0.1},
         {"solver": "pdbg", "max_passes": 3}, {"features": "tiles"}, {"cluster": log.episode // 2},
         {"starts": np.ones((2, 2))},

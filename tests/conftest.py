@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("valuefit")
 # are compared with loops in plain Python at wide tolerances, or that measure coverage over many logs.
 NUMERICAL = {"claims", "engine", "evaluation", "features", "linalg", "problem", "rows", "solvers"}
 NOT_AFFECTED = {
-    "test_batches", "test_blocks", "test_bootstrap", "test_checkpoint", "test_clusters", "test_comparison",
+    "test_batches", "test_blocks", "test_checkpoint", "test_clusters", "test_comparison",
     "test_cross_checks", "test_estimator", "test_evaluation", "test_parts", "test_policy", "test_refusals",
     "test_result", "test_sensitivity", "test_storage", "test_streamed_memory", "test_twins", "test_uncertainty",
 }  # fmt: skip

@@ -10,7 +10,6 @@ from valuefit.rows.device import HostProducts
 
 SETTINGS = {
     "trace and ridge": {"trace": 0.5, "ridge": 0.01},
-    "bootstrap": {"interval": "bootstrap"},
 }
 
 

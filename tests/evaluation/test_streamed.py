@@ -73,7 +73,6 @@ def _files(log: vf.Transitions, folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"interval": "bootstrap"}, "bootstrap"),
         ({"policy": np.full(10, 0.5)}, "target probabilities by step"),
         ({"cluster": np.zeros(10)}, "clusters of episodes"),
         ({"policy": lambda x, a: np.full(len(x), 0.5), "values": "state-action"}, "a policy that takes actions"),

@@ -71,7 +71,7 @@ def as_list(value: str | list[str] | None) -> list[str]:
 PATH_OPTIONS = ("log", "policy", "starts", "report", "save")
 CHOICES = {
     "values": ("state", "state-action"),
-    "interval": ("cr3", "cr1", "bootstrap"),
+    "interval": ("cr3", "cr1"),
     "memory": ("auto", "stream"),
     "checks": ("standard", "all"),
 }

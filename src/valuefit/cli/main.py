@@ -39,8 +39,8 @@ solving_options = options(
     setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float),
     setting_option("ridge", "NUMBER", "l2 penalty on the weights, as in the paper. It shrinks values towards 0, and a "
                    "check measures by how much.", kind=float),
-    setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), by the sandwich "
-                   "estimate (cr1), which is cheaper and too small with few or unequal episodes, or by the bootstrap.",
+    setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), or by the sandwich "
+                   "estimate (cr1), which is cheaper and too small with few or unequal episodes.",
                    kind=click.Choice(CHOICES["interval"])),
     setting_option("level", "NUMBER", "Level of the interval, between 0 and 1.", kind=float),
     setting_option("cluster", "COLUMN", "The column that says which episodes belong together, such as those of a "

@@ -74,15 +74,13 @@ def evaluate(
     standard errors, or the gap is 1e-6.
 
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
-    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes), "cr1"
-    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes) or "bootstrap" (of
-    episodes, with exponential weights: the policy value is computed for 200 reweighted logs, in the time of 5 to 13
-    solves). Where there are too many features for "cr3" or "bootstrap" it is "cr1", and a note says so. level: of the
-    interval (0.95); `policy_value.interval_at` gives others, also one-sided. cluster: the column (or one id for each
-    step) that says which episodes belong together, such as those of a patient or user; errors are then clustered by it.
-    checks: "all" also solves with other traces and compares the values. client: a `dask.distributed.Client`,
-    whose workers read the shards of a log that is loaded with memory="stream", or hold a Dask DataFrame, for which the
-    default client is taken. device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver,
+    the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
+    (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). Where there are too
+    many features for "cr3" it is "cr1", and a note says so. level: of the interval (0.95); `policy_value.interval_at`
+    gives others, also one-sided. cluster: the column (or one id for each step) that says which episodes belong
+    together, such as those of a patient or user; errors are then clustered by it. checks: "all" also solves with other
+    traces and compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is
+    loaded with memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver,
     and products with all rows in standard errors and checks are computed there. device_memory: bytes that the rows may
     take there, by default 70% of what is free; moments and the solver copy larger ones block by block in each pass.
     checkpoint: a folder that keeps the sums over a log that is read in parts, so that a run that was stopped goes on
@@ -137,7 +135,7 @@ def _fit(
     result = solve(place(problem), reported=Reported(sandwich, start_rows), seed=seed, **solving)
     sandwich = sandwich.at(result.theta)
     notes.append(f"Solved with {result.solver}: {result.message}")
-    errors = uncertainty(sandwich, start_rows, kind=interval, seed=int(seed))
+    errors = uncertainty(sandwich, start_rows, kind=interval)
     value, error = value_at_starts(log, errors, start_rows, values, level)
     unseen = unseen_of(log, fitted, policy, sandwich, start_rows) if values == "state-action" else Unseen()
     value = value.allowing_for(unseen.changes)

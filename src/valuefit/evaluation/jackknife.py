@@ -1,7 +1,5 @@
 """The delete-one-episode jackknife: the minimiser without each episode, by low-rank updates of one factorisation.
 
-Also the minimiser where episodes have other weights, for the bootstrap.
-
 In sums over the log, (theta, w) solves S x = (0, b) with S = [n ridge I, -A'; A, C]. Without episode g it is
 (S - S_g) x_g = (0, b - b_g), so x_g = x + (S - S_g)^-1 rho_g, where rho_g = S_g x - (0, b_g) is the part of the episode
 in the equations. S_g has at most three times the rank m_g of its steps, but for the ridge, of which n - m_g parts of n
@@ -22,7 +20,6 @@ import scipy.sparse as sparse
 
 from valuefit.evaluation.cluster_residuals import solve_by_cluster
 from valuefit.evaluation.jackknife_basis import MIN_SINGULAR_VALUE, Basis, InverseBasis, jackknife_basis
-from valuefit.evaluation.reweighted import USUAL_ITERATIONS, Reweighting
 from valuefit.linalg.moments import step_pairs
 from valuefit.memory import memory_limit
 from valuefit.problem.cluster_products import cluster_dots, cluster_sums
@@ -247,57 +244,6 @@ def replicates(
         ends = np.cumsum([directions.shape[1] for directions in undetermined.values()])
         found.undetermined.update(zip(undetermined, np.split(weights, ends[:-1], axis=1), strict=True))
     return found
-
-
-def reweighted(problem: Problem, theta: Array, w: Array, cluster: Array, weights: Array) -> Array:
-    """The minimiser minus theta, (draws, d), where the terms of the clusters have these weights, (draws, clusters).
-
-    By iterations for all draws together, where theta solves A theta = b without traces and they cost less than the
-    sums. Else x changes by -(sum_g weight_g S_g)^-1 sum_g weight_g rho_g, whose sums take 2 draws * clusters * d^2
-    operations (three times as many where C enters), next to the 2 n d^2 of the moments. theta, w: the minimiser.
-    cluster: of each step, (n,).
-    """
-    plain, (draws, count) = not w.any() and not problem.ridge, weights.shape
-    basis, error = jackknife_basis(problem, w), _td_errors(problem, theta)
-    log = _Log(problem, theta, w, cluster, count, basis, plain, error)
-    found, left = np.zeros((draws, problem.d)), np.ones(draws, bool)
-    if plain and not problem.trace:
-        iteration = Reweighting(problem, basis, error, cluster)
-        flops = 2 * basis.size**2 * (draws * (count + basis.size / 3) + len(cluster))
-        if flops > USUAL_ITERATIONS * iteration.flops(draws):
-            found, converged = iteration.solve(weights)
-            left = ~converged
-    size = basis.size if basis.dual is None else basis.size + basis.dual.shape[1]
-    part = max(1, memory_limit() // (32 * size**2))
-    for start in range(0, np.count_nonzero(left), part):
-        draw = np.flatnonzero(left)[start : start + part]
-        found[draw] = _reweighted(log, weights[draw])
-    return found
-
-
-def _reweighted(log: _Log, weights: Array) -> Array:
-    """The changes of theta with these weights of the clusters, (draws, clusters)."""
-    problem, basis, draws = log.problem, log.basis, len(weights)
-    p, q = basis.size, basis.size if basis.dual is None else basis.dual.shape[1]
-    has_C = not log.plain and not problem.identity
-    A, C, right = np.zeros((draws, q * p)), np.zeros((draws, q * q * has_C)), np.zeros((draws, p * (not log.plain) + q))
-    for clusters, steps in _equal_lengths(log.cluster, np.ones(log.count, bool), problem.d + problem.k):
-        rows = log.steps(steps)
-        for part in np.array_split(np.arange(len(clusters)), -(-len(clusters) * q * (p + q * has_C) // CHUNK_NUMBERS)):
-            chosen, own = weights[:, clusters[part]], _Steps(*(column[part] for column in rows))
-            A += chosen @ (own.u.transpose(0, 2, 1) @ own.v).reshape(len(part), -1)
-            if has_C:
-                C += chosen @ (own.psi.transpose(0, 2, 1) @ own.psi).reshape(len(part), -1)
-            right -= chosen @ _equation_parts(log, own)
-    S = A.reshape(draws, q, p)
-    if not log.plain:
-        total = (weights @ log.shares)[:, None]
-        below, identity = S, total[..., None] * np.eye(q)
-        S = np.zeros((draws, p + q, p + q))
-        S[:, :p, :p] = problem.ridge * total[..., None] * np.eye(p)
-        S[:, :p, p:], S[:, p:, :p] = -below.transpose(0, 2, 1), below
-        S[:, p:, p:] = C.reshape(draws, q, q) if has_C else identity
-    return basis.weights(np.linalg.solve(S, right[..., None])[:, :p, 0])
 
 
 def _equation_parts(log: _Log, rows: _Steps) -> Array:

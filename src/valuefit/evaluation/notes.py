@@ -13,7 +13,7 @@ from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import Uncertainty
 
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
-METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)", "bootstrap": "the bootstrap"}
+METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)"}
 
 
 def policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
@@ -57,10 +57,9 @@ def _refused(errors: Uncertainty) -> str:
         return ""
     direct = errors.sandwich.method is not AdjointMethod.ITERATIVE
     why = "does not fit into memory" if direct else "needs a direct solution, for which there are too many features"
-    name = METHODS[errors.refused].removeprefix("the ")
     return (
-        f" The {name} was not used, because it {why}. The sandwich estimate is too small with few or unequal episodes: "
-        "with fewer features the other one can be used."
+        f" The jackknife (CR3) was not used, because it {why}. The sandwich estimate is too small with few or unequal "
+        "episodes: with fewer features the other one can be used."
     )
 
 

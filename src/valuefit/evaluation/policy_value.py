@@ -35,8 +35,7 @@ class PolicyValue:
     standard_error, interval: None where the log does not suffice to estimate them; a warning explains why.
     starts: the number of starts. effective_sample_size: of the importance ratios, in steps; None without ratios.
     solver_error: the distance to the estimate at full convergence, included on both sides of the interval;
-    None where it is unknown. method: of the standard error, "cr3" (jackknife by episode), "cr1" (sandwich) or
-    "bootstrap".
+    None where it is unknown. method: of the standard error, "cr3" (jackknife by episode) or "cr1" (sandwich).
     effective_episodes: the number of equally important episodes that would give as precise a standard error; None
     without one. bias: of the estimate in a log of this size, by the jackknife, if it is more than half a standard
     error, else 0; the interval is then longer by it on one side, so that it suits the estimate without it, too.

@@ -215,13 +215,10 @@ def _sample_steps(log: Transitions, limit: int) -> int:
     return int(np.clip(limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
 
 
-def refuse_with_shards(
-    *, cluster: Any, device: Any, interval: str, policy: Policy | None, values: str, **_: Any
-) -> None:
+def refuse_with_shards(*, cluster: Any, device: Any, policy: Policy | None, values: str, **_: Any) -> None:
     """Raise ValueError for what needs the whole log in memory."""
     refused = {
         "clusters of episodes": cluster is not None,
-        'interval="bootstrap"': interval == "bootstrap",
         "a device": device is not None,
         "target probabilities by step": policy is not None and policy.by_step is not None,
         "state-action values of a policy that takes actions": (

@@ -1,4 +1,4 @@
-"""Errors of the reported numbers: clusters that suit them, and CR3, CR1 (where CR3 is too expensive) or the bootstrap.
+"""Errors of the reported numbers: clusters that suit them, and CR3, or CR1 where CR3 is too expensive.
 
 CR3 is the delete-one-episode jackknife: v_g is the number without episode g, its weights and its starts, and the
 variance is (G-1)/G times the sum of (v_g - v)^2. Student's t has the effective number of episodes minus one as degrees
@@ -7,14 +7,12 @@ of freedom: episodes of unequal weight give a less precise standard error than t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.evaluation.bootstrap import Bootstrap
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.jackknife import Replicates, replicates
 from valuefit.evaluation.jackknife_basis import Basis, InverseBasis, jackknife_basis
@@ -22,8 +20,8 @@ from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.memory import memory_limit
 from valuefit.typing import Array
 
-Kind = Literal["cr3", "cr1", "bootstrap"]
-KINDS = ("cr3", "cr1", "bootstrap")
+Kind = Literal["cr3", "cr1"]
+KINDS = ("cr3", "cr1")
 MIN_EFFECTIVE_CLUSTERS = 2  # with fewer effective episodes one dominates, and long ones are cut into blocks
 MIN_STREAM_BLOCKS = 8  # of a log of one episode
 BLOCK_TIMES = 5  # length of a block over the autocorrelation time of the values
@@ -35,16 +33,13 @@ MIN_UNDETERMINED = 0.05  # |cosine| of c with a direction that the other cluster
 class Uncertainty:
     """Errors of linear functions of theta over the clusters of a sandwich.
 
-    kind: "cr3", "cr1" or "bootstrap", as asked for, or "cr1" where that was too expensive (`Sandwich.method` is
-    ITERATIVE, or it does not fit into memory). With "bootstrap" the parts of clusters are those of "cr3".
-    refused: what was asked for where that is not `kind`, else None.
-    seed: of the bootstrap. basis: `jackknife_basis` of the whole log, if these are clusters of a part of it.
+    kind: "cr3" or "cr1", as asked for, or "cr1" where that was too expensive (`Sandwich.method` is ITERATIVE, or it
+    does not fit into memory). refused: what was asked for where that is not `kind`, else None.
+    basis: `jackknife_basis` of the whole log, if these are clusters of a part of it.
     """
 
-    def __init__(
-        self, sandwich: Sandwich, kind: Kind = "cr3", *, seed: int = 0, basis: Basis | InverseBasis | None = None
-    ) -> None:
-        self.sandwich, self.seed, self.basis = sandwich, seed, basis
+    def __init__(self, sandwich: Sandwich, kind: Kind = "cr3", *, basis: Basis | InverseBasis | None = None) -> None:
+        self.sandwich, self.basis = sandwich, basis
         size = 8 * sandwich.clusters * sandwich.problem.d
         feasible = sandwich.method is not AdjointMethod.ITERATIVE and 8 * size <= memory_limit()
         self.kind: Kind = kind if feasible else "cr1"
@@ -54,11 +49,6 @@ class Uncertainty:
     def replicates(self) -> Replicates:
         """The weights without each cluster."""
         return _replicates(self.sandwich, self.basis)
-
-    @cached_property
-    def bootstrap(self) -> Bootstrap:
-        """The weights in logs whose clusters have random weights."""
-        return Bootstrap(self.sandwich, seed=self.seed)
 
     @property
     def has_row_intervals(self) -> bool:
@@ -93,8 +83,6 @@ class Uncertainty:
             error = error_of_parts(
                 parts, influence.effective_clusters, influence.solver_error, undetermined=undetermined
             )
-            if self.kind == "bootstrap":
-                error = replace(error, standard_error=self.bootstrap.standard_error(function))
             found.append(error)
         return found
 
@@ -209,14 +197,14 @@ def row_products(rows: Any, others: Array) -> Array:
     return np.einsum("ij,ij->i", np.asarray(rows), others)
 
 
-def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3", *, seed: int = 0) -> Uncertainty:
+def uncertainty(sandwich: Sandwich, function: LinearFunction, kind: Kind = "cr3") -> Uncertainty:
     """With clusters that suit this number."""
     if sandwich.clusters < 2:
-        return Uncertainty(sandwich, kind, seed=seed)
+        return Uncertainty(sandwich, kind)
     influence = sandwich.influences([function])[0]
     effective = influence.effective_clusters if isinstance(influence, Influence) else np.inf
     cluster = suitable_clusters([sandwich], effective)
-    return Uncertainty(sandwich.with_clusters(cluster, blocks=sandwich.blocks), kind, seed=seed)
+    return Uncertainty(sandwich.with_clusters(cluster, blocks=sandwich.blocks), kind)
 
 
 def suitable_clusters(sandwiches: list[Sandwich], effective: float) -> Array:
