@@ -80,11 +80,11 @@ def evaluate(
     gives others, also one-sided. cluster: the column (or one id for each step) that says which episodes belong
     together, such as those of a patient or user; errors are then clustered by it. checks: "all" also solves with other
     traces and compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is
-    loaded with memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies the feature rows to the GPU once (extra `gpu`); moments, the solver,
-    and products with all rows in standard errors and checks are computed there. device_memory: bytes that the rows may
-    take there, by default 70% of what is free; moments and the solver copy larger ones block by block in each pass.
-    checkpoint: a folder that keeps the sums over a log that is read in parts, so that a run that was stopped goes on
-    with the same bits when it is started again.
+    loaded with memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies
+    the feature rows to the GPU once (extra `gpu`); moments, the solver, and products with all rows in standard errors
+    and checks are computed there. device_memory: bytes that the rows may take there, by default 70% of what is free;
+    moments and the solver copy larger ones block by block in each pass. checkpoint: a folder that keeps the sums over a
+    log that is read in parts, so that a run that was stopped goes on with the same bits when it is started again.
     """
     one_of("interval", interval, KINDS)
     one_of("values", values, VALUES)
