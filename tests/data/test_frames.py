@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import valuefit as vf
-from helpers.streamed import frame_of, log_with_actions
+from helpers.streamed import frame_of, log_with_actions, with_text_actions
 from valuefit.data.frames import FrameShard, Marks, Piece, _Plan, default_client, is_frame, piece_of
 from valuefit.data.shards import ShardedLog
 
@@ -60,6 +60,17 @@ def test_shards_are_whole_episodes_wherever_partitions_end(partitions: int) -> N
         same_log(one, expected[position : position + len(one)])
         position += len(one)
     assert position == len(expected)
+
+
+@pytest.mark.parametrize("dtype", ["string[pyarrow]", "object", "category"])
+def test_text_actions_are_numbered_alike_in_all_partitions(dtype: str) -> None:
+    frame = frame_of(with_text_actions(log_with_actions(30), {0: "wait", 1: "push"}, rare="hit"))
+    lazy = dd.from_pandas(frame.astype({"action": dtype}), npartitions=5)
+    assert {tuple(one.action_names) for one in whole(vf.load(lazy))} == {("hit", "push", "wait")}
+    settings = {"policy": {"wait": 0.5, "push": 0.3, "hit": 0.2}, "features": "identity", "discount": 0.9}
+    for values in ("state", "state-action"):
+        expected, evaluation = (vf.evaluate(one, values=values, **settings) for one in (frame, lazy))
+        assert evaluation.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-6)
 
 
 def test_an_episode_may_be_longer_than_several_partitions() -> None:

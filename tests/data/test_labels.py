@@ -170,3 +170,75 @@ def test_uuids_are_ids():
 def test_text_that_is_not_an_id_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         vf.load({**NAMED, **changes})
+
+
+# ---- actions -------------------------------------------------------------------------------------
+
+ACTIONS = {
+    "obs": [[float(t), 0.0] for t in range(6)],
+    "reward": [0.0, 1.0, 2.0, 0.0, 3.0, 1.0],
+    "terminated": [0, 0, 1, 0, 0, 1],
+    "action": ["stay", "left", "stay", "right", "left", "zurück"],
+}
+
+
+@pytest.mark.parametrize("kind", ["dict", "frame", "csv", "parquet", "npz"])
+def test_text_names_actions_in_every_source(kind, tmp_path):
+    columns = {name: values for name, values in ACTIONS.items() if name != "obs"} | {"obs_0": range(6)}
+    source = {**columns, "next_obs": []} if kind == "npz" else columns
+    if kind == "npz":
+        np.savez(tmp_path / "log.npz", **{name: np.array(values) for name, values in columns.items()})
+        log = vf.load(tmp_path / "log.npz")
+    else:
+        log = vf.load(SOURCES[kind](source, tmp_path))
+    assert log.action_names.tolist() == ["left", "right", "stay", "zurück"]
+    assert log.action_names[log.action].tolist() == ACTIONS["action"]
+    assert log[2:4].action_names.tolist() == log.action_names.tolist()
+    assert any("names 4 actions, numbered in sorted order: 'left', 'right', 'stay', 'zurück'." in n for n in log.notes)
+
+
+@pytest.mark.parametrize("name", ["folder", "log.parquet", "log.npz"])
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_names_of_actions_survive_saving_also_those_without_a_step(kind, name, tmp_path):
+    given = [text.encode() for text in ACTIONS["action"]] if kind == "bytes" else ACTIONS["action"]
+    log = vf.Transitions.from_arrays(
+        np.array(ACTIONS["obs"]), ACTIONS["reward"], terminated=ACTIONS["terminated"], action=given
+    )
+    for part in (log, log.select(0)):  # the second has neither right nor back
+        saved = vf.load(vf.save(part, tmp_path / f"{len(part)}-{name}"))
+        np.testing.assert_array_equal(saved.action_names, log.action_names)
+        np.testing.assert_array_equal(saved.action, part.action)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (np.zeros(6, complex), r"numbers or text, one entry per step.*shape \(6,\) and dtype complex128"),
+        (np.zeros(6, "M8[s]"), r"numbers or text.*dtype datetime64"),
+        (np.zeros(6, [("a", "i4"), ("b", "f8")]), r"numbers or text.*dtype \[\('a', '<i4'\)"),
+        (["stay", "1", "stay", "left", "2", "3"], r"action holds text, 'stay' at step 0, and numbers"),
+        (["0", "1", "0", "1", "2", "10"], r"action holds text, '0' at step 0, and numbers.*all of them as numbers"),
+        (np.array(["a", None, "b", "b", "a", "a"], object), r"action is missing at step 1"),
+        (["a", "", "b", "b", "a", "a"], r"action is missing at step 1. Give every step an action"),
+        (np.array(["a", 1, "b", "b", "a", "a"], object), r"action is an object of type int at row 1"),
+        ([["a", "b"]] * 6, r"action has shape \(6, 2\)"),
+        ([b"\xff"] * 6, r"action is not UTF-8 text at row 0"),
+    ],
+    ids=str,
+)
+def test_actions_that_are_neither_numbers_nor_text_are_refused(action, message):
+    with pytest.raises(ValueError, match=message):
+        vf.Transitions.from_arrays(
+            np.array(ACTIONS["obs"]), ACTIONS["reward"], terminated=ACTIONS["terminated"], action=action
+        )
+    with pytest.raises(ValueError, match="action"):  # by another sentence, which names the column
+        vf.load({**ACTIONS, "action": action})
+
+
+def test_damaged_names_of_actions_in_a_folder_are_refused(tmp_path):
+    path = vf.save(vf.load(ACTIONS), tmp_path / "log")
+    np.save(path / "action_names.npy", np.array(["left"]))
+    with pytest.raises(ValueError, match=r"action_names\.npy does not name every id"):
+        vf.load(path)
+    with pytest.raises(ValueError, match=r"action_names\.npy does not name every id"):
+        vf.load(path, memory="stream").shards[0].read()

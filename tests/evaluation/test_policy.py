@@ -46,7 +46,6 @@ def of_logged(observations, actions):
 def files_of(folder):
     np.save(folder / "table.npy", TABLE.astype(np.float32))
     np.save(folder / "steps.npy", TARGET)
-    np.savetxt(folder / "table.csv", TABLE, delimiter=",", header="left,stay,right", comments="")
     np.savetxt(folder / "bare.csv", TABLE, delimiter=",")
     np.savetxt(folder / "steps.csv", TARGET, header="target_prob", comments="")
     np.savetxt(folder / "steps.txt", TARGET)
@@ -75,7 +74,7 @@ def test_every_form_of_a_policy_gives_the_probabilities_of_the_logged_actions(po
 
 def test_policies_are_read_from_files(tmp_path):
     files = files_of(tmp_path)
-    assert len(files) == 7
+    assert len(files) == 6
     for path in files:
         np.testing.assert_allclose(target_probabilities(path, log_of()), TARGET, rtol=1e-6)
         np.testing.assert_allclose(target_probabilities(str(path), log_of()), TARGET, rtol=1e-6)
@@ -255,8 +254,8 @@ def test_logs_that_do_not_fit_the_policy_are_refused():
         ratios(TABLE, log_of(states=STATES + 0.5))
     with pytest.raises(ValueError, match="State -1 has no row"):
         ratios(TABLE, log_of(states=STATES - 1))
-    with pytest.raises(ValueError, match=r"dtype <U1, which is not numeric. Number them from 0"):
-        ratios(TABLE, log_of(action=np.array(list("abcabc"))))
+    with pytest.raises(ValueError, match=r"dtype complex128, which is not numeric. Number them from 0"):
+        ratios(TABLE, replace(log_of(), action=np.zeros(6, complex)))
     with pytest.raises(ValueError, match="too small to divide by"):
         ratios(TABLE, replace(log_of(), behaviour_prob=np.full(6, 1e-320)))
     with pytest.raises(ValueError, match="logged action only"):

@@ -37,13 +37,26 @@ def log_with_actions(episodes: int = 60, *, seed: int = 0) -> vf.Transitions:
     )  # fmt: skip
 
 
+def with_text_actions(log: vf.Transitions, names: dict[int, str], rare: str) -> vf.Transitions:
+    """The log with these names of its actions, but `rare` for action 1 in the last tenth of the steps."""
+    action = np.array([names[action] for action in log.action.tolist()], object)
+    action[(log.action == 1) & (np.arange(len(log)) >= 0.9 * len(log))] = rare
+    given, codes = np.unique(action.astype(str), return_inverse=True)
+    return replace(log, action=codes, action_names=given)._frozen()
+
+
+def actions_of(log: vf.Transitions) -> Any:
+    """The actions, by name if they have names."""
+    return log.action if log.action_names is None else log.action_names[log.action].astype(object)
+
+
 def frame_of(log: vf.Transitions) -> pd.DataFrame:
     """The columns of such a log."""
     now = log.observations[log.now]
     next = np.where(log.terminated[:, None], now, log.observations[log.next])
     return pd.DataFrame({
         "obs_0": now[:, 0], "obs_1": now[:, 1], "next_obs_0": next[:, 0], "next_obs_1": next[:, 1],
-        "reward": log.reward, "terminated": log.terminated, "episode": log.episode, "action": log.action,
+        "reward": log.reward, "terminated": log.terminated, "episode": log.episode, "action": actions_of(log),
         "behaviour_prob": log.behaviour_prob,
     })  # fmt: skip
 
@@ -83,7 +96,7 @@ def columns_of(log: vf.Transitions) -> dict[str, Any]:
     last = np.append(log.episode[1:] != log.episode[:-1], True)
     return {
         "episode": log.episode, "obs": log.observations[log.now],
-        "next_obs": log.observations[np.where(log.next < 0, log.now, log.next)], "action": log.action,
+        "next_obs": log.observations[np.where(log.next < 0, log.now, log.next)], "action": actions_of(log),
         "reward": log.reward, "terminated": log.terminated, "truncated": last & ~log.terminated,
         "behaviour_prob": log.behaviour_prob,
     }  # fmt: skip

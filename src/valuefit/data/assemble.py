@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_of
+from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_of, quote_names
 from valuefit.data.exact import common_dtype, exact, in_native_order
-from valuefit.data.labels import NAMED_FIELDS, as_text, is_text, number_names, reads_as_number
+from valuefit.data.labels import NAMED_FIELDS, as_text, is_text, number_names, refuse_numbers_as_text
 from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
@@ -43,7 +43,7 @@ def build_log(source: Table) -> Transitions:
 def incomplete_log(source: Table) -> Transitions:
     """The log of the matched columns, with `incomplete_steps`: their next is -1, as if they had terminated.
 
-    Text in `episode`, or in a single column `obs`, names episodes or states.
+    Text in `episode`, or in a single column `obs` or `action`, names episodes, states or actions.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
     episodes, and each of several files ends one. `done` alone is treated as terminated.
     """
@@ -83,6 +83,11 @@ def incomplete_log(source: Table) -> Transitions:
         notes.append(f"The text in {matched['obs']!r} names {len(names['obs'])} states, numbered in sorted order.")
     elif log.has_numbered_states:
         notes.append(f"The integers in {matched['obs']!r} are treated as labels of {len(log.observations)} states.")
+    if "action" in names:
+        notes.append(
+            f"The text in {matched['action']!r} names {len(names['action'])} actions, numbered in sorted order: "
+            f"{quote_names(names['action'])}."
+        )
     entries = tuple(entry for name in columns_of(matched, "obs") for entry in source.entries.get(name, (name,)))
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
@@ -115,29 +120,18 @@ def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Arra
 
 
 def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
-    """Replace text in episode, cluster, obs and next_obs by numbers; returns the names of those that were text."""
+    """Replace text in episode, cluster, action, obs and next_obs by numbers; returns the names of those with text."""
     names: dict[str, Array] = {}
-    for field, others in (("episode", ()), ("cluster", ()), ("obs", ("next_obs",))):
+    for field, others in (("episode", ()), ("cluster", ()), ("action", ()), ("obs", ("next_obs",))):
         fields = [name for name in (field, *others) if name in table]
         if not fields or not is_text(table[field]):
             continue
         columns = [as_text(table[name], f"Column {source.matched[name]!r} of {source.where}") for name in fields]
-        if field == "obs":
-            _refuse_numbers_as_text(columns[0], source)
+        if field in ("obs", "action"):
+            refuse_numbers_as_text(columns[0], f"Column {source.matched[field]!r} of {source.where}", source.place)
         names[field], numbered = number_names(columns, source.known.get(field, ()))
         table.update(zip(fields, numbered, strict=True))
     return names
-
-
-def _refuse_numbers_as_text(column: list[str | None], source: Table) -> None:
-    """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names."""
-    numeric = [reads_as_number(text) for text in column]
-    if any(numeric):
-        row = numeric.index(False) if not all(numeric) else 0
-        raise ValueError(
-            f"Column {source.matched['obs']!r} of {source.where} holds text, {column[row]!r} at {source.place(row)}, "
-            "and numbers. Correct that entry, or write all of them as numbers."
-        )
 
 
 def _number_column(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from valuefit.messages import shown
+from valuefit.typing import Array
 
 # field -> column names that are recognised without a mapping (among them those of D4RL, Minari, d3rlpy and RLlib)
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -96,7 +97,7 @@ def columns_to_read(matched: ColumnMap) -> list[str]:
     return list(dict.fromkeys(name for field in matched for name in columns_of(matched, field)))
 
 
-def quote_names(names: Sequence[str]) -> str:
+def quote_names(names: Sequence[str] | Array) -> str:
     """Names for an error message; repr escapes the control characters of an untrusted file."""
     shown = ", ".join(repr(str(name)[:60]) for name in names[:20])
     return (shown or "no columns") + (f" and {len(names) - 20} more" if len(names) > 20 else "")

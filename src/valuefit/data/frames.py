@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from valuefit.data.assemble import build_log
 from valuefit.data.columns import END_FIELDS, columns_to_read
-from valuefit.data.readers.arrow import is_string, read_frame, to_array
-from valuefit.data.shards import ShardedLog, refuse_interleaved, refuse_text_columns
+from valuefit.data.labels import distinct_names
+from valuefit.data.readers.arrow import holds_text, read_frame, to_array
+from valuefit.data.shards import TEXT_IDS, ShardedLog, refuse_interleaved, refuse_text_columns, text_action
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need
 from valuefit.messages import said
@@ -39,6 +40,7 @@ class FrameRows:
 
     pieces: tuple[Piece, ...]
     columns: Mapping[str, Any] | None
+    actions: tuple[str, ...] = ()  # the names of the actions of the whole frame, if they are text
 
     def log(self, frames: list[Any]) -> Transitions:
         """The log of these episodes. frames: the first partition, and the pieces of those after it."""
@@ -49,7 +51,7 @@ class FrameRows:
         try:
             parts = [piece_of(frames[0], first), *frames[1:]]
             joined = parts[0] if len(parts) == 1 else need("pandas", "dask", "A Dask DataFrame").concat(parts)
-            return build_log(read_frame(joined, columns=self.columns))
+            return build_log(replace(read_frame(joined, columns=self.columns), known={"action": self.actions}))
         except (ValueError, OSError) as error:
             raise ValueError(f"In {where} (row numbers count from row {first.start} of it): {said(error)}") from error
 
@@ -124,7 +126,8 @@ class Marks(NamedTuple):
     """Where episodes may start in a partition of so many rows: the runs of rows of one id, or up to an end.
 
     runs: how many. second: the first row of the second run, or `rows`. ids: of the runs, (runs,), or None without ids.
-    open: whether, without ids, the last run may go on in the next partition.
+    open: whether, without ids, the last run may go on in the next partition. actions: the names of those in the
+    partition, if they are text.
     """
 
     rows: int
@@ -132,6 +135,7 @@ class Marks(NamedTuple):
     second: int
     ids: Array | None
     open: bool
+    actions: frozenset[str] = frozenset()
 
 
 def open_frame(frame: Any, *, columns: Mapping[str, Any] | None, limit: int) -> ShardedLog:
@@ -142,17 +146,18 @@ def open_frame(frame: Any, *, columns: Mapping[str, Any] | None, limit: int) -> 
     """
     client, matched = default_client(), read_frame(frame._meta, columns=columns).matched
     schema = need("pyarrow", "files", WHERE).table(frame._meta).schema
-    refuse_text_columns({one.name: "text" if is_string(one.type) else "numbers" for one in schema}, matched, WHERE)
-    ids = "episode" in matched
+    types = {one.name: "text" if holds_text(one.type) else "numbers" for one in schema}
+    refuse_text_columns(types, matched, WHERE, but=(*TEXT_IDS, "action"))
+    ids, action = "episode" in matched, text_action(types, matched)
     names = [str(matched[field]) for field in (("episode",) if ids else END_FIELDS) if field in matched]
     graph, keys = _partitions(frame, columns_to_read(matched))
-    thin, thin_keys = _partitions(frame, names)
+    thin, thin_keys = _partitions(frame, [*names, *action])
     if len(thin_keys) != len(keys):  # Dask joins partitions of few columns
         thin, thin_keys = graph, keys
     token = uuid.uuid4().hex
+    find = partial(find_marks, names=names, ids=ids, action=action)
     tasks = {
-        (f"valuefit-marks-{token}", number): (partial(find_marks, number=number, names=names, ids=ids), key)
-        for number, key in enumerate(thin_keys)
+        (f"valuefit-marks-{token}", number): (partial(find, number=number), key) for number, key in enumerate(thin_keys)
     }
     marks = computed({**thin, **tasks}, {key: number for number, key in enumerate(tasks)}, client)
     plan = _Plan.of(marks)
@@ -160,7 +165,8 @@ def open_frame(frame: Any, *, columns: Mapping[str, Any] | None, limit: int) -> 
     if not plan.shards:
         raise ValueError(f"The log is empty: {source} has no rows.")
     refuse_interleaved(plan.ids, WHERE)
-    shards = tuple(_shard(pieces, columns, graph, keys, f"valuefit-piece-{token}") for pieces in plan.shards)
+    actions = tuple(sorted(set[str]().union(*(mark.actions for mark in marks))))
+    shards = tuple(_shard(pieces, columns, actions, graph, keys, f"valuefit-piece-{token}") for pieces in plan.shards)
     steps = sum(mark.rows for mark in marks)
     return ShardedLog(shards, steps, plan.episodes, source, limit, firsts=tuple(plan.firsts), client=client)
 
@@ -171,8 +177,8 @@ def _partitions(frame: Any, names: list[str]) -> tuple[dict[Any, Any], list[Any]
     return dict(chosen.__dask_graph__()), list(chosen.__dask_keys__())
 
 
-def find_marks(frame: Any, *, number: int, names: list[str], ids: bool) -> Marks:
-    """The runs of a partition, by the column of the ids or the columns that mark ends."""
+def find_marks(frame: Any, *, number: int, names: list[str], ids: bool, action: list[str]) -> Marks:
+    """The runs of a partition, by the column of the ids or the columns that mark ends. action: a column of text."""
     rows, where = len(frame), f"partition {number} of {WHERE}"
     table = need("pyarrow", "files", WHERE).table(frame)
     columns = [to_array(name, table[name], where) for name in names]
@@ -189,7 +195,10 @@ def find_marks(frame: Any, *, number: int, names: list[str], ids: bool) -> Marks
         begins[1:] = ended[:-1]
     starts = np.flatnonzero(begins)
     second = int(starts[1]) if len(starts) > 1 else rows
-    return Marks(rows, len(starts), second, values[starts] if ids else None, bool(rows) and not ended[-1])
+    actions: frozenset[str] = frozenset()
+    for name in action:
+        actions = frozenset(distinct_names(to_array(name, table[name], where), f"Column {name!r} of {where}"))
+    return Marks(rows, len(starts), second, values[starts] if ids else None, bool(rows) and not ended[-1], actions)
 
 
 @dataclass
@@ -224,12 +233,13 @@ class _Plan:
 
 
 def _shard(
-    pieces: list[Piece], columns: Mapping[str, Any] | None, graph: dict[Any, Any], keys: list[Any], name: str
-) -> FrameShard:
+    pieces: list[Piece], columns: Mapping[str, Any] | None, actions: tuple[str, ...], graph: dict[Any, Any],
+    keys: list[Any], name: str,
+) -> FrameShard:  # fmt: skip
     """The pieces after the first are cut where their partitions are, so that no more than them is moved."""
     own, cut = keys[pieces[0].partition], {(name, one.partition): one for one in pieces[1:]}
     needed, _ = need("dask.optimization", "dask", WHERE).cull(
         graph, [own, *(keys[one.partition] for one in pieces[1:])]
     )
     needed.update({key: (partial(piece_of, piece=one), keys[one.partition]) for key, one in cut.items()})
-    return FrameShard(FrameRows(tuple(pieces), columns), (own, *cut), needed)
+    return FrameShard(FrameRows(tuple(pieces), columns, actions), (own, *cut), needed)

@@ -1,8 +1,8 @@
-"""Ids that are text (names, UUIDs) as numbers: the k-th name in sorted order has number k."""
+"""Ids and actions that are text (names, UUIDs) as numbers: the k-th name in sorted order has number k."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
 
-# field whose ids may be text -> attribute of a log, and array in files, that lists all names
-NAMED_FIELDS = {"obs": "state_names", "episode": "episode_names"}
+# field whose entries may be text -> attribute of a log, and array in files, that lists all names
+NAMED_FIELDS = {"obs": "state_names", "episode": "episode_names", "action": "action_names"}
 MAX_ID_CHARACTERS = 200  # longer text is not an id; bounds the memory of an array of names
 
 
@@ -62,6 +62,20 @@ def as_text(values: Any, name: str) -> list[str | None]:
     return texts
 
 
+def refuse_numbers_as_text(texts: Sequence[str | None], what: str, place: Callable[[int], str]) -> None:
+    """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names.
+
+    place: the name of a row, for the message.
+    """
+    numeric = [reads_as_number(text) for text in texts]
+    if any(numeric):
+        row = numeric.index(False) if not all(numeric) else 0
+        raise ValueError(
+            f"{what} holds text, {texts[row]!r} at {place(row)}, and numbers. Correct that entry, or write all of them "
+            "as numbers."
+        )
+
+
 def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] = ()) -> tuple[Array, list[Array]]:
     """All names in the columns and in `known`, sorted, and each column as their numbers, masked where missing."""
     found = {name for column in columns for name in column if name is not None} | set(known)
@@ -74,11 +88,17 @@ def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] =
     return np.array(names, dtype=str), numbers
 
 
-def check_names(names: Array, ids: Array) -> Array:
+def distinct_names(values: Any, name: str) -> set[str]:
+    """The different names in a column of text, without missing ones."""
+    return {text for text in as_text(values, name) if text is not None}
+
+
+def check_names(names: Array, ids: Array | None) -> Array:
     """`names` if they are the sorted names of all `ids`, which index them; raises ValueError otherwise."""
     if names.ndim != 1 or names.dtype.kind != "U" or not (names[1:] > names[:-1]).all():
         raise ValueError("is not a sorted list of names")
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min(initial=0) < 0 or ids.max(initial=0) >= len(names):
+    known = ids is not None and ids.ndim == 1 and ids.dtype.kind in "iu"
+    if ids is None or not known or ids.min(initial=0) < 0 or ids.max(initial=0) >= len(names):
         raise ValueError("does not name every id")
     return names
 

@@ -91,13 +91,15 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
     for name in ("action", "behaviour_prob", "cluster"):
         if (values := getattr(log, name)) is not None:
             table[name] = values
+    if log.action is not None and log.action_names is not None:
+        table["action"] = log.action_names[log.action]
     if flat and log.action is not None and log.action.ndim > 2:
         raise ValueError("Actions of more than one dimension do not fit a table. Save the log as a folder or .npz.")
     return table
 
 
 def _listed_names(log: Transitions) -> dict[str, Array]:
-    """All names of states and episodes, by the field of a table that holds those with a row."""
+    """All names of states, episodes and actions, by the field of a table that holds those with a row."""
     names = {field: getattr(log, name) for field, name in NAMED_FIELDS.items()}
     return {field: listed for field, listed in names.items() if listed is not None}
 

@@ -15,6 +15,7 @@ import numpy as np
 from valuefit.data.assemble import build_log, check_ends
 from valuefit.data.columns import ALIASES, END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_to_read
 from valuefit.data.files import FileState, file_format, file_states, find_files, unchanged
+from valuefit.data.labels import distinct_names
 from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
 from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
@@ -29,6 +30,7 @@ from valuefit.typing import Array
 MIN_SHARD_STEPS = 1000
 MAX_SHARD_STEPS = 1_000_000  # more steps at a time are not read faster
 COLUMN_BYTES = 64  # of a step in memory, besides what its observation takes in a file
+TEXT_IDS = ("episode", "cluster")  # fields in which parts of a log may have text
 SCAN_STEPS = 1 << 20  # of the columns that mark episodes, read at a time
 
 
@@ -87,19 +89,22 @@ class FileShard:
     """Rows of one or more files of a format.
 
     columns: of all fields, None for those that they do not have. several: whether the log has several files, each of
-    which ends an episode if no column numbers them. files: as they were when the log was opened.
+    which ends an episode if no column numbers them. files: as they were when the log was opened. actions: the names of
+    the actions of the whole log, if they are text.
     """
 
     parts: tuple[RowRange, ...]
     columns: Mapping[str, Any]
     several: bool
     files: tuple[FileState, ...] = ()
+    actions: tuple[str, ...] = ()
 
     def read(self) -> Transitions:
         with unchanged(self.files), _reading(self.parts):
             where = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
             table = join((self._table(part) for part in self.parts), where, memory_limit())
-            return build_log(table if self.several else replace(table, files=()))
+            files = table.files if self.several else ()
+            return build_log(replace(table, files=files, known={"action": self.actions}))
 
     def _table(self, part: RowRange) -> Table:
         read = FORMATS[file_format(Path(part.name))].read
@@ -266,18 +271,22 @@ def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, wh
 
 def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
     episodes, ends, states = _EpisodeScan(), [0], {file.path: file for file in file_states(files)}
+    actions: set[str] = set()
     first, cuts = None, _Cuts(MAX_SHARD_STEPS)
     for file in files:
         with FORMATS[file_format(file)].scan(file, columns=columns, limit=limit) as scan:
             if first is None:
                 check_ends(scan.matched, str(file))
-                refuse_text_columns(scan.types, scan.matched, str(file))
+                refuse_text_columns(scan.types, scan.matched, str(file), but=(*TEXT_IDS, "action"))
                 first, cuts = scan, _Cuts(shard_steps(limit, scan.step_bytes))
             _refuse_others(first, scan, files[0], file)
             ids = "episode" in scan.matched
             fields = ("episode",) if ids else END_FIELDS
             names = [str(scan.matched[field]) for field in fields if field in scan.matched]
-            for batch in scan.marks(names, SCAN_STEPS):
+            action = text_action(scan.types, scan.matched)
+            for batch in scan.marks([*names, *action], SCAN_STEPS):
+                if action:
+                    actions |= distinct_names(batch.pop(), f"Column {action[0]!r} of {file}")
                 cuts.add(episodes.starts([_scalars(column) for column in batch], ids=ids))
             episodes.end_of_file(ids=ids)
             ends.append(ends[-1] + scan.rows)
@@ -286,7 +295,10 @@ def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: in
     assert first is not None  # there are steps
     several, found = len(files) > 1, _all_fields(first.matched)
     parts = [_parts(files, ends, start, stop) for start, stop in cuts.ranges(steps)]
-    shards = tuple(FileShard(part, found, several, tuple(states[one.name] for one in part)) for part in parts)
+    shards = tuple(
+        FileShard(part, found, several, tuple(states[one.name] for one in part), tuple(sorted(actions)))
+        for part in parts
+    )
     return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
 
 
@@ -357,11 +369,17 @@ def refuse_interleaved(ids: list[Array], where: str) -> None:
         )
 
 
-def refuse_text_columns(types: Mapping[str, str], matched: ColumnMap, where: str) -> None:
-    """Raise ValueError for text, which is numbered by all values of a log; ids of episodes and clusters may be text."""
-    for name in columns_to_read(
-        {field: names for field, names in matched.items() if field not in ("episode", "cluster")}
-    ):
+def text_action(types: Mapping[str, str], matched: ColumnMap) -> list[str]:
+    """The column of the actions, if it holds text: the names in all parts of a log are needed to number them."""
+    name = matched.get("action")
+    return [name] if isinstance(name, str) and types[name] == "text" else []
+
+
+def refuse_text_columns(
+    types: Mapping[str, str], matched: ColumnMap, where: str, *, but: Sequence[str] = TEXT_IDS
+) -> None:
+    """Raise ValueError for text, which is numbered by all values of a log, in other fields than `but`."""
+    for name in columns_to_read({field: names for field, names in matched.items() if field not in but}):
         if types[name] == "text":
             raise ValueError(
                 f"Column {name!r} of {where} holds text. A log that is read in parts needs numbers: number the "

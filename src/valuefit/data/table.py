@@ -21,8 +21,8 @@ class Table:
 
     `read` masks missing integers; missing floats are NaN, and missing text is None. `where` names the source in error
     messages. `files` are the name and the number of rows of each file, in order, if the log has several. `entries`
-    names the entries of columns that are vectors. `known` has names of episodes and states ("episode", "obs") that are
-    text, among them some that no row has. `notes` list what was assumed so far.
+    names the entries of columns that are vectors. `known` has names of episodes, states and actions ("episode", "obs",
+    "action") that are text, among them some that no row has. `notes` list what was assumed so far.
     """
 
     matched: ColumnMap

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.exact import concatenate
-from valuefit.data.labels import as_text, find_names, is_text, number_names
+from valuefit.data.labels import as_text, find_names, is_text, number_names, refuse_numbers_as_text
 from valuefit.data.validation import (
     PROBABILITY_TOL,
     are_state_numbers,
@@ -39,10 +39,10 @@ class Transitions:
     observations are copied only where necessary.
     `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
     file or object the log was read from, and `names` are the names of the entries of an observation, where known. If
-    the source names states or episodes by text, `state_names` and `episode_names` list the names in sorted order: entry
-    k is the name of state or episode k. `cluster` numbers the group that the episode of each step belongs to (a
-    patient, a user), where episodes of one group are dependent; standard errors then treat groups, not episodes, as
-    independent.
+    the source names states, episodes or actions by text, `state_names`, `episode_names` and `action_names` list the
+    names in sorted order: entry k is the name of state, episode or action k. `cluster` numbers the group that the
+    episode of each step belongs to (a patient, a user), where episodes of one group are dependent; standard errors
+    then treat groups, not episodes, as independent.
     """
 
     observations: Array
@@ -63,6 +63,7 @@ class Transitions:
     episode_names: Array | None = None
     warnings: tuple[str, ...] = ()
     cluster: Array | None = None
+    action_names: Array | None = None
 
     @classmethod
     def from_arrays(
@@ -86,7 +87,8 @@ class Transitions:
         the observation of the following step is used. Without `episode`, an episode ends at each
         `terminated` or `truncated`. Importance ratios are `ratio`, or
         `target_prob / behaviour_prob` of the logged action; without either the log is on-policy.
-        `behaviour_prob` alone is kept for a target policy given later. `cluster` are ids (numbers or text) of groups of
+        `behaviour_prob` alone is kept for a target policy given later. `action` is numbers, or text, which is numbered
+        in sorted order (`action_names`). `cluster` are ids (numbers or text) of groups of
         episodes that depend on each other.
         """
         observation = check_observations("observation", observation)
@@ -107,8 +109,8 @@ class Transitions:
                 "Give the steps that follow another episode number.", "Step",
             )  # fmt: skip
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
-        action = None if action is None else _checked_actions(action, n)
-        discrete = action is not None and action.dtype.kind != "f"
+        actions, action_names = (None, None) if action is None else _numbered_actions(action, n)
+        discrete = actions is not None and actions.dtype.kind != "f"
         behaviour_prob = _probabilities("behaviour_prob", behaviour_prob, n, discrete=discrete)
         target_prob = _probabilities("target_prob", target_prob, n, discrete=discrete)
         return cls(
@@ -119,11 +121,12 @@ class Transitions:
             terminated=terminated,
             truncated=truncated,
             episode=episode,
-            action=action,
+            action=actions,
             ratio=_importance_ratios(ratio, behaviour_prob, target_prob, n),
             begins=begins,
             behaviour_prob=behaviour_prob,
             cluster=None if cluster is None else cluster_numbers(cluster, episode),
+            action_names=action_names,
         )._frozen()
 
     def _frozen(self) -> Transitions:
@@ -210,6 +213,10 @@ class Transitions:
     def number_states(self, observations: Any) -> Any:
         """Names of states as their numbers; anything else unchanged."""
         return find_names(observations, self.state_names, "state")
+
+    def number_actions(self, actions: Any) -> Any:
+        """Names of actions as their numbers; anything else, also None, unchanged."""
+        return None if actions is None else find_names(actions, self.action_names, "action")
 
     def select(self, episodes: int | str | Sequence[int] | Sequence[str] | Array) -> Transitions:
         """All steps of these episodes, by number or name, in the order of the log."""
@@ -325,13 +332,22 @@ def _share_rows(
     return rows, now.astype(np.int64), next.astype(np.int64)
 
 
-def _checked_actions(action: Any, n: int) -> Array:
+def _numbered_actions(action: Any, n: int) -> tuple[Array, Array | None]:
+    """Actions as numbers, and their names if they are text."""
     values = array_of("action", action)
-    if values.dtype.hasobject or values.ndim == 0 or len(values) != n:
+    if values.shape[:1] != (n,) or values.dtype.kind not in "biufOSUT":
         raise ValueError(
-            f"action must be numbers, one entry per step; the log has {n} steps, action has shape {values.shape}."
+            f"action must be numbers or text, one entry per step; the log has {n} steps, action has shape "
+            f"{values.shape} and dtype {values.dtype}."
         )
-    return check_observations("action", values) if values.dtype.kind == "f" else values
+    if is_text(values):
+        texts = as_text(values, "action")
+        if None in texts:
+            raise RowError("action is missing at", texts.index(None), ". Give every step an action.", "step")
+        refuse_numbers_as_text(texts, "action", "step {}".format)
+        names, (codes,) = number_names([texts])
+        return codes, names
+    return (check_observations("action", values) if values.dtype.kind == "f" else values), None
 
 
 def _probabilities(name: str, values: Any, n: int, *, discrete: bool) -> Array | None:

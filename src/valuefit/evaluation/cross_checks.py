@@ -27,7 +27,7 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import is_continuous
 from valuefit.evaluation.policy_value import starts_of
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.evaluation.state_action import state_action_problem
+from valuefit.evaluation.state_action import logged_actions, state_action_problem
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.features.registry import Fitted, for_actions, for_states
 from valuefit.problem.problem import Problem
@@ -275,7 +275,7 @@ def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
     log, policy, own = fit.log, fit.policy, fit.problem
     assert policy is not None
     assert log.action is not None
-    actions = int(np.max(log.action)) + 1 if policy.table is None else policy.table.shape[1]
+    actions = logged_actions(log) if policy.table is None else policy.table.shape[1]
     features = for_actions(fit.features, actions, len(log))
     numbers = 2 * len(log.observations) * features.columns * actions
     if not own.phi.sparse and numbers > max(2 * MAX_RELATIVE_COST * own.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):

@@ -17,9 +17,9 @@ from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
 from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import with_ratios
+from valuefit.evaluation.importance import policy_for, with_ratios
 from valuefit.evaluation.inputs import check_client, load_log, make_problem
-from valuefit.evaluation.notes import longer_notes, policy_note, starts_note
+from valuefit.evaluation.notes import actions_notes, longer_notes, policy_note, starts_note
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import INTERVAL_LEVEL, Reported, check_level, starts_of, value_at_starts
 from valuefit.evaluation.sandwich import Sandwich
@@ -121,10 +121,10 @@ def _fit(
 
     place: the problem where it is solved (`problem.placement`). solving: arguments of `solve`.
     """
-    notes = [*log.notes]
+    notes, policy = [*log.notes], None if policy is None else policy_for(policy, log)
     if policy is not None and values == "state":
         log = with_ratios(log, policy)
-    notes.append(policy_note(log, policy, values))
+    notes += [policy_note(log, policy, values), *actions_notes(log, policy)]
     count = action_count(log, policy) if values == "state-action" and policy is not None else 1
     share = log.effective_share if values == "state" else 1.0
     fitted, _ = make(features, log, actions=count, effective_share=share)
@@ -157,11 +157,13 @@ def _of_shards(
     refuse_with_shards(**other, **settings)
     kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
-    sample = evaluate(whole.sample, features=whole.features, checks=checks, **{**settings, "solver": "auto"})
+    of_sample = {**settings, "policy": whole.policy, "solver": "auto"}
+    sample = evaluate(whole.sample, features=whole.features, checks=checks, **of_sample)
     result, value = whole.result, whole.value.allowing_for(sample.policy_value.unseen)
     checked = of_whole(result, value, whole.error, whole.errors.sandwich, whole.errors.function.c)
     notes = [
-        *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values), whole.features.sentence,
+        *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values),
+        *actions_notes(sample.log, sample.policy), whole.features.sentence,
         f"Solved with {result.solver}: {result.message}", *longer_notes(value.bias, value.unseen),
     ]  # fmt: skip
     return replace(

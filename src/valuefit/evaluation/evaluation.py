@@ -21,6 +21,7 @@ from valuefit.evaluation.bands import Band, few_clusters, row_intervals
 from valuefit.evaluation.checks.check import Check
 from valuefit.evaluation.cross_checks import CrossCheck
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.importance import policy_for
 from valuefit.evaluation.inputs import make_problem
 from valuefit.evaluation.notes import GIVEN_STARTS
 from valuefit.evaluation.policy import Policy
@@ -101,7 +102,10 @@ class Evaluation:
         return list(self.verdict.reasons)
 
     def value(self, observations: Any, actions: Any = None) -> Array:
-        """Values (m,) of observations (m, ...) or names of states; state-action values optionally of actions (m,)."""
+        """Values (m,) of observations (m, ...) or names of states; state-action values optionally of actions (m,).
+
+        Actions are numbers, or their names.
+        """
         observations = self.log.number_states(observations)
         return np.asarray(self._rows(observations, actions) @ self.result.theta).ravel()
 
@@ -171,6 +175,7 @@ class Evaluation:
         return unseen_pairs(self.log, self.features, self.policy, self.problem, self.result.theta)
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
+        actions = self.log.number_actions(actions)
         rows = value_rows(self.features, self.values, self.policy, self.problem.d, observations, actions)
         return small_rows(rows)
 
@@ -241,6 +246,7 @@ class Evaluation:
             "steps": self.size[0],
             "episodes": self.size[1],
             "policy": None if self.policy is None else self.policy.name,
+            "actions": self.log.action_names,
             "features": {"count": self.problem.d, "without_data": len(self.problem.dead), "spec": self.features.spec,
                          "description": self.features.sentence},
             "solver": {"name": result.solver, "settings": result.settings, "status": result.status,
@@ -274,6 +280,7 @@ class Evaluation:
             "spec": self.features.spec,
             "fingerprint": self._fingerprint(),
             "policy": None if self.policy is None else self.policy.name,
+            "policy_labels": None if self.policy is None or self.policy.table is None else self.policy.labels,
             "whole": self.whole,
             "weight_errors": [vars(error) for error in self.weight_errors],
         }
@@ -299,10 +306,12 @@ class Evaluation:
             others, whole = storage.cross_checks_of(facts), storage.whole_of(facts, log)
             weight_errors = storage.weight_errors_of(facts, result.theta)
             spec, expected, policy_name = facts["spec"], np.asarray(facts["fingerprint"], float), facts["policy"]
+            labels = storage.labels_of_table(facts, stored.policy_table)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise storage.not_an_evaluation(path, error) from error
         fitted = storage.stored_features(spec, features, log, path)
-        target = storage.stored_policy(policy_name, policy, stored.policy_table, settings["values"], path)
+        target = storage.stored_policy(policy_name, policy, stored.policy_table, labels, settings["values"], path)
+        target = None if target is None else policy_for(target, log)
         problem = make_problem(
             log, fitted, target, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
         )

@@ -9,15 +9,46 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions, rounded_ratios
 from valuefit.data.validation import array_of, numbers
+from valuefit.evaluation.action_labels import all_labels, by_number, labels_in, listed, split_labels
 from valuefit.evaluation.policy import Policy, find_policy, normalised_rows, valid_probabilities
 from valuefit.messages import said
 from valuefit.threads import user_code
 from valuefit.typing import Array
 
 
+def policy_for(policy: Any, log: Transitions) -> Policy:
+    """The policy with its actions matched to those of the log, by their labels where it has labels.
+
+    Raises ValueError with both lists if the labels are not those of the log. A policy that is matched already, such as
+    to a log of which this is a part, is unchanged.
+    """
+    found, known = find_policy(policy), labels_in(log)
+    if found.known is not None or known is None or found.by_step is not None:
+        return found
+    what = found.name if found.name.startswith("the policy") else f"The policy {found.name}"
+    if found.labels is not None:
+        missing = tuple(label for label in known if label not in found.labels)
+        every = all_labels(found.labels, known, what)
+        table = None if found.table is None else by_number(found.table, found.labels, known, what)
+        labels = found.labels if table is None else every
+        return replace(found, table=table, labels=labels, known=every, missing=missing)
+    if found.table is not None and log.action_names is not None:
+        _check_columns(found.table.shape[1], known, what)
+    return replace(found, known=known)
+
+
+def _check_columns(columns: int, known: Any, name: str) -> None:
+    """Raise ValueError unless unnamed columns are as many as the named actions of the log."""
+    if columns != len(known):
+        raise ValueError(
+            f"{name} gives probabilities of {columns} actions, without their names; the log has {len(known)}: "
+            f"{listed(known)}. Give a column for each, in this order, or a mapping from these names to columns."
+        )
+
+
 def target_probabilities(policy: Any, log: Transitions) -> Array:
     """pi(a_t | s_t) of the logged action of every step, (n,); no action is sampled."""
-    found = find_policy(policy)
+    found = policy_for(policy, log)
     if found.by_step is not None:
         if len(found.by_step) != len(log):
             raise ValueError(
@@ -34,7 +65,8 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
     if found.takes_actions:
         assert found.function is not None
         with user_code:
-            returned = found.function(log.observations[log.now], np.asarray(log.action))
+            action = np.asarray(log.action if log.action_names is None else log.action_names[log.action])
+            returned = found.function(log.observations[log.now], action)
         values = array_of(f"The policy {found.name}", returned)
         if values.shape != (len(log),):
             raise ValueError(
@@ -53,10 +85,10 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     """pi(a | s) of every action for observations (m, ...): (m, actions).
 
     actions: their number; None takes the number of columns that the policy returns, which is not possible for a policy
-    `f(observations, actions)`.
+    `f(observations, actions)`. Labels of columns count for a policy that is matched to a log (`policy_for`).
     """
     found = find_policy(policy)
-    observations = np.asarray(observations)
+    observations, labels, title = np.asarray(observations), None, f"The policy {found.name}"
     if found.table is not None:
         values = found.table[state_numbers(observations, len(found.table), found.name)]
     elif found.function is None:
@@ -67,17 +99,24 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     elif found.takes_actions:
         if actions is None:
             raise ValueError(f"The policy {found.name} takes actions as an argument: give the number of actions.")
-        columns = [_called(found, observations, np.full(len(observations), a)) for a in range(actions)]
-        values = np.stack([array_of(f"The policy {found.name}", column) for column in columns], axis=-1)
+        names = range(actions) if found.known is None else [*found.known, *range(len(found.known), actions)]
+        columns = [_called(found, observations, np.full(len(observations), names[a])) for a in range(actions)]
+        values = np.stack([array_of(title, column) for column in columns], axis=-1)
     else:
-        values = array_of(f"The policy {found.name}", _called(found, observations), place="in row")
+        returned, labels = split_labels(_called(found, observations), title)
+        labels = found.labels if labels is None else labels
+        values = array_of(title, returned, place="in row")
     if values.ndim != 2 or len(values) != len(observations) or values.shape[1] == 0:
         hint = " That looks like actions: return their probabilities instead." if values.ndim == 1 else ""
         raise ValueError(
             f"The policy {found.name} returned an array of shape {values.shape} for {len(observations)} observations. "
             f"It must return one row per observation and one column per action.{hint}"
         )
-    return normalised_rows(valid_probabilities(values, f"The policy {found.name}"), found.name, actions)
+    if found.known is not None and labels is not None:
+        values = by_number(values, labels, found.known, title)
+    elif found.known is not None and isinstance(found.known[0], str):
+        _check_columns(values.shape[1], found.known, title)
+    return normalised_rows(valid_probabilities(values, title), found.name, actions)
 
 
 def _called(policy: Policy, *arguments: Array) -> Any:
@@ -109,7 +148,7 @@ def ratios(policy: Any, log: Transitions, *, part: bool = False) -> Array:
     if not part and not values.any():
         raise ValueError(
             "The target policy gives probability 0 to every logged action, so the log has no information about it. "
-            "Check that its actions are numbered as in the log."
+            "Check that its actions are numbered as in the log, and its observations scaled as there."
         )
     return rounded_ratios(values)
 
@@ -163,7 +202,8 @@ def check_action_range(action: Array, actions: int, name: str) -> None:
     if len(action) and action.max() >= actions:
         where = int(np.argmax(action))
         raise ValueError(
-            f"Step {where} took action {action[where]}, but {name} has {actions} actions, 0 to {actions - 1}."
+            f"Step {where} took action {action[where]}, but {name} has {actions} actions, 0 to {actions - 1}; the log "
+            f"has {listed(np.unique(action).tolist())}. Give probabilities of all of them."
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.evaluation.action_labels import listed
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.sandwich import AdjointMethod
@@ -33,6 +34,16 @@ def policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
             "value of the policy that generated the log."
         )
     return "On-policy: this is the value of the policy that generated the log."
+
+
+def actions_notes(log: Transitions, policy: Policy | None) -> list[str]:
+    """The names of the actions, in the order of a policy's columns, and those that the policy does not know."""
+    notes = []
+    if log.action_names is not None:
+        notes.append(f"The actions are, in the order of columns without names: {listed(log.action_names.tolist())}.")
+    if policy is not None and policy.missing:
+        notes.append(f"{policy.name} does not know {listed(policy.missing)}: its probability of these actions is 0.")
+    return notes
 
 
 def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:

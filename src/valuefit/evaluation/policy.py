@@ -9,7 +9,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from valuefit.data.npy import map_array
 from valuefit.data.validation import PROBABILITY_TOL, array_of
+from valuefit.evaluation.action_labels import Label, labels_of, split_labels
 from valuefit.messages import said, shown
 from valuefit.typing import Array
 
@@ -32,6 +34,9 @@ class Policy:
     function: `f(observations) -> (m, actions)` probabilities, or, if `takes_actions`,
     `f(observations, actions) -> (m,)` probabilities of these actions. table: (states, actions).
     by_step: the probability of the logged action of each step, (n,). name: for notes and error messages.
+    labels: the actions of the columns, where they are known; else columns are in the order of the log's actions.
+    known: the labels of the actions by number, once the policy is matched to a log; None before. missing: those of the
+    log that the policy does not know, which have probability 0.
     """
 
     name: str
@@ -39,14 +44,20 @@ class Policy:
     takes_actions: bool = False
     table: Array | None = None
     by_step: Array | None = None
+    labels: tuple[Label, ...] | None = None
+    known: tuple[Label, ...] | None = None
+    missing: tuple[Label, ...] = ()
 
 
 def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     """Convert any representation of a policy to a `Policy`.
 
-    policy: a callable, `f(observations) -> (m, actions)` or `f(observations, actions) -> (m,)`, such as the
-    `predict_proba` of a classifier; the name of one, "module:function"; a table of probabilities (states, actions); one
-    probability of the logged action per step, (n,); or a .npy, .csv or .txt file of either.
+    policy: a callable, `f(observations) -> (m, actions)` or `f(observations, actions) -> (m,)`; the name of one,
+    "module:function"; a fitted classifier, or its `predict_proba`, whose `classes_` are the actions; a table of
+    probabilities (states, actions); one probability of the logged action per step, (n,); a .npy, .csv or .txt file of
+    either; or a mapping from each action to its probability, in all states or in each. What a callable returns, and a
+    table, may also be a mapping or a data frame with a column for each action, by name; columns without names are in
+    the order of the log's actions, which is the sorted order of their names.
     allow_code: whether a name may be imported, which runs code. Only for names that the user typed, not from a file.
     """
     if isinstance(policy, Policy):
@@ -54,20 +65,51 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     if isinstance(policy, str | Path):
         text = str(policy)
         if Path(text).suffix.lower() in FILES:
-            return from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
+            found = from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
+            return found if found.table is None else replace(found, labels=header_of(Path(text), found.name))
         if ":" in text:
             return from_function(import_function(text, allow_code), text)
         raise ValueError(
             f'The policy {shown(text)} is neither "module:function" nor a file of probabilities ({", ".join(FILES)}).'
         )
-    if callable(policy):
-        return from_function(policy, getattr(policy, "__name__", type(policy).__name__))
+    if callable(policy) or callable(getattr(policy, "predict_proba", None)):
+        return from_callable(policy)
+    values, labels = split_labels(policy, "The policy")
+    if labels is not None:
+        if values.ndim == 1:
+            return Policy("the policy", partial(constant, np.array(values)), labels=labels)
+        return replace(from_array(values, "the policy"), labels=labels)
     if isinstance(policy, np.ndarray | list | tuple):
         return from_array(array_of("the policy", policy, place="in row"), "the policy")
     raise ValueError(
         f"The policy is {type(policy).__name__}; give a callable, an array of probabilities (states x actions, or one "
-        f'per step), a file of them ({", ".join(FILES)}), or "module:function".'
+        f'per step), a file of them ({", ".join(FILES)}), a classifier, a mapping of actions, or "module:function".'
     )
+
+
+def from_callable(policy: Any) -> Policy:
+    """A policy from a function, or from a classifier or its `predict_proba`, whose columns are its classes."""
+    owner = getattr(policy, "__self__", policy)
+    name = getattr(policy, "__name__", type(policy).__name__)
+    classes = getattr(owner, "classes_", None)
+    function = policy if callable(policy) else policy.predict_proba
+    unnamed = from_function(function, name)
+    if classes is None or unnamed.takes_actions:
+        return unnamed
+    if not all(np.ndim(one) == 0 for one in classes):
+        raise ValueError(f"The policy {name} predicts several outputs. Give a classifier of the action alone.")
+    labels = labels_of(list(classes), f"The policy {name}")
+    return replace(unnamed, function=partial(with_rows, function), labels=labels)
+
+
+def with_rows(function: Callable[..., Any], observations: Array) -> Any:
+    """Call a function of rows, which classifiers take, also where an observation is a single number."""
+    return function(observations.reshape(len(observations), -1))
+
+
+def constant(probabilities: Array, observations: Array) -> Array:
+    """The same probabilities for every observation."""
+    return np.tile(probabilities, (len(observations), 1))
 
 
 def from_function(function: Callable[..., Any], name: str) -> Policy:
@@ -123,6 +165,16 @@ def read_numbers(path: Path, title: str) -> Array:
         if str(error).startswith(f"The {title}"):
             raise
         raise ValueError(f"The {title} {path} cannot be read as numbers: {said(error)}.") from None
+
+
+def header_of(path: Path, name: str) -> tuple[Label, ...] | None:
+    """The words of the header line of a file of text, one for each column; None without such a line."""
+    if path.suffix.lower() == ".npy":
+        return None
+    with path.open(encoding="utf-8") as lines:
+        first = lines.readline().strip()
+    words = [word.strip().strip('"') for word in first.split("," if "," in first else None)]
+    return None if all(map(is_number, words)) else labels_of(words, name)
 
 
 def check_file_size(size: int, path: Path, title: str) -> None:

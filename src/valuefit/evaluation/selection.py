@@ -26,7 +26,7 @@ from valuefit.evaluation.checks.numerics import SMALL_SAMPLE_BIAS, STABLE_FIXED_
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.evaluate import VALUES, evaluate
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.importance import action_numbers, target_probabilities, with_ratios
+from valuefit.evaluation.importance import action_numbers, policy_for, target_probabilities, with_ratios
 from valuefit.evaluation.inputs import load_log
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level, with_errors
@@ -163,7 +163,7 @@ def select(
         raise ValueError("select compares candidates on a log in memory, but this one is read in parts. Load a sample.")
     if values == "state-action":
         action_numbers(log)  # refuses a log without them
-    target = None if policy is None else find_policy(policy, allow_code=True)
+    target = None if policy is None else policy_for(find_policy(policy, allow_code=True), log)
     if target is not None and target.by_step is not None:
         target_probabilities(target, log)  # refuses another number of steps
     halves = _halves(log, target, values, folds=folds, seed=seed, cross_fit=cross_fit)

@@ -26,6 +26,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of
 from valuefit.evaluation.importance import action_numbers, action_probabilities, check_action_range
 from valuefit.evaluation.policy import Policy
+from valuefit.evaluation.state_action import logged_actions
 from valuefit.messages import shown
 from valuefit.typing import Array
 
@@ -114,7 +115,8 @@ class ConfoundedModel:
         self.states, place = np.unique(np.concatenate([steps.state, steps.after]), return_inverse=True)
         self.now, self.after = np.split(place, 2)
         table = None if policy.table is None else policy.table.shape[1]
-        actions = int(steps.action.max()) + 1 if policy.takes_actions else table
+        logged = max(logged_actions(log), int(steps.action.max()) + 1)  # the log may be a sample
+        actions = logged if policy.takes_actions else table
         self.probability = action_probabilities(policy, self.states, actions)
         check_action_range(steps.action, self.probability.shape[1], policy.name)
         self.pair = self.now * self.probability.shape[1] + steps.action

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.importance import action_numbers, action_probabilities, check_action_range
-from valuefit.evaluation.policy import find_policy
+from valuefit.evaluation.action_labels import Label, label_of
+from valuefit.evaluation.importance import action_numbers, action_probabilities, check_action_range, policy_for
 from valuefit.features.registry import make
 from valuefit.memory import require_memory
 from valuefit.problem.problem import Problem
@@ -38,7 +39,7 @@ def state_action_problem(
     projection of Q if they cannot.
 
     state_features: any argument of `features.make`. policy: any argument of `find_policy` except probabilities by step.
-    Actions are whole numbers from 0. part: as in `Problem`.
+    Actions are whole numbers from 0, or text. part: as in `Problem`.
     """
     rows, pairs, now, next = _state_action_rows(log, state_features, policy, part=part)
     return Problem.from_rows(
@@ -56,11 +57,16 @@ def state_action_problem(
 
 def action_count(log: Transitions, policy: Any) -> int:
     """The number of actions of state-action values: those of the policy, or the logged ones."""
-    found = find_policy(policy)
+    found = policy_for(policy, log)
     if found.table is not None:
         return int(found.table.shape[1])
-    logged = int(action_numbers(log).max()) + 1
+    logged = logged_actions(log)
     return int(action_probabilities(found, log.observations[:1], logged if found.takes_actions else None).shape[1])
+
+
+def logged_actions(log: Transitions) -> int:
+    """The number of named actions, or the largest numbered one plus one."""
+    return int(action_numbers(log).max()) + 1 if log.action_names is None else len(log.action_names)
 
 
 def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float:
@@ -97,26 +103,26 @@ def _state_action_rows(
             'State-action values need a target policy. Give policy=, or use values="state" for the policy that '
             "generated the log."
         )
-    found = find_policy(policy)
-    action = action_numbers(log)
+    found = policy_for(policy, log)
+    action, logged_count = action_numbers(log), logged_actions(log)
     continues = (log.next >= 0) & ~log.terminated
     following, next = np.unique(log.next[continues], return_inverse=True)
-    logged_actions = int(action.max()) + 1
-    if logged_actions > 10 * len(log) + 1000:
+    if logged_count > 10 * len(log) + 1000:
         raise ValueError(
-            f"The log has action {logged_actions - 1}, but only {len(log)} steps. Number the actions from 0, without "
+            f"The log has action {logged_count - 1}, but only {len(log)} steps. Number the actions from 0, without "
             "gaps."
         )
     table_actions = None if found.table is None else found.table.shape[1]
     if len(following):
-        count = logged_actions if found.takes_actions else table_actions
+        count = logged_count if found.takes_actions else table_actions
         probabilities = action_probabilities(found, log.observations[following], count)
     else:  # every step terminates, so there are no next rows
-        probabilities = np.zeros((0, table_actions or logged_actions))
+        probabilities = np.zeros((0, table_actions or logged_count))
     actions = probabilities.shape[1]
     check_action_range(action, actions, found.name)
     if not part:  # other parts may have an action that this one lacks
-        refuse_unseen(probabilities, np.bincount(next, minlength=len(following)), action, found.name)
+        visits = np.bincount(next, minlength=len(following))
+        refuse_unseen(probabilities, visits, action, found.name, found.known)
     fitted, _ = make(state_features, log, actions=actions)
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])
@@ -131,7 +137,7 @@ def _state_action_rows(
     return spread(rows, weights, source), len(pair), now, next_of_step
 
 
-def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str) -> None:
+def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str, known: Sequence[Label] | None) -> None:
     """Raise a ValueError if the policy takes actions that the log never takes with more than 1% probability."""
     never = np.setdiff1d(np.arange(probabilities.shape[1]), action)
     if len(never) == 0 or not visits.any():
@@ -141,6 +147,7 @@ def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str)
         worst = int(never[np.argmax(share)])
         subject = "The policy" if name == "the policy" else f"The policy {name}"
         raise ValueError(
-            f"{subject} takes action {worst} with probability {share.max():.3g} on average, but the log never does, so "
-            "its value is unknown. Use a log that contains this action, or a policy that does not take it."
+            f"{subject} takes action {label_of(worst, known)} with probability {share.max():.3g} on average, but the "
+            "log never does, so its value is unknown. Use a log that contains this action, or a policy that does not "
+            "take it."
         )

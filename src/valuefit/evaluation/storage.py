@@ -40,7 +40,8 @@ LOG_ARRAYS = (
     "behaviour_prob", "cluster",
 )  # fmt: skip
 OPTIONAL_LOG_ARRAYS = ("action", "behaviour_prob", "cluster")
-NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode"}  # names of the ids in these columns, if text
+# names of the ids in these columns, if text
+NAME_ARRAYS = {"state_names": "observations", "episode_names": "episode", "action_names": "action"}
 DTYPE_KINDS = {
     "now": "i", "next": "i", "episode": "i", "terminated": "b", "truncated": "b", "begins": "b", "cluster": "i",
     "reward": "f", "ratio": "f", "behaviour_prob": "f",
@@ -231,14 +232,27 @@ def stored_features(spec: dict[str, Any] | None, given: Any, log: Transitions, p
         raise not_an_evaluation(path, error) from error
 
 
-def stored_policy(name: str | None, given: Any, table: Array | None, values: str, path: Path) -> Policy | None:
+def labels_of_table(facts: dict[str, Any], table: Array | None) -> tuple[str | int, ...] | None:
+    """The labels of the columns of a stored table of probabilities, with their types checked; None if it has none."""
+    labels = facts.get("policy_labels")  # files of version 0.1 have none
+    if labels is None:
+        return None
+    valid = all(type(label) in (str, int) for label in labels) and len(set(labels)) == len(labels)
+    if not valid or table is None or table.shape[1:] != (len(labels),):
+        raise ValueError("the labels of its policy are not those of the columns of a table")
+    return tuple(labels)
+
+
+def stored_policy(
+    name: str | None, given: Any, table: Array | None, labels: tuple[str | int, ...] | None, values: str, path: Path
+) -> Policy | None:
     """The given policy, or the one in the file; None for the policy of the log."""
     if given is not None:
         return find_policy(given, allow_code=True)
     if name is None:
         return None
     if table is not None:
-        return replace(find_policy(table), name=str(name))
+        return replace(find_policy(table), name=str(name), labels=labels)
     if values == "state":  # its ratios are in the log; the policy itself is not needed
         return Policy(str(name))
     raise ValueError(
@@ -287,7 +301,7 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     notes, names = tuple(map(str, facts["notes"])), tuple(map(str, facts["names"]))
     for name, ids in NAME_ARRAYS.items():
         if f"log_{name}" in stored:
-            columns[name] = check_names(stored[f"log_{name}"], columns[ids])
+            columns[name] = check_names(stored[f"log_{name}"], columns.get(ids))
     warnings = tuple(map(str, facts.get("warnings", ())))  # files of version 0.1 have none
     source = str(facts["source"])
     return Transitions(**columns, notes=notes, names=names, warnings=warnings, source=source)._frozen()

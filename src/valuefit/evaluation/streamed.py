@@ -21,6 +21,7 @@ from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
+from valuefit.evaluation.importance import policy_for
 from valuefit.evaluation.inputs import MakePart, weighted_part
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows, with_errors
@@ -179,6 +180,7 @@ class Whole:
     notes: list[str]
     errors: StreamedErrors
     weights: tuple[ErrorEstimate, ...]  # none where there are many
+    policy: Policy | None  # matched to the actions of the log
 
 
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
@@ -263,6 +265,7 @@ def solve_shards(
     samples, discount = take_samples(log, client), fraction("discount", discount)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
+    policy = None if policy is None else policy_for(policy, samples.log())
     actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1
     share = weighted_part(samples.log(), policy).effective_share if values == "state" else 1.0
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share)
@@ -283,12 +286,13 @@ def solve_shards(
     kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
     errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
     error, weights = errors.of_evaluation(parts)
-    size = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
-    value = with_errors(float(function.c @ result.theta), function.starts, error, level, size, kind)
+    effective = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
+    value = with_errors(float(function.c @ result.theta), function.starts, error, level, effective, kind)
     samples.keep(rows)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
-    return Whole(result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights))
+    size = samples.steps, samples.episodes
+    return Whole(result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy)
 
 
 def _notes(

@@ -16,7 +16,7 @@ from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, find_array, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers, row_range, shifted
 from valuefit.data.validation import all_finite, check_observations, numbers
-from valuefit.memory import check_size
+from valuefit.memory import check_size, memory_limit
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
 
@@ -52,7 +52,8 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     observations = _memory_map(path, "observations")
     _check_consistency(path, table, len(observations) if observations.ndim else 0)
     check_observations(f"observations.npy of {path}", observations)
-    log = Transitions(observations=observations, **table, **_read_names(path, observations, table["episode"], limit))
+    ids = {"obs": observations, "episode": table["episode"], "action": table.get("action")}
+    log = Transitions(observations=observations, **table, **_read_names(path, ids, limit))
     texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
     return replace(log, **texts, source=str(path))._frozen()
 
@@ -93,7 +94,8 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
         row = low + error.row if isinstance(used, slice) else used[error.row]
         raise ValueError(error.at(f"row {row:,}")) from error
     texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
-    return replace(Transitions(observations=part, **table), **texts, source=str(path))._frozen()
+    names = _read_names(path, {"action": table.get("action")}, memory_limit())  # others are not needed in parts
+    return replace(Transitions(observations=part, **table), **texts, **names, source=str(path))._frozen()
 
 
 def write_native(path: Path, log: Transitions) -> None:
@@ -134,10 +136,11 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return {"steps": metadata["steps"], **{key: tuple(texts) for key, texts in strings.items()}}
 
 
-def _read_names(path: Path, observations: Array, episode: Array, limit: int) -> dict[str, Any]:
-    """Names of states and episodes, if the folder has them."""
+def _read_names(path: Path, columns: dict[str, Array | None], limit: int) -> dict[str, Any]:
+    """The names of the ids in these columns, by field, if the folder has them."""
     found = {}
-    for name, ids in (("state_names", observations), ("episode_names", episode)):
+    for field, ids in columns.items():
+        name = NAMED_FIELDS[field]
         if not (path / f"{name}.npy").is_file():
             continue
         names = map_array(path / f"{name}.npy", kinds="U")

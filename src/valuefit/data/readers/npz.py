@@ -29,7 +29,7 @@ def read_npz(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
 def write_npz(path: Path, columns: dict[str, Any], names: Mapping[str, Array]) -> None:
     """Write columns under their names; masked entries keep arbitrary numbers, because readers never use them.
 
-    `names` has all names of states ("obs") and episodes ("episode") that are text, also of those without a row.
+    `names` has all names of states ("obs"), episodes and actions that are text, also of those without a row.
     """
     plain: dict[str, Any] = {name: np.ma.getdata(values) for name, values in columns.items()}
     plain |= {NAMED_FIELDS[field]: listed for field, listed in names.items()}

@@ -219,7 +219,7 @@ def _batches(sizes: list[int]) -> list[list[int]]:
 def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any]) -> None:
     """Write columns under their names, a matrix as name_0, name_1, ...; masked entries become null.
 
-    `names` lists all names of states ("obs") and episodes ("episode") that are text, also of those without a row.
+    `names` lists all names of states ("obs"), episodes and actions that are text, also of those without a row.
     """
     pyarrow = need("pyarrow", "files", "Writing Parquet")
     parquet = need("pyarrow.parquet", "files", "Writing Parquet")
@@ -239,8 +239,8 @@ def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any])
 
 
 def _stored_names(schema: Any, where: str) -> dict[str, list[str]]:
-    """The names of states and episodes that `write_parquet` stored; none in files of other programs."""
+    """The names of states, episodes and actions that `write_parquet` stored; none in files of other programs."""
     text = (schema.metadata or {}).get(NAMES_KEY.encode())
-    with translated(f"{where} has damaged names of states or episodes", "Write it again."):
+    with translated(f"{where} has damaged names of states, episodes or actions", "Write it again."):
         names = {} if text is None else {field: list(map(str, listed)) for field, listed in json.loads(text).items()}
     return names

@@ -6,6 +6,7 @@ import numpy as np
 
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
+from valuefit.evaluation.action_labels import label_of
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.errors import MATERIAL_SIZE, LinearFunction
@@ -228,12 +229,14 @@ def overlap(fit: Fit) -> Check | None:
         return None
     rarest = sorted(sizes, key=sizes.__getitem__)[:LISTED_ACTIONS]
     worst, fewest = rarest[0], sizes[rarest[0]]
-    listed = ", ".join(f"{sizes[one]:.0f} of action {one}" for one in rarest)
+    known = fit.log.action_names if fit.policy is None or fit.policy.known is None else fit.policy.known
+    label = {one: label_of(one, known) for one in rarest}
+    listed = ", ".join(f"{sizes[one]:.0f} of action {label[one]}" for one in rarest)
     if fewest < MIN_ACTION_STEPS:
         text = (
-            f"The policy takes action {worst} with probability {shares[worst]:.2g}, but the log has only an effective "
-            f"{fewest:.0f} steps with it (effective steps, rarest first: {listed}). Use a log that contains this "
-            "action more often."
+            f"The policy takes action {label[worst]} with probability {shares[worst]:.2g}, but the log has only an "
+            f"effective {fewest:.0f} steps with it (effective steps, rarest first: {listed}). Use a log that contains "
+            "this action more often."
         )
         return Check("overlap", "warn", text, fewest)
     text = (
