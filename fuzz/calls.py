@@ -75,7 +75,7 @@ def _use_log(rng: Rng, log: vf.Transitions) -> None:
     """Slice, select and split with odd arguments."""
     kind = int(rng.integers(4))
     if kind == 0:
-        ask(log.split, scalar(rng), seed=pick(rng, [0, 1, -1, "x", None, 2**70]))
+        ask(vf.split, log, scalar(rng), seed=pick(rng, [0, 1, -1, "x", None, 2**70]))
     elif kind == 1:
         part = ask(log.select, odd_array(rng, np.unique(log.episode)[:2]))
         expect(0 < len(part) <= len(log), "select gave another number of steps")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from valuefit.data.load import load
     from valuefit.data.save import save
     from valuefit.data.shards import ShardedLog
+    from valuefit.data.split import split
     from valuefit.data.transitions import Transitions
     from valuefit.engine.loop import solve
     from valuefit.engine.moments import Moments
@@ -46,12 +47,13 @@ _MODULE_OF = {
     "select": "evaluation.selection",
     "solve": "engine.loop",
     "solvers": "solvers",
+    "split": "data.split",
 }
 
 __all__ = [
     "Comparison", "Comparisons", "Evaluation", "Moments", "PolicyEvaluator", "Problem", "Result", "Selection",
     "ShardedLog", "Theory", "Transitions", "compare", "datasets", "evaluate", "features", "load", "save", "select",
-    "solve", "solvers",
+    "solve", "solvers", "split",
 ]  # fmt: skip
 
 

@@ -210,7 +210,7 @@ def test_behaviour_probabilities_are_kept_without_a_target_policy():
 
 def test_slices_keep_the_notes_and_the_source():
     log = replace(RAGGED.log(), notes=("three steps left out",), source="log.csv")
-    for piece in (log[2:6], log.select([0]), *log.split(0.5)):
+    for piece in (log[2:6], log.select([0]), *vf.split(log)):
         assert (piece.notes, piece.source) == (("three steps left out",), "log.csv")
 
 
@@ -323,38 +323,6 @@ def test_select_takes_whole_episodes_in_the_order_of_the_log():
     assert len(log.select(1)) == 1
     with pytest.raises(ValueError, match="no episode 9"):
         log.select([0, 9])
-
-
-MANY = record([1, 2, 3, 4, 5] * 8, [True, False] * 20)
-
-
-@pytest.mark.parametrize(("fraction", "count"), [(0.5, 20), (0.8, 32), (0.01, 1), (0.99, 39)])
-def test_split_keeps_episodes_whole_and_drops_none(fraction, count):
-    log = MANY.log()
-    left, right = log.split(fraction, seed=1)
-    assert len(left.episodes) == count
-    assert set(left.episodes).isdisjoint(right.episodes)
-    assert sorted([*left.episodes, *right.episodes]) == list(range(40))
-    for part in (left, right):
-        assert_same_steps(part, log.select(part.episodes))
-    assert len(left) + len(right) == len(log)
-
-
-def test_split_is_determined_by_the_seed():
-    log = MANY.log()
-    assert_same_steps(log.split(0.5, seed=3)[0], log.split(0.5, seed=3)[0])
-    assert set(log.split(0.5, seed=3)[0].episodes) != set(log.split(0.5, seed=4)[0].episodes)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.2, 1.5, np.nan])
-def test_split_refuses_a_fraction_that_leaves_one_side_empty(fraction):
-    with pytest.raises(ValueError, match=f"fraction is {fraction}; it must lie strictly between 0 and 1"):
-        MANY.log().split(fraction)
-
-
-def test_split_refuses_a_log_of_one_episode():
-    with pytest.raises(ValueError, match=r"single episode cannot be split.*Slice it by step"):
-        record([9], [False]).log().split(0.5)
 
 
 # ---- ratios and repr -----------------------------------------------------------------------------

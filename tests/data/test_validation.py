@@ -36,8 +36,8 @@ CALLS = {
        for name in ("tol", "max_passes", "max_seconds", "seed")},
     **{f"evaluate({name})": lambda value, name=name: vf.evaluate(LOG, **{name: value})
        for name in ("discount", "trace", "ridge", "tol", "max_passes", "seed")},
-    "split(fraction)": lambda value: LOG.split(value),
-    "split(seed)": lambda value: LOG.split(0.5, seed=value),
+    "split(share)": lambda value: vf.split(LOG, value),
+    "split(seed)": lambda value: vf.split(LOG, seed=value),
     **{f"{kind.name}({name})": lambda value, kind=kind, name=name: kind(**{name: value}) for kind, name in SETTINGS},
 }  # fmt: skip
 OPTIONAL = {"max_seconds", *(name for kind, name in SETTINGS if getattr(kind, name) is None)}

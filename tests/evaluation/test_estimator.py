@@ -121,7 +121,7 @@ def test_numbered_states_are_one_hot():
 
 
 def test_a_score_is_minus_the_error_on_the_log_given(log):
-    train, test = log.split(0.5)
+    train, test = vf.split(log)
     model = vf.PolicyEvaluator(discount=0.9, trace=0.6, ridge=0.3).fit(train)
     expected = score_by_hand(model.theta_, lambda x: x, test, discount=0.9)
     assert model.score(test) == pytest.approx(expected, rel=1e-10)

@@ -22,6 +22,8 @@ EXPECTED_OUTPUT = {
     "figure_1": r"ridge = 0 +widened +SVRG +\d+ (.|\n)*ridge = L +widened +SAGA +\d+ ",
     "figures_2_and_3": r"n =  20000, ridge = L +SAGA  gap \d\.\de-0[789]",
     "larger_than_memory": r"240,000 steps in \d+ shards(.|\n)*verdict: sound(.|\n)*was not loaded",
+    "learned_policy": r"its own episodes: mean gain \d\.\d+, better in ([89]|1[012]) of 12, of which sound ([789]|1.)"
+    r"\non held-out episodes: mean gain -?0\.\d+, better in [01] of 12",
     "reading_the_report": r"warn  features suffice",
     "recommender_log": r"(?s)verdict: sound.*verdict: sound",
     "teaching/variance_reduction": r"gap of SVRG: \d\.\de-(0[7-9]|1\d)\n",
@@ -30,7 +32,7 @@ EXPECTED_OUTPUT = {
 }
 # The others take 3 to 50 seconds each and call functions that these and other quick tests call, too. The script for
 # teachers has the same code as its notebook, which runs below.
-QUICK = {"choosing_features", "two_policies", "wrong_to_right"}
+QUICK = {"choosing_features", "learned_policy", "two_policies", "wrong_to_right"}
 
 # Runs the script given as argument with all figures kept, and fails if it draws none or an empty one.
 RUNNER = """

@@ -18,10 +18,8 @@ from valuefit.data.validation import (
     first_row,
     flags,
     last_steps,
-    number,
     numbers,
     run_starts,
-    whole_number,
 )
 from valuefit.messages import RowError, shown
 from valuefit.typing import Array
@@ -35,7 +33,7 @@ class Transitions:
     `terminated` stops the bootstrap, `truncated` does not. `begins[t]` is True where step t does not
     continue step t-1, so that the eligibility trace restarts there. Build it with
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
-    by episode (`log.select([3, 5])`), or split it (`log.split(0.8)`). Columns are copied;
+    by episode (`log.select([3, 5])`), or divide it (`valuefit.split(log)`). Columns are copied;
     observations are copied only where necessary.
     `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
     file or object the log was read from, and `names` are the names of the entries of an observation, where known. If
@@ -227,18 +225,6 @@ class Transitions:
         if len(missing):
             raise ValueError(f"There is no episode {shown(missing[0])} in this log.")
         return self[np.isin(self.episode, wanted)]
-
-    def split(self, fraction: float, *, seed: int = 0) -> tuple[Transitions, Transitions]:
-        """Split by episode into two logs: about `fraction` of the episodes, drawn at random, and the others."""
-        ids = self.episodes
-        fraction = number("fraction", fraction, "it must lie strictly between 0 and 1", lambda x: 0 < x < 1)
-        seed = whole_number("seed", seed, low=0)
-        if len(ids) < 2:
-            raise ValueError("A log with a single episode cannot be split by episode. Slice it by step instead.")
-        count = min(max(round(fraction * len(ids)), 1), len(ids) - 1)
-        chosen = np.random.default_rng(seed).permutation(ids)[:count]
-        inside = np.isin(self.episode, chosen)
-        return self[inside], self[~inside]
 
 
 def check_log(what: str, log: Any) -> None:

@@ -65,7 +65,9 @@ def evaluate(
 
     log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
     scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates the
-    log as it is (on-policy, or with its own ratios); else a callable, a table or probabilities of the logged actions.
+    log as it is (on-policy, or with its own ratios); else a callable, a classifier, a table, a mapping or probabilities
+    of the logged actions, as in `find_policy`. The value of a policy that was learned from this log is optimistic:
+    learn it on one part of `valuefit.split(log)` and evaluate it on the other.
     values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log; "state-action"
     learns a value for each action and needs none. starts: observations to average over; None takes the first of each
     episode. trace, solver, max_passes, seed, callback: as in `Problem` and `solve`. ridge: as in `Problem`; it shrinks

@@ -14,6 +14,10 @@ from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import Uncertainty
 
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
+LEARNED_HERE = (
+    "If the policy was learned from this log, its value is optimistic here: learn it on one part of the episodes and "
+    "evaluate it on the other (valuefit.split)."
+)
 METHODS = {"cr3": "the jackknife (CR3)", "cr1": "the sandwich estimate (CR1)"}
 
 
@@ -21,10 +25,12 @@ def policy_note(log: Transitions, policy: Policy | None, values: str) -> str:
     """Which policy is evaluated, and how."""
     if values == "state-action":
         name = "the policy" if policy is None else policy.name
-        return f"Off-policy by state-action values: the next value is averaged over the actions of {name}."
+        how = f"Off-policy by state-action values: the next value is averaged over the actions of {name}."
+        return f"{how} {LEARNED_HERE}"
     if policy is not None:
         return (
-            f"Off-policy: steps are weighted by the probability of their action under {policy.name} / behaviour_prob."
+            f"Off-policy: steps are weighted by the probability of their action under {policy.name} / behaviour_prob. "
+            f"{LEARNED_HERE}"
         )
     if (log.ratio != 1).any():
         return "Off-policy: steps are weighted by the ratios of the log."
