@@ -90,8 +90,8 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
 def from_callable(policy: Any) -> Policy:
     """A policy from a function, or from a classifier or its `predict_proba`, whose columns are its classes."""
     owner = getattr(policy, "__self__", policy)
-    name = getattr(policy, "__name__", type(policy).__name__)
     classes = getattr(owner, "classes_", None)
+    name = getattr(policy if classes is None else owner, "__name__", type(owner).__name__)
     function = policy if callable(policy) else policy.predict_proba
     unnamed = from_function(function, name)
     if classes is None or unnamed.takes_actions:
