@@ -265,9 +265,7 @@ def solve_shards(
     samples, discount = take_samples(log, client), fraction("discount", discount)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
-    policy = None if policy is None else policy_for(policy, samples.log())
-    actions = action_count(samples.log(), policy) if values == "state-action" and policy is not None else 1
-    share = weighted_part(samples.log(), policy).effective_share if values == "state" else 1.0
+    policy, actions, share = _matched(samples.log(), policy, values)
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share)
     fit_notes = samples.fit_notes  # before fewer episodes are kept
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
@@ -293,6 +291,14 @@ def solve_shards(
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
     size = samples.steps, samples.episodes
     return Whole(result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy)
+
+
+def _matched(sample: Transitions, policy: Policy | None, values: str) -> tuple[Policy | None, int, float]:
+    """The policy for the actions of the log; the number of actions that have weights; the share of effective steps."""
+    policy = None if policy is None else policy_for(policy, sample)
+    if values == "state":
+        return policy, 1, weighted_part(sample, policy).effective_share
+    return policy, 1 if policy is None else action_count(sample, policy), 1.0
 
 
 def _notes(
