@@ -59,8 +59,18 @@ def action_count(log: Transitions, policy: Any) -> int:
     found = find_policy(policy)
     if found.table is not None:
         return int(found.table.shape[1])
-    logged = int(action_numbers(log).max()) + 1
+    logged = _logged_actions(action_numbers(log))
     return int(action_probabilities(found, log.observations[:1], logged if found.takes_actions else None).shape[1])
+
+
+def _logged_actions(action: Array) -> int:
+    """The number of actions if the logged ones are all of them; raises ValueError where their numbers have gaps."""
+    count = int(action.max()) + 1
+    if count > 10 * len(action) + 1000:
+        raise ValueError(
+            f"The log has action {count - 1}, but only {len(action)} steps. Number the actions from 0, without gaps."
+        )
+    return count
 
 
 def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float:
@@ -101,12 +111,7 @@ def _state_action_rows(
     action = action_numbers(log)
     continues = (log.next >= 0) & ~log.terminated
     following, next = np.unique(log.next[continues], return_inverse=True)
-    logged_actions = int(action.max()) + 1
-    if logged_actions > 10 * len(log) + 1000:
-        raise ValueError(
-            f"The log has action {logged_actions - 1}, but only {len(log)} steps. Number the actions from 0, without "
-            "gaps."
-        )
+    logged_actions = _logged_actions(action)
     table_actions = None if found.table is None else found.table.shape[1]
     if len(following):
         count = logged_actions if found.takes_actions else table_actions
