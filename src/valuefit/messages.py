@@ -41,7 +41,12 @@ class RowError(ValueError):
 def said(error: BaseException) -> str:
     """Message of an exception, at most 200 printable characters: it may quote an untrusted file."""
     text = re.sub(r"<[\w.]+ object at 0x\w+>", "...", " ".join(str(error).split())) or type(error).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200].rstrip(". ")
+    return printable(text)[:200].rstrip(". ")
+
+
+def printable(text: str) -> str:
+    """The text with "?" for characters that a terminal would act on: names may come from an untrusted file."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def shown(value: Any) -> str:
@@ -54,5 +59,5 @@ def shown(value: Any) -> str:
         text = " ".join(repr(value).split())
     except ValueError:  # such a number, inside a list
         return f"a {type(value).__name__} that is too long to print"
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = printable(text)
     return text if len(text) <= 60 else f"{text[:57]}..."

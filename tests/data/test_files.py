@@ -92,3 +92,16 @@ def test_a_compressed_file_that_expands_beyond_the_limit_is_refused_early(tmp_pa
         assert os.path.getsize(tmp_path / name) < len(text) / 50
         with pytest.raises(ValueError, match=r"more than the limit of 1.0 MiB|longer than"):
             vf.load(tmp_path / name, limit=1 << 20)
+
+
+def test_a_working_folder_that_was_deleted_is_named(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    log = {"obs": [1.0], "reward": [1.0], "terminated": [1]}
+    for use in (lambda: vf.load("log.csv"), lambda: vf.evaluate(log, policy="module:function")):
+        with pytest.raises(ValueError, match="The working folder does not exist any more"):
+            use()
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame(log).to_csv("log.csv")
+    assert len(vf.load("log.csv")) == 1

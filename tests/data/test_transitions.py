@@ -391,3 +391,9 @@ def test_used_observations_are_those_of_the_steps(steps, consecutive):
     np.testing.assert_array_equal(used, np.unique(np.append(log.now, log.next[log.next >= 0])))
     np.testing.assert_array_equal(used[now], log.now)
     np.testing.assert_array_equal(np.where(next < 0, -1, used[next]), log.next)
+
+
+@pytest.mark.parametrize("steps", [None, np.zeros((3, 3), int), slice(None, None, 0), 1.5])
+def test_an_index_that_is_no_list_of_steps_is_refused(steps):
+    with pytest.raises(ValueError, match=r"^These steps cannot be selected from a log of 17 steps"):
+        RAGGED.log()[steps]

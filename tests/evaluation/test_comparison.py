@@ -298,3 +298,10 @@ def test_policies_without_a_name_are_numbered_by_their_place(three, log):
     nameless = evaluated(log, policy=lambda observations: np.tile([0.6, 0.4], (len(observations), 1)))
     found = vf.compare([nameless, evaluated(log, policy=named), nameless, three[1]])
     assert found.names == ("policy 1", "named", "policy 3", "policy 4")
+
+
+def test_control_characters_of_names_are_not_printed(three):
+    compared = vf.compare({"\x1b[31mred": three[0], "two\nlines\x07": three[1]})
+    for text in (compared.summary().replace("\n", ""), repr(compared)):
+        assert text.isprintable()
+    assert "?[31mred - two?lines?" in compared.summary()

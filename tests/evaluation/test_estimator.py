@@ -286,3 +286,19 @@ def test_a_discount_may_be_any_real_number():
         for one in (0.5, Fraction(1, 2), np.float32(0.5), np.array(0.5))
     ]
     assert len(set(scores)) == 1
+
+
+@pytest.mark.parametrize("changed", [{"discount": 0.5}, {"trace": 0.3}, {"features__degree": 1}, {"features": None}])
+def test_partial_fit_refuses_parameters_that_its_sums_do_not_have(log, changed):
+    evaluator = vf.PolicyEvaluator(features=PolynomialFeatures(2), discount=0.9).partial_fit(log)
+    evaluator.set_params(**changed)
+    with pytest.raises(ValueError, match=f"^{next(iter(changed))} is .* Set it back, or start again with sklearn.base"):
+        evaluator.partial_fit(log)
+    again = clone(evaluator).partial_fit(log)
+    np.testing.assert_allclose(again.predict(log), clone(evaluator).fit(log).predict(log), rtol=1e-5, atol=1e-6)
+
+
+def test_partial_fit_goes_on_with_another_ridge_and_after_pickling(log):
+    evaluator = vf.PolicyEvaluator(features=PolynomialFeatures(2), discount=0.9).partial_fit(log)
+    again = pickle.loads(pickle.dumps(evaluator)).set_params(ridge=0.1).partial_fit(log)
+    assert again.moments_.sums.n == 2 * len(log)

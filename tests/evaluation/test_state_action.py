@@ -226,3 +226,9 @@ def test_actions_that_do_not_fit_are_refused():
         state_action_problem(replace(log, action=None), "fourier", policy=soft)
     with pytest.raises(ValueError, match="not whole numbers"):
         state_action_problem(replace(log, action=log.action + 0.5), "fourier", policy=soft)
+
+
+def test_a_policy_of_actions_is_not_asked_for_actions_that_gaps_in_the_numbers_leave():
+    log = vf.Transitions.from_arrays(np.arange(8.0), np.ones(8), action=np.arange(8) * 10**11, terminated=np.ones(8))
+    with pytest.raises(ValueError, match=r"The log has action 700000000000, but only 8 steps\. Number the actions"):
+        vf.evaluate(log, policy=lambda observations, actions: np.ones(len(actions)), values="state-action")

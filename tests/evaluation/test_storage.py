@@ -124,6 +124,11 @@ def shorten(name):
         (lambda a, f: a.update(log_ratio=a["log_ratio"].astype(bool)), "the column ratio of its log has dtype bool"),
         (lambda a, f: a.update(log_ratio=a["log_ratio"] * np.nan), "the column ratio of its log is not finite"),
         (lambda a, f: a.update(log_action=np.array(3)), "the column action of its log"),
+        (
+            lambda a, f: a.update(log_next=a["log_next"][:, None]),
+            "the column next of its log has dtype int64 and shape",
+        ),
+        (lambda a, f: a.update(log_begins=a["log_begins"][:, None]), "the column begins of its log has dtype bool"),
         (lambda a, f: a.pop("log_episode"), "is not a valuefit evaluation"),
         (lambda a, f: a.update(theta=a["theta"] * np.nan), "weights"),
         (lambda a, f: a.pop("theta"), "is not a valuefit evaluation"),

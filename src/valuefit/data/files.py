@@ -86,11 +86,23 @@ def find_files(source: Any, formats: Collection[str]) -> list[Path]:
     else:
         found = [file for one in _check_list(source) for file in _expand(one, formats)]
     found.sort(key=_natural_order)
+    if not all(file.is_absolute() for file in found):
+        working_folder()
     real = [os.path.realpath(file) for file in found]
     for file, path in zip(found, real, strict=True):
         if real.count(path) > 1:
             raise ValueError(f"{file} is named more than once, so its steps would count twice. Name it once.")
     return found
+
+
+def working_folder() -> Path:
+    """The working folder; raises ValueError if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ValueError(
+            "The working folder does not exist any more, so nothing is found in it. Change to another folder."
+        ) from None
 
 
 def _check_list(source: Sequence[Any]) -> Sequence[Any]:

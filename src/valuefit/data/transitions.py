@@ -167,7 +167,9 @@ class Transitions:
         try:
             chosen: Any = steps if consecutive else np.atleast_1d(np.arange(len(self))[steps])
             begins = np.array(self.begins[chosen])
-        except (IndexError, TypeError) as error:
+            if begins.ndim != 1:
+                raise ValueError("they must be a slice, a mask or a list of numbers")
+        except (IndexError, TypeError, ValueError) as error:
             if isinstance(steps, int | np.integer):  # Python ends a loop over the log by an IndexError
                 raise IndexError(f"There is no step {shown(steps)} in a log of {len(self)} steps.") from None
             raise ValueError(f"These steps cannot be selected from a log of {len(self)} steps: {error}.") from None

@@ -27,6 +27,7 @@ from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
 from valuefit.evaluation.streamed_errors import ONE_EPISODE, Paired, paired
 from valuefit.evaluation.uncertainty import Kind, Uncertainty, bias_of, suitable_clusters
+from valuefit.messages import printable
 from valuefit.typing import Array
 
 NORMAL_DRAWS = 10_000  # of the largest of several t statistics, for simultaneous intervals
@@ -66,7 +67,7 @@ class Comparison:
     def __repr__(self) -> str:
         low, high = self.interval
         return (
-            f"Comparison({self.names[0]} - {self.names[1]}: {self.estimate:.5g}, standard error "
+            f"Comparison({printable(' - '.join(self.names))}: {self.estimate:.5g}, standard error "
             f"{self.standard_error:.2g}, {100 * self.level:g}% interval {low:.5g} to {high:.5g}, p {self.p_value:.2g}"
             f"{'; see notes' * bool(self.notes)})"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from valuefit.evaluation.text import LINE_CHARACTERS, number, paragraph, table_row
+from valuefit.messages import printable
 
 NAME_CHARACTERS = 24  # a longer name has its own line
 CELL_CHARACTERS = 11
@@ -26,7 +27,7 @@ def comparison_summary(facts: dict[str, Any]) -> str:
     numbered += [(f"Warnings of {entry['name']}", entry["verdict"]["reasons"]) for entry in facts["values"]]
     for title, sentences in numbered:
         if sentences:
-            lines += ["", f"{title}:"]
+            lines += ["", printable(f"{title}:")]
             lines += [paragraph(text, f"[{index}] ") for index, text in enumerate(sentences, 1)]
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from valuefit.engine.result import Result
 from valuefit.evaluation.criterion import criterion_of, on_policy
 from valuefit.features.registry import Fitted, make
 from valuefit.features.transformer import FeatureTransformer, number_type
-from valuefit.messages import said
+from valuefit.messages import said, shown
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import small_rows
 from valuefit.typing import Array
@@ -106,17 +107,37 @@ class PolicyEvaluator(BaseEstimator):
     ) -> PolicyEvaluator:
         """Add a log of whole episodes to those of earlier calls, and solve for all of them by `lstd`.
 
-        Features are fitted to the first log. Memory does not grow. Arguments: as in `fit`.
+        Features are fitted to the first log. Memory does not grow. Arguments: as in `fit`. The ridge may change between
+        calls; features, discount and trace are part of the sums over earlier logs, and may not.
         """
         moments = getattr(self, "moments_", None)
+        if moments is not None:
+            self._refuse_changed()
         log = self._log(X, y, next_X, terminated, truncated, ratio, episode, reset=moments is None)
         if moments is None:
             moments = Moments(self._features(log), discount=self.discount, trace=self.trace)
+            self._summed_with = self._in_sums()
         result = moments.add(log).solve(ridge=self.ridge)
         assert moments.fitted is not None
         self.moments_: Moments = moments
         self.features_, self.result_, self.theta_ = moments.fitted, result, result.theta
         return self
+
+    def _in_sums(self) -> dict[str, Any]:
+        """The parameters on which the sums of `partial_fit` depend."""
+        given = self.get_params()
+        return {name: given[name] for name in given if name.split("__")[0] in ("features", "discount", "trace")}
+
+    def _refuse_changed(self) -> None:
+        """Raise ValueError if one of them was changed since the first call."""
+        before, now = self._summed_with, self._in_sums()
+        for name in sorted(before | now):
+            one, other = before.get(name), now.get(name)
+            if one is not other and not (isinstance(one, Real | str) and one == other):
+                raise ValueError(
+                    f"{name} is {shown(other)}, but the logs of earlier calls of partial_fit were added with "
+                    f"{shown(one)}. Set it back, or start again with sklearn.base.clone(evaluator)."
+                )
 
     def _features(self, log: Transitions) -> Any:
         """The argument of `make`: a clone of the user's, or the default."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.files import working_folder
 from valuefit.data.npy import map_array
 from valuefit.data.validation import PROBABILITY_TOL, array_of
 from valuefit.evaluation.action_labels import Label, labels_of, split_labels
@@ -230,7 +231,7 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
 @contextmanager
 def importable_working_directory() -> Iterator[None]:
     """Append the working directory to sys.path, after the installed modules, which take precedence."""
-    here = str(Path.cwd())
+    here = str(working_folder())
     sys.path.append(here)
     try:
         yield

@@ -65,8 +65,15 @@ def action_count(log: Transitions, policy: Any) -> int:
 
 
 def logged_actions(log: Transitions) -> int:
-    """The number of named actions, or the largest numbered one plus one."""
-    return int(action_numbers(log).max()) + 1 if log.action_names is None else len(log.action_names)
+    """The number of named actions, or the largest numbered one plus one; refused where the numbers have gaps."""
+    if log.action_names is not None:
+        return len(log.action_names)
+    count = int(action_numbers(log).max()) + 1
+    if count > 10 * len(log) + 1000:
+        raise ValueError(
+            f"The log has action {count - 1}, but only {len(log)} steps. Number the actions from 0, without gaps."
+        )
+    return count
 
 
 def unseen_share(log: Transitions, state_features: Any, *, policy: Any) -> float:
@@ -107,11 +114,6 @@ def _state_action_rows(
     action, logged_count = action_numbers(log), logged_actions(log)
     continues = (log.next >= 0) & ~log.terminated
     following, next = np.unique(log.next[continues], return_inverse=True)
-    if logged_count > 10 * len(log) + 1000:
-        raise ValueError(
-            f"The log has action {logged_count - 1}, but only {len(log)} steps. Number the actions from 0, without "
-            "gaps."
-        )
     table_actions = None if found.table is None else found.table.shape[1]
     if len(following):
         count = logged_count if found.takes_actions else table_actions

@@ -289,7 +289,12 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     n, m = len(columns["now"]), len(columns["observations"])
     for name, column in columns.items():
         right_length = name == "observations" or column.shape[:1] == (n,)
-        if not right_length or column.dtype.kind not in DTYPE_KINDS.get(name, "biuf"):
+        vectors = name in ("observations", "action")
+        if (
+            not right_length
+            or (column.ndim != 1 and not vectors)
+            or column.dtype.kind not in DTYPE_KINDS.get(name, "biuf")
+        ):
             raise ValueError(f"the column {name} of its log has dtype {column.dtype} and shape {column.shape}")
         if column.dtype.kind == "f" and name != "observations" and not np.isfinite(column).all():
             raise ValueError(f"the column {name} of its log is not finite")

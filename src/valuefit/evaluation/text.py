@@ -5,6 +5,8 @@ from __future__ import annotations
 from textwrap import fill
 from typing import Any
 
+from valuefit.messages import printable
+
 LINE_CHARACTERS = 80
 
 
@@ -92,6 +94,7 @@ def _cross_check(entry: dict[str, Any]) -> str:
 
 
 def _row(name: str, *cells: str) -> str:
+    name = printable(name)
     if len(name) > 28:
         name = name[:25] + "..."
     return f"{name:<28}" + "".join(f"{cell:>13}" for cell in cells)
@@ -99,10 +102,12 @@ def _row(name: str, *cells: str) -> str:
 
 def paragraph(text: str, prefix: str = "") -> str:
     """The text in lines of a page; the first begins with the prefix."""
-    return fill(text, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    plain = printable(" ".join(text.split()))
+    return fill(plain, LINE_CHARACTERS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
 
 
 def table_row(name: str, cells: tuple[str, ...], *, name_width: int, cell_width: int) -> str:
     """A name and cells in columns; a name that is too long has a line of its own."""
+    name = printable(name)
     own_line = f"{name}\n" if len(name) > name_width else ""
     return own_line + f"{'' if own_line else name:<{name_width}}" + "".join(f"{cell:>{cell_width}}" for cell in cells)

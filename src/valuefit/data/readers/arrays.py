@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
@@ -44,7 +46,9 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
 
 def _numbers_among_objects(values: Array) -> Array:
     """An array of objects as numbers, if all of them are and none changes in the conversion; others as they are."""
-    if values.dtype.kind != "O" or not all(isinstance(value, Real) for value in values.flat):
+    if values.dtype.kind != "O" or not all(isinstance(value, Real | Decimal) for value in values.flat):
         return values
+    if all(isinstance(value, Decimal | Fraction | float) for value in values.flat):  # the nearest floats, as in text
+        return values.astype(np.float64)
     converted = np.array(values.tolist())
     return converted if converted.shape == values.shape and (converted == values).all() else values

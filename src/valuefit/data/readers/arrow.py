@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
+MAX_INT64_DIGITS = 18  # of decimals that are all int64
 MAX_TYPES = 64  # whose kinds are remembered: a shard asks several times for the type of each of its columns
 
 
@@ -22,18 +24,41 @@ def read_frame(source: Any, *, columns: Mapping[str, Any] | None = None) -> Tabl
     kind = type(source).__name__
     pyarrow = need("pyarrow", "files", f"Reading a {kind}")
     try:
-        table = pyarrow.table(source)
+        table = pyarrow.table(_plain_frame(source, columns) if is_pandas(source) else source)
     except TypeError as error:
         given = "a log that is None" if source is None else f"a log of type {kind}"
         raise ValueError(
             f"valuefit cannot read {given}. Give a path, 'minari:<id>', a dict of arrays, or a table "
             "(pandas, polars, Arrow)."
         ) from error
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeError) as error:
         raise ValueError(
             f"The {kind} cannot be read as a table: {said(error)}. Drop or convert that column."
         ) from error
     return match_table(table, columns, f"the {kind}")
+
+
+def is_pandas(source: Any) -> bool:
+    """Whether this is a pandas DataFrame; pandas is not imported."""
+    module = sys.modules.get("pandas")
+    return module is not None and isinstance(source, module.DataFrame)
+
+
+def _plain_frame(frame: Any, columns: Mapping[str, Any] | None) -> Any:
+    """The columns of a pandas frame that are read, those that are sparse or long doubles as plain numbers."""
+    names = [str(name) for name in frame.columns]
+    check_unique_names(names, "the DataFrame")
+    frame = frame.set_axis(names, axis="columns")
+    index = [str(name) for name in frame.index.names if name is not None]
+    needed = columns_to_read(match_columns([*names, *index], columns, "the DataFrame"))
+    frame = frame[[name for name in names if name in needed]]
+    sparse = sys.modules["pandas"].SparseDtype
+    for name, kind in frame.dtypes.items():
+        if isinstance(kind, sparse):
+            frame = frame.assign(**{name: np.asarray(frame[name])})
+        elif kind == np.longdouble:
+            frame = frame.assign(**{name: frame[name].astype(np.float64)})
+    return frame
 
 
 def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Table:
@@ -123,14 +148,15 @@ def _plain_column(column: Any) -> Array:
     pyarrow = _pyarrow()
     types = pyarrow.types
     if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        column = _decoded(column)
     if is_string(column.type):
         chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
         return np.concatenate([_texts(chunk) for chunk in chunks] or [np.zeros(0, object)])
     if types.is_null(column.type):
         column = column.cast(pyarrow.float64())
     elif types.is_decimal(column.type):  # decimal fractions become the nearest float, as in text
-        column = column.cast(pyarrow.float64() if column.type.scale > 0 else pyarrow.int64())
+        exact = column.type.scale <= 0 and column.type.precision - column.type.scale <= MAX_INT64_DIGITS
+        column = column.cast(pyarrow.int64() if exact else pyarrow.float64())
     time = types.is_temporal(column.type)
     if time:
         column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
@@ -141,6 +167,19 @@ def _plain_column(column: Any) -> Array:
     if time:
         values = np.ma.filled(values.astype(np.int64), np.iinfo(np.int64).min).view("M8[us]")  # the minimum is NaT
     return values
+
+
+def _decoded(column: Any) -> Any:
+    """A column of a dictionary as its values; Arrow cannot convert those that are views of strings, as of polars."""
+    pyarrow, kind = _pyarrow(), column.type.value_type
+    if is_string(kind):
+        kind = pyarrow.large_string()
+        chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
+        column = pyarrow.chunked_array(
+            [pyarrow.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(kind)) for chunk in chunks],
+            pyarrow.dictionary(column.type.index_type, kind),
+        )
+    return column.cast(kind)
 
 
 def _numbers(chunk: Any) -> Array:
