@@ -26,8 +26,8 @@ Draw = Callable[[np.random.Generator], tuple[vf.Transitions, dict[str, Any], flo
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "coverage"
 DRAWN_FROM = (
-    "automatic.py", "control.py", "designs.py", "difficult.py", "held_out.py", "published.py", "splines.py",
-    "synthetic.py", "tasks.py", "truths.json", "worlds.py",
+    "automatic.py", "control.py", "designs.py", "difficult.py", "held_out.py", "published.py", "quiet.py",
+    "splines.py", "synthetic.py", "tasks.py", "truths.json", "worlds.py",
 )  # fmt: skip
 SAVE_SECONDS = 20.0  # between two writes of a file
 

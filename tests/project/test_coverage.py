@@ -248,6 +248,17 @@ def test_an_interval_without_noise_covers_up_to_rounding():
 # ---- runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["quiet-lander", "still-balance"])
+def test_logs_of_quiet_worlds_have_no_reward_that_the_target_reaches(name):
+    task = tasks()[name]
+    rewarded = {}
+    for route in ("ratios", "on-policy"):
+        log = task.log(route, 300, np.random.default_rng(0))
+        rewarded[route] = float((log.reward[log.terminated] > 0).mean())
+    assert rewarded["ratios"] < 0.01
+    assert rewarded["on-policy"] > 0.9
+
+
 def test_fit_and_test_tasks_are_apart_and_of_all_kinds():
     assert set(FIT) | set(TEST) == set(tasks())
     assert not set(FIT) & set(TEST)
