@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -47,14 +48,27 @@ class EpisodeWeights:
         """log sum of the products over all episodes at t = 0, 1, ..., (longest + 1,); an ended one keeps its last."""
         return np.asarray(np.logaddexp(self._log_running(1.0), self._log_ended(1.0)))
 
+    def following(self, terminated: Array) -> Array:
+        """The effective number of episodes that act like the policy for 1, 2, ... steps, (longest,).
+
+        (sum of products)^2 / sum of their squares. An episode that terminated before keeps its product, one that was
+        cut before no longer counts. terminated: whether each episode did, (episodes,).
+        """
+        total, squares = (
+            np.logaddexp(self._log_running(power), self._log_ended(power, terminated))[:-1] for power in (1.0, 2.0)
+        )
+        with np.errstate(invalid="ignore"):  # 0 / 0 where no episode is left
+            return np.where(np.isneginf(total), 0.0, np.exp(2 * total - squares))
+
     def _log_running(self, power: float) -> Array:
         """log sum of the products, to this power, of the episodes that have a step at t = 0, 1, ..., (longest + 1,)."""
         return _log_sums(self.time, power * self.log_product, int(self.lengths.max()) + 1)
 
-    def _log_ended(self, power: float) -> Array:
-        """The same of the last products of the others, which have ended before."""
+    def _log_ended(self, power: float, chosen: Any = slice(None)) -> Array:
+        """Log-sum of the final products, to this power, of the chosen episodes that have ended before each step."""
         size = int(self.lengths.max()) + 1
-        return np.asarray(np.logaddexp.accumulate(_log_sums(self.lengths, power * self.log_product[self.last], size)))
+        final = power * self.log_product[self.last[chosen]]
+        return np.asarray(np.logaddexp.accumulate(_log_sums(self.lengths[chosen], final, size)))
 
     @property
     def effective_episodes(self) -> float:

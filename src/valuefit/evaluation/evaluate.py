@@ -17,6 +17,7 @@ from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
 from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.following import following
 from valuefit.evaluation.importance import policy_for, with_ratios
 from valuefit.evaluation.inputs import check_client, load_log, make_problem
 from valuefit.evaluation.notes import actions_notes, longer_notes, policy_note, starts_note
@@ -183,5 +184,5 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
         discount=fit.discount, trace=fit.problem.trace, ridge=fit.problem.ridge,
         values=fit.values, seed=fit.seed, policy_value=fit.value,
         notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
-        starts=starts, cross_checks=others,
+        starts=starts, cross_checks=others, follows=following(fit),
     )  # fmt: skip

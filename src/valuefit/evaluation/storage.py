@@ -18,6 +18,7 @@ from valuefit.engine.result import Result, result_facts, result_of
 from valuefit.evaluation.checks.check import OUTCOMES, Check
 from valuefit.evaluation.cross_checks import CrossCheck
 from valuefit.evaluation.errors import ErrorEstimate
+from valuefit.evaluation.following import Following
 from valuefit.evaluation.policy import Policy, find_policy
 from valuefit.evaluation.uncertainty import KINDS
 from valuefit.features.registry import Fitted, from_spec, make
@@ -171,6 +172,16 @@ def cross_checks_of(facts: dict[str, Any]) -> tuple[CrossCheck, ...]:
             str(entry["note"]),
         ))  # fmt: skip
     return tuple(found)
+
+
+def following_of(facts: dict[str, Any]) -> Following | None:
+    """How far the log follows the policy, with its types checked; None in files of version 0.1."""
+    if facts.get("follows") is None:
+        return None
+    steps, to_the_end = facts["follows"]["steps"], facts["follows"]["to_the_end"]
+    if to_the_end not in (True, False) or not (steps is None or (type(steps) is int and steps >= 0)):
+        raise ValueError("it does not say for how many steps the log follows the policy")
+    return Following(steps, to_the_end)
 
 
 def whole_of(facts: dict[str, Any], log: Transitions) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import fill
 from typing import Any
 
+from valuefit.evaluation.following import MIN_FOLLOWING_EPISODES
 from valuefit.messages import printable
 
 LINE_CHARACTERS = 80
@@ -50,6 +51,8 @@ def summary(facts: dict[str, Any]) -> str:
         "The interval covers the fixed point: what this estimator, with these features, trace and ridge, would give "
         "with infinite data drawn like this log. The distance from there to the policy's true value is not covered."
     ))  # fmt: skip
+    if facts["follows"]:
+        lines.append(paragraph(following_sentence(facts)))
     lines += ["", "Checks:", *(paragraph(names, f"{outcome}: ") for outcome, names in checks_by_outcome(facts))]
     if facts["notes"]:
         lines += ["", "Notes:"]
@@ -64,6 +67,24 @@ def verdict_sentence(facts: dict[str, Any]) -> str:
     parts = [f"{failed} failed"] * bool(failed) + [f"{warned} warned"] * bool(warned)
     found = f"all {made} checks passed" if not parts else f"of {made} checks, {' and '.join(parts)}"
     return f"Verdict: {facts['verdict']['level']} ({found})."
+
+
+def following_sentence(facts: dict[str, Any]) -> str:
+    """For how many steps the log follows the target policy, next to the horizon of the discount."""
+    steps, horizon = facts["follows"]["steps"], facts["follows"]["horizon"]
+    if steps is None:
+        return (
+            "It is not known for how many steps the log follows the target policy, because it has no probabilities of "
+            "its actions (behaviour_prob)."
+        )
+    if facts["follows"]["to_the_end"]:
+        return "The log follows the target policy to the end of the episodes."
+    length = "is infinite" if horizon is None else f"is {horizon:.3g} steps"
+    return (
+        f"The log follows the target policy for {steps} step{'' if steps == 1 else 's'}; beyond that fewer than "
+        f"{MIN_FOLLOWING_EPISODES:g} effective episodes still act like it, and the answer rests on the observations "
+        f"being Markov. The horizon of the discount {length}."
+    )
 
 
 def checks_by_outcome(facts: dict[str, Any]) -> list[tuple[str, str]]:

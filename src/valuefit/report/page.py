@@ -11,7 +11,7 @@ from valuefit import __version__
 from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.evaluation.text import number, verdict_sentence
+from valuefit.evaluation.text import following_sentence, number, verdict_sentence
 from valuefit.extras import need
 from valuefit.features import BUILT_IN
 from valuefit.report import figures
@@ -64,7 +64,7 @@ def _printable(value: Any) -> Any:
 
 def contents(evaluation: Evaluation) -> dict[str, Any]:
     """The variables of the template: text, table rows and figures."""
-    log, value = evaluation.log, evaluation.policy_value
+    log, value, facts = evaluation.log, evaluation.policy_value, evaluation.to_dict()
     statistics = EpisodeStatistics.of(log, evaluation.discount)
     source = log.source or "a log in memory"
     off_policy = value.effective_sample_size is not None
@@ -96,7 +96,8 @@ def contents(evaluation: Evaluation) -> dict[str, Any]:
         "weights": evaluation.weights or [],
         "longer_notes": " ".join(longer_notes(value.bias, value.unseen)),
         "verdict": evaluation.verdict,
-        "verdict_sentence": verdict_sentence(evaluation.to_dict()),
+        "verdict_sentence": verdict_sentence(facts),
+        "following": following_sentence(facts) if evaluation.follows else "",
         "checks": _check_rows(evaluation),
         "notes": evaluation.notes,
         "call": python_call(evaluation),
