@@ -153,8 +153,8 @@ class _Angles:
         return angle
 
 
-def sampled_steps(n: int, seed: int) -> Array:
-    """All steps, or `MAX_STEPS` of them drawn at random, in order."""
-    if n <= MAX_STEPS:
+def sampled_steps(n: int, seed: int, most: int = MAX_STEPS) -> Array:
+    """All steps, or at most so many of them drawn at random, in order."""
+    if n <= most:
         return np.arange(n)
-    return np.sort(np.random.default_rng([seed, 6]).choice(n, MAX_STEPS, replace=False))
+    return np.sort(np.random.default_rng([seed, 6]).choice(n, most, replace=False))

@@ -9,6 +9,7 @@ from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, s
 from valuefit.evaluation.checks.check import Check, judge
 from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
 from valuefit.evaluation.checks.ridge import ridge, ridge_change
+from valuefit.evaluation.checks.stays import stays
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import PolicyValue
@@ -37,6 +38,7 @@ LAST: tuple[Callable[[Fit], Check | None], ...] = (
     support.episode_weights,
     support.overlap,
     support.unseen_actions,
+    stays,
     support.extrapolation,
     numerics.stability,
     numerics.conditioning,
