@@ -245,7 +245,8 @@ def _greedy() -> list[Task]:
     cartpole, car, acrobot = often(balance, 2, 0.5), often(swing_car, 3, 0.4), often(swing_acrobot, 3, 0.4)
     lake, cliff, table, grid = toy_text(FrozenLakeEnv()), toy_text(CliffWalkingEnv()), random_table(), windy_grid()
     best = optimal(lake, 0.95), optimal(cliff, 0.95), optimal(table, 0.9)
-    corner = np.eye(4)[to_the_corner()]
+    corner, firm = np.eye(4)[to_the_corner()], toy_text(FrozenLakeEnv(is_slippery=False))
+    path, chance = greedy(optimal(firm, 0.95)), np.full((16, 4), 0.25)
     return [
         Task("cartpole-greedy", CartPole(), cartpole, often(balance, 2, 0.0), 0.99, 200, (40, 160), few),
         Task("cartpole-nearly-greedy", CartPole(), cartpole, often(balance, 2, 0.05), 0.99, 200, (40, 160), AUTO),
@@ -259,6 +260,9 @@ def _greedy() -> list[Task]:
              few),
         tabular("frozen-lake-greedy", lake, mixed(best[0], 0.6), greedy(best[0]), discount=0.95, limit=100,
                 sizes=(100, 600), coarse=2),
+        tabular("firm-lake-greedy", firm, chance, path, discount=0.95, limit=100, sizes=(40, 300), coarse=2),
+        tabular("cliff-walking-from-random", cliff, np.full((48, 4), 0.25), greedy(best[1]), discount=0.95, limit=200,
+                sizes=(10, 60), coarse=4),
         tabular("cliff-walking-greedy", cliff, mixed(best[1], 0.6), greedy(best[1]), discount=0.95, limit=200,
                 sizes=(60, 300), coarse=4),
         tabular("random-table-nearly-greedy", table, mixed(best[2], 0.9), mixed(best[2], 0.05), discount=0.9, limit=50,
@@ -282,13 +286,13 @@ FIT = (
     "cartpole", "cartpole-without-velocities", "quadratic-process", "hidden-timer", "frozen-lake", "random-table",
     "wrong-probabilities", "random-walk", "corridors", "jackpots", "many-states", "quiet-lander",
     "cartpole-greedy", "cartpole-nearly-greedy", "acrobot-greedy", "corridors-greedy", "frozen-lake-greedy",
-    "random-table-nearly-greedy",
+    "firm-lake-greedy", "random-table-nearly-greedy",
 )  # fmt: skip
 TEST = (
     "mountain-car", "mountain-car-cut", "acrobot", "puddle-world", "shi", "sine-process", "hidden-fuel",
     "cliff-walking", "circle", "four-rooms", "breakdowns", "windy-grid", "still-balance",
     "mountain-car-greedy", "mountain-car-nearly-greedy", "acrobot-nearly-greedy", "pendulum-greedy",
-    "cliff-walking-greedy", "windy-grid-nearly-greedy",
+    "cliff-walking-greedy", "cliff-walking-from-random", "windy-grid-nearly-greedy",
 )  # fmt: skip
 
 
