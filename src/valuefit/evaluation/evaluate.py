@@ -163,7 +163,8 @@ def _of_shards(
     of_sample = {**settings, "policy": whole.policy, "solver": "auto"}
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **of_sample)
     result, value = whole.result, whole.value.allowing_for(sample.policy_value.unseen)
-    checked = of_whole(result, value, whole.error, whole.errors.sandwich, whole.errors.function.c)
+    sandwich, c = whole.errors.sandwich, whole.errors.function.c
+    checked = of_whole(result, value, whole.error, sandwich, c, whole.occupancy)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values),
         *actions_notes(sample.log, sample.policy), whole.features.sentence,

@@ -23,6 +23,7 @@ from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.importance import policy_for
 from valuefit.evaluation.inputs import MakePart, weighted_part
+from valuefit.evaluation.occupancy import OccupancySums
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows, with_errors
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
@@ -181,6 +182,7 @@ class Whole:
     errors: StreamedErrors
     weights: tuple[ErrorEstimate, ...]  # none where there are many
     policy: Policy | None  # matched to the actions of the log
+    occupancy: OccupancySums | None
 
 
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
@@ -283,14 +285,14 @@ def solve_shards(
     sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
     kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
     errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
-    error, weights = errors.of_evaluation(parts)
+    error, weights, occupancy = errors.of_evaluation(parts)
     effective = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
     value = with_errors(float(function.c @ result.theta), function.starts, error, level, effective, kind)
     samples.keep(rows)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
     size = samples.steps, samples.episodes
-    return Whole(result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy)
+    return Whole(result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy, occupancy)
 
 
 def _matched(sample: Transitions, policy: Policy | None, values: str) -> tuple[Policy | None, int, float]:

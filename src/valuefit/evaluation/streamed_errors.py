@@ -21,6 +21,7 @@ from valuefit.evaluation.bands import Band, BandRows, BandSums, band_of, band_su
 from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.jackknife_basis import Basis, InverseBasis
+from valuefit.evaluation.occupancy import OccupancySums, weights_of_adjoint
 from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.sensitivity import CountedSteps
@@ -103,22 +104,27 @@ class StreamedErrors:
         d = self.sandwich.problem.d
         return [self.sandwich._adjoint(row) for row in np.eye(d)] if d <= MAX_LISTED_WEIGHTS else []
 
-    def of_evaluation(self, parts: Parts | KeptParts) -> tuple[ErrorEstimate, list[ErrorEstimate]]:
-        """Of the policy value and of each listed weight; parts: those of the log, whose sums may be kept.
+    def of_evaluation(
+        self, parts: Parts | KeptParts
+    ) -> tuple[ErrorEstimate, list[ErrorEstimate], OccupancySums | None]:
+        """Of the policy value and of each listed weight, and the sums of the occupancy weights.
+
+        parts: those of the log, whose sums may be kept.
 
         Weights are left out where the data do not determine the policy value, or the log is one episode.
         """
         adjoint, weights = self.adjoint, self.weight_adjoints
         if isinstance(adjoint, ErrorEstimate):
-            return adjoint, []
+            return adjoint, [], None
         assert self.basis is not None or self.kind == "cr1"  # computed here, and sent to the workers
         found: EpisodeSums = parts.sum(partial(_of_episodes, errors=self))[0]
         if len(found.parts) < 2:
-            return ErrorEstimate(None, reason=ONE_EPISODE), []
-        return self._of_value(adjoint, found), [
+            return ErrorEstimate(None, reason=ONE_EPISODE), [], OccupancySums(*found.occupancy.tolist())
+        of_weights = [
             one if isinstance(one, ErrorEstimate) else self._of_weight(one, sums, len(found.parts))
             for one, sums in zip(weights, found.weights, strict=True)
         ]
+        return self._of_value(adjoint, found), of_weights, OccupancySums(*found.occupancy.tolist())
 
     def _of_value(self, adjoint: tuple[Array, Array], found: EpisodeSums) -> ErrorEstimate:
         solver_error, n = self.sandwich._solver_error(adjoint), self.sandwich.problem.n
@@ -170,6 +176,7 @@ class EpisodeSums:
 
     sums: of squared TD errors, of squared deviations of the starts, of undetermined episodes. weights: of squared parts
     in the error of each listed weight, of their expected squares, and of the squares of these, (weights, 3).
+    occupancy: those of `OccupancySums`, (3,).
     """
 
     parts: Array
@@ -177,11 +184,13 @@ class EpisodeSums:
     starts: Array
     sums: Array
     weights: Array
+    occupancy: Array
 
     def __add__(self, other: EpisodeSums) -> EpisodeSums:
         return EpisodeSums(
             np.concatenate([self.parts, other.parts]), np.concatenate([self.squares, other.squares]),
             np.concatenate([self.starts, other.starts]), self.sums + other.sums, self.weights + other.weights,
+            self.occupancy + other.occupancy,
         )  # fmt: skip
 
 
@@ -220,7 +229,9 @@ def _of_episodes(part: Part, *, errors: StreamedErrors) -> tuple[EpisodeSums]:
         starts = np.bincount(own.cluster[function.first], minlength=own.clusters).astype(float)
     sums = np.array([own.td_errors @ own.td_errors, found.deviations @ found.deviations, int(found.alone)])
     squares = ClusterSums(own.cluster, own.clusters).of(found.squares)
-    return (EpisodeSums(found.parts, squares, starts, sums, _weight_sums(errors, uncertain)),)
+    assert not isinstance(errors.adjoint, ErrorEstimate)
+    occupancy = np.array(OccupancySums.of(weights_of_adjoint(own, errors.adjoint[1])))
+    return (EpisodeSums(found.parts, squares, starts, sums, _weight_sums(errors, uncertain), occupancy),)
 
 
 def _weight_sums(errors: StreamedErrors, uncertain: Uncertainty) -> Array:

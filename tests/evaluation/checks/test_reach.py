@@ -55,6 +55,19 @@ def test_an_estimate_far_outside_fails_whatever_its_standard_error():
     assert (far.outcome, far.size < 1) == ("fail", True)
 
 
+def test_an_interval_wider_than_the_range_fails_and_names_it():
+    """Few episodes of a reward that is nearly always 0; as many more as the message asks for give a right answer."""
+    rng = np.random.default_rng(1)
+    for episodes, outcome in ((3, "fail"), (300, "pass")):
+        reward = (rng.random(episodes) < 0.5).astype(float)
+        log = vf.Transitions.from_arrays(np.ones((episodes, 1)), reward, terminated=np.ones(episodes),
+                                         episode=np.arange(episodes))  # fmt: skip
+        found = vf.evaluate(log, features="identity", discount=0.0)
+        check = next(check for check in found.checks if check.name == "reachable range")
+        assert check.outcome == outcome, check
+        assert "rewards from 0 to 1 with discount 0 add up to 0 to 1" in check.message
+
+
 def test_a_wide_interval_warns():
     reward = np.where(np.arange(600) % 20 == 19, 1.0, 0.0) * np.random.default_rng(0).integers(2, size=600)
     found = check_of(log_of(reward), discount=0.5, starts=[[-1.0], [1.0], [12.0], [-12.0]])

@@ -13,6 +13,10 @@ from valuefit.typing import Array
 
 Outcome = Literal["pass", "warn", "fail", "skip"]
 OUTCOMES = ("pass", "warn", "fail", "skip")
+BETTER_LOG = (
+    "Use a log of more episodes or of a policy that is closer to the evaluated one, or evaluate a policy that is "
+    "closer to that of the log."
+)
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
 
 

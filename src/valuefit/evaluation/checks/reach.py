@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.check import BETTER_LOG, Check
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.rows.storage import dense
@@ -60,20 +60,26 @@ def reachable_range(fit: Fit) -> Check:
     rewards = f"rewards of {least}" if least == largest else f"rewards from {least} to {largest}"
     rewards += f" with discount {fit.discount:g} add up to {reach.low:.5g} to {reach.high:.5g}"
     outside = float(reach.beyond(value.estimate))
+    size = outside / error if error else None
+    clearly = outside > 0 and (size is None or size > 1)
+    low, high = value.interval or (value.estimate, value.estimate)
+    interval, excess = f"from {low:.5g} to {high:.5g}", float(reach.beyond(np.array([low, high])).max())
+    if not clearly and excess > 0 and high - low > reach.high - reach.low:
+        text = (
+            f"This log cannot say what the policy is worth: the interval {interval} is wider than the range of what "
+            f"is possible, as {rewards}. {BETTER_LOG}"
+        )
+        return Check(NAME, "fail", text, excess, size=size)
     if outside > 0:
         text = f"The policy value {value.estimate:.5g} is impossible: {rewards}. {REMEDY}"
-        size = outside / error if error else None
-        far = size is None or size > 1 or outside > MAX_EXCESS * (reach.high - reach.low)
+        far = clearly or outside > MAX_EXCESS * (reach.high - reach.low)
         return Check(NAME, "fail" if far else "warn", text, outside, size=size)
-    if value.interval is not None:
-        excess = float(reach.beyond(np.array(value.interval)).max())
-        if excess > MAX_EXCESS * (reach.high - reach.low):
-            low, high = value.interval
-            text = (
-                f"The interval from {low:.5g} to {high:.5g} contains impossible values: {rewards}. The log says little "
-                "about this policy; use fewer features, or a log with more steps where the policy goes."
-            )
-            return Check(NAME, "warn", text, excess)
+    if excess > MAX_EXCESS * (reach.high - reach.low):
+        text = (
+            f"The interval {interval} contains impossible values: {rewards}. The log says little about this policy. "
+            f"{BETTER_LOG}"
+        )
+        return Check(NAME, "warn", text, excess)
     share = _impossible_share(fit, reach)
     if share > MAX_IMPOSSIBLE_SHARE:
         text = f"Values at {share:.0%} of the logged steps are impossible: {rewards}. {REMEDY}"

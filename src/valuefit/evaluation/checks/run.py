@@ -8,10 +8,12 @@ from valuefit.engine.result import Result
 from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
 from valuefit.evaluation.checks.check import Check, judge
 from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
+from valuefit.evaluation.checks.occupancy import occupancy, occupancy_checks
 from valuefit.evaluation.checks.ridge import ridge, ridge_change
 from valuefit.evaluation.checks.stays import stays
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.occupancy import OccupancySums
 from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.typing import Array
@@ -55,18 +57,30 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
     tests = hypothesis_tests(fit)
     if which == "all":
         tests += alternatives.trace_tests(fit)
-    found = [*(check(fit) for check in FIRST), *judge(tests), *(check(fit) for check in LAST)]
+    found = [
+        *(check(fit) for check in FIRST), *occupancy(fit), *judge(tests), *(check(fit) for check in LAST),
+    ]  # fmt: skip
     return tuple(check for check in found if check is not None)
 
 
 def of_whole(
-    result: Result, value: PolicyValue, error: ErrorEstimate, sandwich: Sandwich, c: Array
+    result: Result,
+    value: PolicyValue,
+    error: ErrorEstimate,
+    sandwich: Sandwich,
+    c: Array,
+    sums: OccupancySums | None,
 ) -> dict[str, Check]:
     """By name, the checks that need only these numbers, which are known of all episodes of a log in shards.
 
-    sandwich: of the reported weights. c: the mean feature row of the starts.
+    sandwich: of the reported weights. c: the mean feature row of the starts. sums: of the occupancy weights.
     """
-    found = [numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(result, value, error)]
+    found = [
+        numerics.solver(result),
+        numerics.skewness(value, error),
+        numerics.small_sample_bias(result, value, error),
+        *occupancy_checks(sums, sandwich.problem.n),
+    ]
     if sandwich.problem.ridge:
         found.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, c))
     return {check.name: check for check in found if check is not None}

@@ -1,0 +1,47 @@
+"""Whether the log says where the policy leads: the occupancy weights of the estimate, whatever the rewards."""
+
+from __future__ import annotations
+
+from valuefit.evaluation.checks.check import BETTER_LOG, Check, Outcome
+from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.occupancy import OccupancySums, occupancy_weights
+
+NAMES = ("negative occupancy", "effective steps")
+MAX_NEGATIVE_SHARE = 0.15  # of the absolute weights, above which errors of more than a tenth are common
+UNUSABLE_NEGATIVE_SHARE = 0.35
+MIN_EFFECTIVE_STEPS = 20.0
+UNUSABLE_EFFECTIVE_STEPS = 5.0
+
+
+def occupancy(fit: Fit) -> tuple[Check, ...]:
+    """The negative share of the occupancy weights, and the effective number of steps."""
+    weights = occupancy_weights(fit.errors.sandwich, fit.starts.c)
+    return occupancy_checks(None if weights is None else OccupancySums.of(weights), fit.problem.n)
+
+
+def occupancy_checks(sums: OccupancySums | None, steps: int) -> tuple[Check, ...]:
+    """The two checks of a log of this many steps; None: the adjoint is unknown."""
+    if sums is None:
+        text = "The value is not determined by the log, or the equations were not solved, so steps have no weights."
+        return tuple(Check(name, "skip", text) for name in NAMES)
+    return _negative(sums.negative_share), _effective(sums.effective_steps, steps)
+
+
+def _negative(share: float) -> Check:
+    weights = (
+        f"The estimate is a weighted sum of the rewards, whose weights say how often the policy would be where each "
+        f"step was logged; {share:.1%} of the weight is negative"
+    )
+    if share <= MAX_NEGATIVE_SHARE:
+        return Check(NAMES[0], "pass", f"{weights}.", share)
+    outcome: Outcome = "fail" if share > UNUSABLE_NEGATIVE_SHARE else "warn"
+    says = "cannot say" if outcome == "fail" else "says little about"
+    return Check(NAMES[0], outcome, f"{weights}, so the log {says} where the policy leads. {BETTER_LOG}", share)
+
+
+def _effective(steps: float, of: int) -> Check:
+    text = f"The estimate rests on an effective {steps:.0f} of {of:,} steps"
+    if steps >= MIN_EFFECTIVE_STEPS:
+        return Check(NAMES[1], "pass", f"{text}.", steps)
+    outcome: Outcome = "fail" if steps < UNUSABLE_EFFECTIVE_STEPS else "warn"
+    return Check(NAMES[1], outcome, f"{text}: the log hardly contains what the policy does. {BETTER_LOG}", steps)
