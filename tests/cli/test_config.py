@@ -33,6 +33,7 @@ ALL_OPTIONS = (
     "log.csv", "--columns", "reward=r", "--columns", "obs=obs_0,obs_1,obs_2", "--columns", "truncated=", "--columns",
     "next_obs=", "--policy", "target.npy", "--starts", "starts.npy", "--features", "fourier:order=1", "--discount",
     "0.9", "--trace", "0.3", "--ridge", "1e-3", "--interval", "cr1", "--level", "0.9", "--cluster", "patient",
+    "--reward-range", "-5", "12.5",
     "--solver", "saga", "--tol", "1e-05", "--max-passes", "50", "--seed", "7",
 )  # fmt: skip
 
@@ -98,7 +99,7 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     text = (
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
         '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
-        'checks = "all"\nstrict = true\ninterval = "cr1"\nlevel = 0.5\ncluster = "c"\n'
+        'checks = "all"\nstrict = true\ninterval = "cr1"\nlevel = 0.5\nreward-range = [-1, 2.5]\ncluster = "c"\n'
         'memory = "stream"\nlimit = 3\nscheduler = "tcp://host:1"\ncheckpoint = "kept"\ndevice = "cuda"\n'
         'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
     )
@@ -108,7 +109,8 @@ def test_every_setting_can_be_read_from_a_file(workdir):
     assert settings == Settings(
         log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
         values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga",
-        tol=0, max_passes=3.0, seed=4, checks="all", strict=True, interval="cr1", level=0.5, cluster="c",
+        tol=0, max_passes=3.0, seed=4, checks="all", strict=True, interval="cr1", level=0.5,
+        reward_range=[-1, 2.5], cluster="c",
         memory="stream", limit=3, scheduler="tcp://host:1", checkpoint="kept", device="cuda",
         report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
     )  # fmt: skip

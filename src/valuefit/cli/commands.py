@@ -109,6 +109,7 @@ def evaluate_with(
         starts=None if settings.starts is None else read_starts(Path(settings.starts), example),
         interval=settings.interval,  # type: ignore[arg-type]  # one of CHOICES
         level=settings.level,
+        reward_range=settings.reward_range,
         checks=settings.checks,
         client=client,
         callback=callback,

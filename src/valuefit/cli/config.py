@@ -35,6 +35,7 @@ class Settings:
     ridge: float = 0.0
     interval: str = "cr3"
     level: float = 0.95
+    reward_range: tuple[float, float] | None = None
     cluster: str | None = None
     starts: str | None = None
     solver: str = "auto"
@@ -160,6 +161,9 @@ def _validate(path: Path, name: str, value: Any) -> Any:
         valid, expected = is_number, "a number"
     elif name == "tol":
         valid, expected = is_number or value == "statistical", 'a number or "statistical"'
+    elif name == "reward_range":
+        valid = isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value)
+        expected = "two numbers, as in [0, 1]"
     elif name in ("log", "policy"):
         paths = value if isinstance(value, list) and value else [value]
         valid, expected = all(_may_be_path(one) for one in paths), "text in quotes, or a list of such texts"

@@ -26,6 +26,7 @@ IN_OPTIONS = (
     (re.compile(r"(?<![\w-])force=True\b"), "--force"),
     (re.compile(r"\b(with|use|give) force(?=$|[\s,;.])"), r"\1 --force"),
     (re.compile(r"""(?<![\w'"-])max_passes=(?=\d)"""), "--max-passes "),
+    (re.compile(r"\breward_range\b"), "--reward-range"),
     (re.compile(r"""(?<![\w'"-])max_passes=?(?=[\s.,;:)])"""), "--max-passes"),
 )
 

@@ -43,6 +43,8 @@ solving_options = options(
                    "estimate (cr1), which is cheaper and too small with few or unequal episodes.",
                    kind=click.Choice(CHOICES["interval"])),
     setting_option("level", "NUMBER", "Level of the interval, between 0 and 1.", kind=float),
+    setting_option("reward_range", "LOW HIGH", "The smallest and the largest reward that is possible. The interval is "
+                   "cut at what such rewards can add up to.", kind=(float, float)),
     setting_option("cluster", "COLUMN", "The column that says which episodes belong together, such as those of a "
                    "patient or user. Standard errors are then clustered by it."),
     setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.",

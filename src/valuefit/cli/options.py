@@ -22,7 +22,7 @@ PATH = click.Path(readable=False)  # not tested by click, which finds a folder u
 SECTIONS = {
     "The log and the policy": ("columns", "policy", "starts", "memory", "limit", "scheduler", "checkpoint"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
-    "The interval": ("interval", "level", "cluster"),
+    "The interval": ("interval", "level", "reward_range", "cluster"),
     "The solver": ("solver", "tol", "max_passes", "seed", "device"),
     "The checks": ("checks", "strict"),
     "The output": ("report", "save", "json", "quiet", "force"),

@@ -13,6 +13,7 @@ from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import one_of
 from valuefit.engine.loop import Progress, solve
+from valuefit.evaluation.checks.reach import reachable
 from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
 from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
@@ -20,9 +21,17 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.following import following
 from valuefit.evaluation.importance import policy_for, with_ratios
 from valuefit.evaluation.inputs import check_client, load_log, make_problem
-from valuefit.evaluation.notes import actions_notes, longer_notes, policy_note, starts_note
+from valuefit.evaluation.notes import actions_notes, cut_notes, longer_notes, policy_note, starts_note
 from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import INTERVAL_LEVEL, Reported, check_level, starts_of, value_at_starts
+from valuefit.evaluation.policy_value import (
+    INTERVAL_LEVEL,
+    PolicyValue,
+    Reported,
+    check_level,
+    starts_of,
+    value_at_starts,
+)
+from valuefit.evaluation.reach import Reach, RewardRange, reward_extremes
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.uncertainty import KINDS, Kind, uncertainty
@@ -51,6 +60,7 @@ def evaluate(
     max_passes: float = 500,
     seed: int = 0,
     starts: Any = None,
+    reward_range: Any = None,
     columns: Any = None,
     interval: Kind = "cr3",
     level: float = INTERVAL_LEVEL,
@@ -79,15 +89,17 @@ def evaluate(
     The interval covers the fixed point of the features (what this estimator would give with infinite data), not what
     the features cannot express. interval: how its standard error is computed, "cr3" (jackknife over episodes) or "cr1"
     (sandwich covariance clustered by episode; cheaper, and too small with few or unequal episodes). Where there are too
-    many features for "cr3" it is "cr1", and a note says so. level: of the interval (0.95); `policy_value.interval_at`
-    gives others, also one-sided. cluster: the column (or one id for each step) that says which episodes belong
-    together, such as those of a patient or user; errors are then clustered by it. checks: "all" also solves with other
-    traces and compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is
-    loaded with memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies
-    the feature rows to the GPU once (extra `gpu`); moments, the solver, and products with all rows in standard errors
-    and checks are computed there. device_memory: bytes that the rows may take there, by default 70% of what is free;
-    moments and the solver copy larger ones block by block in each pass. checkpoint: a folder that keeps the sums over a
-    log that is read in parts, so that a run that was stopped goes on with the same bits when it is started again.
+    many features for "cr3" it is "cr1", and a note says so. reward_range: (smallest, largest) reward that is possible,
+    which need not be in the log; the interval is cut at what such rewards can add up to, any step being possibly the
+    last, and a log with other rewards is refused. level: of the interval (0.95); `policy_value.interval_at` gives
+    others, also one-sided. cluster: the column (or one id for each step) that says which episodes belong together, such
+    as those of a patient or user; errors are then clustered by it. checks: "all" also solves with other traces and
+    compares the values. client: a `dask.distributed.Client`, whose workers read the shards of a log that is loaded with
+    memory="stream", or hold a Dask DataFrame, for which the default client is taken. device: "cuda" copies the feature
+    rows to the GPU once (extra `gpu`); moments, the solver, and products with all rows in standard errors and checks
+    are computed there. device_memory: bytes that the rows may take there, by default 70% of what is free; moments and
+    the solver copy larger ones block by block in each pass. checkpoint: a folder that keeps the sums over a log that is
+    read in parts, so that a run that was stopped goes on with the same bits when it is started again.
     """
     one_of("interval", interval, KINDS)
     one_of("values", values, VALUES)
@@ -99,6 +111,7 @@ def evaluate(
     settings: dict[str, Any] = {
         "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
         "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts, "interval": interval,
+        "reward_range": RewardRange.of(reward_range),
         "level": level, "callback": callback,
     }  # fmt: skip
     if isinstance(loaded, ShardedLog):
@@ -117,14 +130,16 @@ def evaluate(
 
 def _fit(
     log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
-    values: str, seed: int, starts: Any, interval: Kind, level: float, place: Callable[[Problem], SaddlePoint],
-    **solving: Any,
+    values: str, seed: int, starts: Any, interval: Kind, level: float, reward_range: RewardRange | None,
+    place: Callable[[Problem], SaddlePoint], **solving: Any,
 ) -> tuple[Fit, list[str]]:  # fmt: skip
     """The solved problem of a log in memory with its policy value, and notes.
 
     place: the problem where it is solved (`problem.placement`). solving: arguments of `solve`.
     """
     notes, policy = [*log.notes], None if policy is None else policy_for(policy, log)
+    if reward_range is not None:
+        reward_range.require(*reward_extremes(log.reward))
     if policy is not None and values == "state":
         log = with_ratios(log, policy)
     notes += [policy_note(log, policy, values), *actions_notes(log, policy)]
@@ -145,9 +160,9 @@ def _fit(
     notes += [starts_note(value, starts, errors), *longer_notes(value.bias, value.unseen)]
     found = Fit(
         log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error,
-        unseen,
+        unseen, reward_range,
     )  # fmt: skip
-    return found, notes
+    return found, [*notes, *cut_notes(reward_range, reachable(found))]
 
 
 def _of_shards(
@@ -162,19 +177,25 @@ def _of_shards(
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
     of_sample = {**settings, "policy": whole.policy, "solver": "auto"}
     sample = evaluate(whole.sample, features=whole.features, checks=checks, **of_sample)
-    result, value = whole.result, whole.value.allowing_for(sample.policy_value.unseen)
+    result, value, reach = whole.result, whole.value.allowing_for(sample.policy_value.unseen), whole.reach
     sandwich, c = whole.errors.sandwich, whole.errors.function.c
-    checked = of_whole(result, value, whole.error, sandwich, c, whole.occupancy)
+    checked = of_whole(result, value, whole.error, reach, sandwich, c, whole.occupancy)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values),
         *actions_notes(sample.log, sample.policy), whole.features.sentence,
         f"Solved with {result.solver}: {result.message}", *longer_notes(value.bias, value.unseen),
+        *cut_notes(settings["reward_range"], reach),
     ]  # fmt: skip
     return replace(
-        sample, result=result, policy_value=value, notes=notes, whole=whole.size,
+        sample, result=result, policy_value=_cut(value, settings["reward_range"], reach), notes=notes, whole=whole.size,
         streamed=whole.errors, weight_errors=whole.weights,
         checks=tuple(checked.get(check.name, check) for check in sample.checks),
     )  # fmt: skip
+
+
+def _cut(value: PolicyValue, declared: RewardRange | None, reach: Reach | None) -> PolicyValue:
+    """The value with its interval cut at what declared rewards can add up to."""
+    return value if declared is None or reach is None else value.within(reach.low, reach.high)
 
 
 def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
@@ -183,7 +204,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
     return Evaluation(
         log=fit.log, problem=fit.problem, result=fit.result, features=fit.features, policy=fit.policy,
         discount=fit.discount, trace=fit.problem.trace, ridge=fit.problem.ridge,
-        values=fit.values, seed=fit.seed, policy_value=fit.value,
+        values=fit.values, seed=fit.seed, policy_value=_cut(fit.value, fit.reward_range, reachable(fit)),
         notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
         starts=starts, cross_checks=others, follows=following(fit),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.importance import target_probabilities
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.reach import RewardRange
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import Uncertainty
 from valuefit.evaluation.unseen import Unseen
@@ -33,6 +34,7 @@ class Fit:
     log: with the ratios of the policy for state values. discount: of one step (`problem.discount` is 0 at the end of
     an episode). starts: the mean value over the starts. errors: over the clusters that suit it.
     error: of `value.estimate`. unseen: pairs of states and actions without data, for state-action values.
+    reward_range: declared.
     """
 
     log: Transitions
@@ -48,6 +50,7 @@ class Fit:
     value: PolicyValue
     error: ErrorEstimate
     unseen: Unseen
+    reward_range: RewardRange | None = None
 
     @cached_property
     def without_ridge(self) -> Uncertainty:

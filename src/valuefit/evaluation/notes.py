@@ -10,6 +10,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.evaluation.action_labels import listed
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.reach import Reach, RewardRange
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import Uncertainty
 
@@ -78,6 +79,15 @@ def _refused(errors: Uncertainty) -> str:
         f" The jackknife (CR3) was not used, because it {why}. The sandwich estimate is too small with few or unequal "
         "episodes: with fewer features the other one can be used."
     )
+
+
+def cut_notes(declared: RewardRange | None, reach: Reach | None) -> list[str]:
+    """Where the interval is cut, if rewards were declared."""
+    if declared is None:
+        return []
+    if reach is None:
+        return ["With discount 1 sums of rewards have no bound, so reward_range does not bound the value."]
+    return [f"The interval is cut at what is possible: declared {reach.reason}."]
 
 
 def longer_notes(bias: float, unseen: tuple[float, float]) -> list[str]:

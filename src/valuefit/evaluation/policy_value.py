@@ -41,6 +41,7 @@ class PolicyValue:
     error, else 0; the interval is then longer by it on one side, so that it suits the estimate without it, too.
     unseen: (at most 0, at least 0), what state-action pairs without data change in the estimate if they have values
     within those of the logged steps; the interval is longer by it.
+    possible: what declared rewards can add up to, None if none were declared; the interval is cut there.
     """
 
     estimate: float
@@ -54,6 +55,7 @@ class PolicyValue:
     method: str = "cr3"
     bias: float = 0.0
     unseen: tuple[float, float] = (0.0, 0.0)
+    possible: tuple[float, float] | None = None
 
     @property
     def is_random(self) -> bool:
@@ -78,7 +80,7 @@ class PolicyValue:
         error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
         half_width = error.half_width((1 - level) / 2 if side == "both" else 1 - level)
         low, high = around(self.estimate, half_width, self.bias, self.unseen)
-        return (low if side != "upper" else -np.inf), (high if side != "lower" else np.inf)
+        return self._cut((low if side != "upper" else -np.inf), (high if side != "lower" else np.inf))
 
     def allowing_for(self, unseen: tuple[float, float] | None) -> PolicyValue:
         """With an interval that is longer by what pairs without data could change; None: it is not known."""
@@ -86,6 +88,16 @@ class PolicyValue:
             return self
         low, high = self.interval
         return replace(self, unseen=unseen, interval=(low + unseen[0], high + unseen[1]))
+
+    def within(self, low: float, high: float) -> PolicyValue:
+        """With intervals that are cut at these bounds of what is possible."""
+        bounded = replace(self, possible=(low, high))
+        return bounded if self.interval is None else replace(bounded, interval=bounded._cut(*self.interval))
+
+    def _cut(self, low: float, high: float) -> tuple[float, float]:
+        """The possible part of an interval; all of it where no part is possible, which a check says."""
+        least, most = self.possible or (-np.inf, np.inf)
+        return (max(low, least), min(high, most)) if low <= most and high >= least else (low, high)
 
     def __repr__(self) -> str:
         if self.standard_error is None or self.interval is None:

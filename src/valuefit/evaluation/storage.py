@@ -121,7 +121,13 @@ def value_facts(value: Any) -> dict[str, Any]:
     """The facts of a policy value, with their types checked."""
     value = dict(value)
     interval = value["interval"]
-    absent = {"effective_episodes": None, "method": "cr1", "bias": 0.0, "unseen": (0.0, 0.0)}  # in files of version 0.1
+    absent = {
+        "effective_episodes": None,
+        "method": "cr1",
+        "bias": 0.0,
+        "unseen": (0.0, 0.0),
+        "possible": None,
+    }  # in files of version 0.1
     value = {**absent, **value}
     for name in ("estimate", "level", "bias", *(name for name in OPTIONAL_NUMBERS if value[name] is not None)):
         value[name] = _finite(name, value[name])
@@ -129,6 +135,9 @@ def value_facts(value: Any) -> dict[str, Any]:
         raise ValueError("the level of the interval is not between 0 and 1")
     down, up = (_finite("unseen", change) for change in value["unseen"])
     value["unseen"] = (down, up)
+    if value["possible"] is not None:
+        least, most = (_finite("possible", end) for end in value["possible"])
+        value["possible"] = (least, most)
     if value["method"] not in KINDS:
         raise ValueError("the method of the standard error is unknown")
     if type(value["starts"]) is not int or value["starts"] < 1:
@@ -136,7 +145,12 @@ def value_facts(value: Any) -> dict[str, Any]:
     if interval is not None:
         low, high = (_finite("interval", end) for end in interval)
         value["interval"] = (low, high)
-        if not low <= value["estimate"] <= high or value["standard_error"] is None or value["standard_error"] < 0:
+        least, most = value["possible"] or (value["estimate"], value["estimate"])
+        if (
+            not low <= min(max(value["estimate"], least), most) <= high
+            or value["standard_error"] is None
+            or value["standard_error"] < 0
+        ):
             raise ValueError("the estimate, its standard error and its interval contradict each other")
     return value
 

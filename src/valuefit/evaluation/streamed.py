@@ -26,6 +26,7 @@ from valuefit.evaluation.inputs import MakePart, weighted_part
 from valuefit.evaluation.occupancy import OccupancySums
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue, value_rows, with_errors
+from valuefit.evaluation.reach import Reach, RewardRange, reward_extremes
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.streamed_errors import EpisodeSums, StreamedErrors
@@ -57,6 +58,7 @@ class Samples:
     steps: int = 0
     episodes: int = 0
     terminated: bool = False
+    rewards: tuple[float, float] = (np.inf, -np.inf)  # the smallest and the largest
     states: Array | None = None  # all numbered states, which features need to know
     counts: list[tuple[int, int]] = field(default_factory=list)  # steps and episodes of each shard
     _observations: list[tuple[Array, Array]] = field(default_factory=list)
@@ -71,6 +73,7 @@ class Samples:
         self.steps, self.episodes = self.steps + len(log), self.episodes + len(lengths)
         self.counts.append((len(log), len(lengths)))
         self.terminated = self.terminated or bool(log.terminated.any())
+        self.rewards = _extremes(self.rewards, reward_extremes(log.reward))
         if log.has_numbered_states:
             known = log.observations if self.states is None else np.concatenate([self.states, log.observations])
             self.states = np.unique(known)
@@ -89,6 +92,7 @@ class Samples:
         known = [states for states in (self.states, other.states) if states is not None]
         both = Samples(
             self.most, other.steps, other.episodes, self.terminated or other.terminated,
+            _extremes(self.rewards, other.rewards),
             np.unique(np.concatenate(known)) if known else None, [*self.counts, *other.counts],
             [*self._observations, *other._observations], [*self._logs, *other._logs],
             max(self._stride, other._stride), max(self._episode_stride, other._episode_stride),
@@ -163,6 +167,10 @@ def _multiple(number: int, stride: int) -> int:
     return number + -number % stride
 
 
+def _extremes(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
 def _runs(episode: Array) -> int:
     """The number of episodes, whose steps are contiguous."""
     return int(np.count_nonzero(episode_starts(episode)))
@@ -183,6 +191,7 @@ class Whole:
     weights: tuple[ErrorEstimate, ...]  # none where there are many
     policy: Policy | None  # matched to the actions of the log
     occupancy: OccupancySums | None
+    reach: Reach | None
 
 
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
@@ -253,6 +262,7 @@ def solve_shards(
     seed: int,
     interval: str,
     level: float,
+    reward_range: RewardRange | None,
     client: Any,
     checkpoint: Checkpoint | None,
     callback: Callable[[Progress], Any] | None,
@@ -267,6 +277,8 @@ def solve_shards(
     samples, discount = take_samples(log, client), fraction("discount", discount)
     if discount == 1 and not samples.terminated:
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
+    if reward_range is not None:
+        reward_range.require(*samples.rewards)
     policy, actions, share = _matched(samples.log(), policy, values)
     fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share)
     fit_notes = samples.fit_notes  # before fewer episodes are kept
@@ -291,8 +303,10 @@ def solve_shards(
     samples.keep(rows)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
-    size = samples.steps, samples.episodes
-    return Whole(result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy, occupancy)
+    return Whole(
+        result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights),
+        policy, occupancy, Reach.of(reward_range, samples.rewards, discount, ends=samples.terminated),
+    )  # fmt: skip
 
 
 def _matched(sample: Transitions, policy: Policy | None, values: str) -> tuple[Policy | None, int, float]:

@@ -15,9 +15,9 @@ def log_of(reward, *, episodes=30, length=20, terminated=True, seed=0):
     return vf.Transitions.from_arrays(x, np.broadcast_to(reward, n), episode=np.arange(n) // length, **flags)
 
 
-def check_of(log, **settings):
+def check_of(log, name="reachable range", **settings):
     found = vf.evaluate(log, **{"features": lambda x: np.column_stack([np.ones(len(x)), x]), **settings})
-    return next(check for check in found.checks if check.name == "reachable range")
+    return next(check for check in found.checks if check.name == name)
 
 
 def test_the_range_includes_zero_only_if_episodes_terminate():
@@ -83,11 +83,12 @@ def test_values_at_logged_states_count_beyond_three_standard_errors():
     x = rng.uniform(-1, 1, size=(2000, 1))
     reward = (rng.random(2000) < np.abs(x[:, 0]) ** 8).astype(float)
     log = vf.Transitions.from_arrays(x, reward, terminated=np.ones(2000), episode=np.arange(2000))
-    found = check_of(log, discount=0.9, features=lambda x: np.column_stack([np.ones(len(x)), np.abs(x)]))
+    name = "reachable values"
+    found = check_of(log, name, discount=0.9, features=lambda x: np.column_stack([np.ones(len(x)), np.abs(x)]))
     assert found.outcome == "warn"
     assert "of the logged steps are impossible" in found.message
     assert found.statistic > 0.2
-    exact = check_of(log, discount=0.9, features=lambda x: np.abs(x) ** 8)
+    exact = check_of(log, name, discount=0.9, features=lambda x: np.abs(x) ** 8)
     assert exact.outcome == "pass"
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from valuefit.evaluation.checks.check import BETTER_LOG, Check
 from valuefit.evaluation.fit import Fit
+from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.reach import Reach, reward_extremes
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
-NAME = "reachable range"
-ROUNDING = 1e-6  # relative; a value this close to the end of the range is inside
+NAME, VALUES_NAME = "reachable range", "reachable values"
 MAX_EXCESS = 0.05  # of the width of the range; how far an interval or an uncertain estimate may be beyond it
 SAMPLED_STATES = 200  # logged steps at whose states values are checked
 STANDARD_ERRORS = 3.0  # beyond the range, from which a value at a logged state counts as outside
@@ -25,67 +24,50 @@ REMEDY = (
 )
 
 
-class Reach(NamedTuple):
-    """The smallest and the largest discounted sum of rewards."""
-
-    low: float
-    high: float
-
-    def beyond(self, value: Any) -> Any:
-        """How far values lie outside, up to rounding; 0 inside."""
-        margin = ROUNDING * max(abs(self.low), abs(self.high))
-        return np.maximum(np.maximum(self.low - margin - value, value - self.high - margin), 0.0)
-
-
 def reachable(fit: Fit) -> Reach | None:
-    """What the logged rewards can add up to; None with discount 1, where there is no bound.
-
-    Episode lengths do not narrow it: another policy may last longer, and truncated episodes go on.
-    """
-    if fit.discount == 1:
-        return None
-    low, high = float(fit.log.reward.min()), float(fit.log.reward.max())
-    if fit.log.terminated.any():  # then a sum may also stop early
-        low, high = min(low, 0.0), max(high, 0.0)
-    return Reach(low / (1 - fit.discount), high / (1 - fit.discount))
+    """What the declared rewards, or those of the log, can add up to; None with discount 1."""
+    ends = bool(fit.log.terminated.any())
+    return Reach.of(fit.reward_range, reward_extremes(fit.log.reward), fit.discount, ends=ends)
 
 
-def reachable_range(fit: Fit) -> Check:
-    """The estimate, its interval, and the values at logged states against what rewards can add up to."""
-    reach = reachable(fit)
+def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:
+    """The estimate and its interval, before it is cut, against what rewards can add up to."""
     if reach is None:
         return Check(NAME, "skip", "With discount 1 the sums of rewards have no bound.")
-    value, error = fit.value, fit.value.standard_error
-    least, largest = f"{fit.log.reward.min():.5g}", f"{fit.log.reward.max():.5g}"
-    rewards = f"rewards of {least}" if least == largest else f"rewards from {least} to {largest}"
-    rewards += f" with discount {fit.discount:g} add up to {reach.low:.5g} to {reach.high:.5g}"
+    width, error = reach.high - reach.low, value.standard_error
     outside = float(reach.beyond(value.estimate))
     size = outside / error if error else None
     clearly = outside > 0 and (size is None or size > 1)
     low, high = value.interval or (value.estimate, value.estimate)
     interval, excess = f"from {low:.5g} to {high:.5g}", float(reach.beyond(np.array([low, high])).max())
-    if not clearly and excess > 0 and high - low > reach.high - reach.low:
+    if not clearly and excess > 0 and high - low > width:
         text = (
             f"This log cannot say what the policy is worth: the interval {interval} is wider than the range of what "
-            f"is possible, as {rewards}. {BETTER_LOG}"
+            f"is possible, as {reach.reason}. {BETTER_LOG}"
         )
         return Check(NAME, "fail", text, excess, size=size)
     if outside > 0:
-        text = f"The policy value {value.estimate:.5g} is impossible: {rewards}. {REMEDY}"
-        far = clearly or outside > MAX_EXCESS * (reach.high - reach.low)
-        return Check(NAME, "fail" if far else "warn", text, outside, size=size)
-    if excess > MAX_EXCESS * (reach.high - reach.low):
+        text = f"The policy value {value.estimate:.5g} is impossible: {reach.reason}. {REMEDY}"
+        return Check(NAME, "fail" if clearly or outside > MAX_EXCESS * width else "warn", text, outside, size=size)
+    if excess > MAX_EXCESS * width:
         text = (
-            f"The interval {interval} contains impossible values: {rewards}. The log says little about this policy. "
-            f"{BETTER_LOG}"
+            f"The interval {interval} contains impossible values: {reach.reason}. The log says little about this "
+            f"policy. {BETTER_LOG}"
         )
         return Check(NAME, "warn", text, excess)
+    return Check(NAME, "pass", f"The value and its interval are possible: {reach.reason}.", excess)
+
+
+def reachable_values(fit: Fit) -> Check | None:
+    """The values at logged states against what rewards can add up to."""
+    reach = reachable(fit)
+    if reach is None:
+        return None
     share = _impossible_share(fit, reach)
     if share > MAX_IMPOSSIBLE_SHARE:
-        text = f"Values at {share:.0%} of the logged steps are impossible: {rewards}. {REMEDY}"
-        return Check(NAME, "warn", text, share)
-    text = f"The value, its interval and the values at logged states are possible: {rewards}."
-    return Check(NAME, "pass", text, share)
+        text = f"Values at {share:.0%} of the logged steps are impossible: {reach.reason}. {REMEDY}"
+        return Check(VALUES_NAME, "warn", text, share)
+    return Check(VALUES_NAME, "pass", f"The values at logged states are possible: {reach.reason}.", share)
 
 
 def _impossible_share(fit: Fit, reach: Reach) -> float:

@@ -15,6 +15,7 @@ from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.occupancy import OccupancySums
 from valuefit.evaluation.policy_value import PolicyValue
+from valuefit.evaluation.reach import Reach
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.typing import Array
 
@@ -22,7 +23,8 @@ WHICH = ("standard", "all")  # "all" also solves the problem with other traces
 FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     lambda fit: numerics.solver(fit.result),
     support.determined,
-    reach.reachable_range,
+    lambda fit: reach.reachable_range(fit.value, reach.reachable(fit)),
+    reach.reachable_values,
     numerics.standard_error,
     numerics.optimisation_error,
     ridge,
@@ -67,6 +69,7 @@ def of_whole(
     result: Result,
     value: PolicyValue,
     error: ErrorEstimate,
+    range_of_values: Reach | None,
     sandwich: Sandwich,
     c: Array,
     sums: OccupancySums | None,
@@ -77,6 +80,7 @@ def of_whole(
     """
     found = [
         numerics.solver(result),
+        reach.reachable_range(value, range_of_values),
         numerics.skewness(value, error),
         numerics.small_sample_bias(result, value, error),
         *occupancy_checks(sums, sandwich.problem.n),

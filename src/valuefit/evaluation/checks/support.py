@@ -101,7 +101,8 @@ def _bounds(fit: Fit, inside: Array, share: float) -> str:
     part = LinearFunction(np.zeros(fit.problem.d) if not len(inside) else (1 - share) * inside.mean(axis=0))
     mean = float(part.c @ fit.result.theta)
     low, high = fit.errors.error(part).interval(mean, fit.value.level) or (mean, mean)
-    return f"With the logged rewards it can be {low + share * reach.low:.5g} to {high + share * reach.high:.5g}. "
+    rewards = "logged" if fit.reward_range is None else "declared"
+    return f"With the {rewards} rewards it can be {low + share * reach.low:.5g} to {high + share * reach.high:.5g}. "
 
 
 def extrapolation(fit: Fit) -> Check | None:
