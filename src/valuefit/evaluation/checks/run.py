@@ -24,7 +24,6 @@ FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     lambda fit: numerics.solver(fit.result),
     support.determined,
     lambda fit: reach.reachable_range(fit.value, reach.reachable(fit)),
-    reach.reachable_values,
     numerics.standard_error,
     numerics.optimisation_error,
     ridge,
@@ -34,6 +33,7 @@ FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     support.one_episode,
     lambda fit: numerics.skewness(fit.value, fit.error),
     lambda fit: numerics.small_sample_bias(fit.result, fit.value, fit.error),
+    reach.reachable_values,
 )
 LAST: tuple[Callable[[Fit], Check | None], ...] = (
     support.effective_sample,
