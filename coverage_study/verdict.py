@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ def draw(rng: np.random.Generator, key: Key) -> tuple[Any, dict[str, Any], float
     return task.log(key.route, key.episodes, rng), task.settings(key.route, key.features), task.truth
 
 
-def cell_of(key: Key) -> Cell:
-    return Cell(key.name, partial(draw, key=key), FOLDER / "verdict")
+def cell_of(key: Key, folder: Path = FOLDER / "verdict") -> Cell:
+    return Cell(key.name, partial(draw, key=key), folder)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -337,7 +337,8 @@ def _notes(
     if not samples.whole:
         notes.append(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
-            f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all."
+            f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all, and so "
+            "are the reachable range and the occupancy weights."
         )
     return notes
 
