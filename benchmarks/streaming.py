@@ -155,7 +155,7 @@ def settings(features: str) -> dict[str, Any]:
     return {
         "features": features, "policy": None, "values": "state", "discount": 0.95, "trace": 0.0, "ridge": 0.0,
         "starts": None, "solver": "lstd", "tol": 1e-8, "max_passes": 100, "seed": 0, "interval": "cr3", "level": 0.95,
-        "callback": None, "checkpoint": None, "client": None,
+        "callback": None, "checkpoint": None, "client": None, "reward_range": None,
     }  # fmt: skip
 
 

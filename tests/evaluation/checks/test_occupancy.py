@@ -7,21 +7,21 @@ import pytest
 
 import valuefit as vf
 from coverage_study.control import CartPole
-from coverage_study.tasks import balance, often
+from coverage_study.tasks import balance, often, tasks
 from coverage_study.truths import truth_of
 from coverage_study.worlds import Policy, log_of
 from valuefit.evaluation.checks.occupancy import (
     MAX_NEGATIVE_SHARE,
-    MIN_EFFECTIVE_STEPS,
     UNUSABLE_EFFECTIVE_STEPS,
     UNUSABLE_NEGATIVE_SHARE,
     occupancy_checks,
 )
+from valuefit.evaluation.checks.support import MIN_EFFECTIVE_SHARE, MIN_EFFECTIVE_STEPS
 from valuefit.evaluation.occupancy import OccupancySums
 
 
-def outcomes(sums: OccupancySums | None) -> list[str]:
-    return [check.outcome for check in occupancy_checks(sums, 100)]
+def outcomes(sums: OccupancySums | None, steps: int = 10_000) -> list[str]:
+    return [check.outcome for check in occupancy_checks(sums, steps)]
 
 
 def sums_of(negative_share: float, effective_steps: float) -> OccupancySums:
@@ -41,6 +41,23 @@ def test_the_outcome_follows_the_share_and_the_number() -> None:
     ):  # fmt: skip
         assert outcomes(sums_of(0.0, steps)) == ["pass", expected]
     assert outcomes(None) == ["skip", "skip"]
+
+
+def test_a_small_log_that_is_used_as_a_whole_passes() -> None:
+    few = UNUSABLE_EFFECTIVE_STEPS - 1
+    assert outcomes(sums_of(0.0, few), int(few / MIN_EFFECTIVE_SHARE) - 1) == ["pass", "pass"]
+    assert outcomes(sums_of(0.0, few), int(few / MIN_EFFECTIVE_SHARE) + 1) == ["pass", "fail"]
+
+
+def test_a_table_with_few_steps_of_the_policy_is_not_used() -> None:
+    """The path to the goal is in none of 40 random episodes: the answer is 0, with an interval from 0 to 0."""
+    task = tasks()["firm-lake-greedy"]
+    for episodes, outcome in ((40, "fail"), (1000, "pass")):
+        log = task.log("state-action", episodes, np.random.default_rng(0))
+        found = vf.evaluate(log, **task.settings("state-action", "auto"))
+        check = next(check for check in found.checks if check.name == "effective steps")
+        assert check.outcome == outcome, check
+        assert (found.policy_value.estimate == pytest.approx(task.truth)) == (outcome == "pass")
 
 
 def check_of(log: vf.Transitions, policy: Policy) -> tuple[tuple[float, float], str]:
