@@ -158,7 +158,7 @@ def test_facts_are_json_without_nan():
     assert odd.to_dict()["policy_value"] == {
         "estimate": 1.0, "standard_error": None, "interval": None, "level": 0.95, "starts": 3,
         "effective_sample_size": None, "solver_error": None, "effective_episodes": None, "method": "cr3",
-        "bias": 0.0, "unseen": [0.0, 0.0],
+        "bias": 0.0, "unseen": [0.0, 0.0], "possible": None,
     }  # fmt: skip
     assert "unknown" in odd.summary()
 
