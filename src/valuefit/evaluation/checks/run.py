@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from valuefit.engine.result import Result
 from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
@@ -13,6 +14,8 @@ from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.sandwich import Sandwich
+from valuefit.evaluation.unseen import Unseen
+from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.typing import Array
 
 WHICH = ("standard", "all")  # "all" also solves the problem with other traces
@@ -58,13 +61,38 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
 
 
 def of_whole(
-    result: Result, value: PolicyValue, error: ErrorEstimate, sandwich: Sandwich, c: Array
-) -> dict[str, Check]:
+    result: Result, value: PolicyValue, error: ErrorEstimate, sandwich: Sandwich, c: Array, unseen: Unseen | None,
+    episodes: int,
+) -> dict[str, Check]:  # fmt: skip
     """By name, the checks that need only these numbers, which are known of all episodes of a log in shards.
 
-    sandwich: of the reported weights. c: the mean feature row of the starts.
+    sandwich: of the reported weights. c: the mean feature row of the starts. unseen: of state-action values.
     """
-    found = [numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(result, value, error)]
+    whole = [numerics.solver(result), numerics.skewness(value, error), numerics.small_sample_bias(result, value, error)]
     if sandwich.problem.ridge:
-        found.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, c))
-    return {check.name: check for check in found if check is not None}
+        whole.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, c))
+    if unseen is not None:
+        whole.append(support.unseen_share(unseen, value.standard_error))
+    if error.standard_error is not None:
+        whole.append(support.episode_count(episodes, error))
+    return {check.name: check for check in whole if check is not None}
+
+
+def of_sample(checks: Sequence[Check], steps: int, columns: int, limit: int) -> tuple[Check, ...]:
+    """The checks of a sample of a log in shards, and one of its size.
+
+    A sample that is too small for its features is a reason for caution: it neither clears a value nor rules it out.
+    limit: with which a sample has enough steps, in bytes; 0 if none has.
+    """
+    name, needed = "size of the sample", STEPS_PER_LANDMARK * columns
+    sizes = f"The checks are those of a sample of {steps:,} steps for {columns:,} features"
+    if steps >= needed:
+        return (*checks, Check(name, "pass", f"{sizes}.", steps / columns))
+    advice = "Use fewer features, or load the log into memory."
+    if limit:
+        advice = f"Load the log with a limit of {-(-limit // 10**6)}MB or more, or use fewer features."
+    text = (
+        f"{sizes}, fewer than {STEPS_PER_LANDMARK} for each, so they may miss what is wrong or find faults by chance."
+    )
+    milder = [replace(check, outcome="warn") if check.outcome == "fail" else check for check in checks]
+    return (*milder, Check(name, "warn", f"{text} {advice}", steps / columns))
