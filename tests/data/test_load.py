@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import valuefit as vf
 from helpers.log_files import WRITERS, assert_same_log, d4rl, expected, flat, minari_dataset, steps
 from valuefit.data.load import READERS
+from valuefit.data.shards import ShardedLog
 
 COLUMNS = steps()
 SAVED_NAMES = ["folder", "log.parquet", "log.npz"]
@@ -442,3 +443,17 @@ def test_ids_that_begin_again_in_every_file_are_refused_in_memory_and_in_parts(t
         frame = pd.read_parquet(path).drop(columns="step")
         frame.assign(episode=frame["episode"].astype(str) + f" of {number}").to_parquet(path)
     assert len(vf.load(paths).episodes) == vf.load(paths, memory="stream").episodes == 4
+
+
+@pytest.mark.parametrize(("copies", "streamed"), [(3.5, True), (4.5, False)])
+def test_a_log_is_read_in_parts_if_loading_it_would_take_more_than_half_of_memory(
+    copies: float, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 10_000
+    columns = {"obs_0": np.ones(n) / 3, "reward": np.ones(n) / 7, "terminated": np.arange(n) % 10 == 9.0}
+    table = pa.table({name: np.asarray(values, float) for name, values in columns.items()})
+    pq.write_table(table, tmp_path / "log.parquet")
+    np.savez(tmp_path / "log.npz", **columns)
+    monkeypatch.setattr("valuefit.data.load.memory_limit", lambda: int(copies * table.nbytes))
+    assert isinstance(vf.load(tmp_path / "log.parquet"), ShardedLog) == streamed
+    assert len(vf.load(tmp_path / "log.npz")) == n  # it cannot be read in parts
