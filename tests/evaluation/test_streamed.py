@@ -12,6 +12,7 @@ import pytest
 import valuefit as vf
 from helpers.streamed import KINDS, even_policy, in_shards, log_with_actions
 from valuefit.data import shards
+from valuefit.data.shards import ShardedLog
 from valuefit.evaluation import streamed
 from valuefit.evaluation.streamed import Samples
 from valuefit.features import registry
@@ -242,3 +243,16 @@ def test_a_small_sample_neither_clears_a_value_nor_rules_it_out_and_the_named_li
     assert outcomes.get("size of the sample", "pass") == "pass"
     assert len(found.log) >= 20 * found.problem.d
     assert found.verdict.level == vf.evaluate(log, **options).verdict.level
+
+
+def test_a_shard_that_has_other_steps_in_a_later_pass_is_refused() -> None:
+    log, reads = log_with_actions(), []
+
+    class Shard:
+        def read(self) -> vf.Transitions:
+            reads.append(self)
+            return log if len(reads) == 1 else log.select(log.episodes[1:])
+
+    sharded = ShardedLog((Shard(),), len(log), 60, "shards that change", 64 << 20)
+    with pytest.raises(ValueError, match=r"Shard 0 of the log had [\d,]+ steps in the first pass and now has [\d,]+"):
+        vf.evaluate(sharded, discount=0.9, **FOURIER)
