@@ -6,7 +6,7 @@ STAMP = $(BIN)/.installed-$(1)-$(shell cksum pyproject.toml | cut -d' ' -f1)
 # numba does not see edits in imported modules, so its cache is named by all of them
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache/$(shell cat $$(find src -name '*.py' | sort) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-slow test-torch test-cpus test-cpus-quick browser lint format fuzz bench coverage docs \
+.PHONY: help demo test test-slow test-torch test-cpus test-cpus-quick test-bounds browser lint format fuzz bench coverage docs \
   test-lowest release-check clean
 help:
 	@echo "make demo          set up and evaluate a policy from the built-in log; writes valuefit-report.html"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-slow     run all tests"
 	@echo "make test-torch    run the tests of device problems on torch's CPU tensors, in an environment of its own"
 	@echo "make test-cpus     run the numerical tests as four other processors would compute them"
+	@echo "make test-bounds   run the numerical tests with the bounds of every index in compiled loops checked"
 	@echo "make test-lowest   run the tests with the lowest supported version of each dependency, in an environment of its own"
 	@echo "make lint          ruff and mypy"
 	@echo "make fuzz          try mutated files and odd arguments on every reader and API entry, within 20 minutes"
@@ -71,6 +72,10 @@ test-cpus: $(call STAMP,dev)
 	  echo "Numerical tests with $${cpu%:*} kernels and $${cpu#*:} threads"; \
 	  $(call NUMERICAL,$${cpu%:*},$${cpu#*:}); \
 	done
+
+# Every index of a kernel is checked: slow, and without it an index beyond an array reads or writes other memory.
+test-bounds: $(call STAMP,dev)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(NUMBA_CACHE_DIR)-bounds $(BIN)/python -m pytest -m "numerical and not slow"
 
 test-cpus-quick: $(call STAMP,dev)
 	$(call NUMERICAL,Haswell,1)

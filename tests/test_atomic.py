@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -207,3 +207,31 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path):
     for source in ("\ud800", ["\ud800.csv", "log.csv"]):
         with pytest.raises(ValueError, match="no file name has these characters"):
             vf.load(source)
+
+
+HOLD = """
+import fcntl, os, sys, time
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("locked", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("held", "most"), [(0.6, 30.0), (60.0, 0.5)])
+def test_a_lock_of_another_program_is_named_and_not_waited_for_without_end(tmp_path, monkeypatch, held, most):
+    monkeypatch.setattr(atomic, "SILENT_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(atomic, "MAX_LOCK_SECONDS", most)
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path, str(held)], stdout=subprocess.PIPE)
+    message = f"Another program has locked the folder {tmp_path} for .* seconds"
+    refused = nullcontext() if held < most else pytest.raises(OSError, match=message)
+    try:
+        assert holder.stdout.readline() == b"locked\n"
+        waiting = f"Waiting for another program that has locked the folder {tmp_path}"
+        with refused, pytest.warns(UserWarning, match=waiting):
+            atomic.write_bytes(tmp_path / "file", b"content")
+    finally:
+        holder.kill()
+        holder.communicate()
+    atomic.write_bytes(tmp_path / "file", b"content")  # that program has ended
+    assert (tmp_path / "file").read_bytes() == b"content"

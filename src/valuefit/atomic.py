@@ -14,6 +14,8 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,9 @@ from typing import TypeVar
 from valuefit.messages import said, shown
 
 T = TypeVar("T")
+SILENT_LOCK_SECONDS = 1.0  # of waiting for a lock before a warning: our own renames take milliseconds
+MAX_LOCK_SECONDS = 30.0  # of waiting for a lock: nothing of valuefit holds one for so long
+LOCK_POLL_SECONDS = 0.002
 MAX_READS = 100  # of a folder that is replaced while it is read
 SHOWN_NAME_CHARACTERS = 40  # of the target, in temporary names; at most four bytes each, and a name has at most 255
 
@@ -186,13 +191,36 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         with suppress(OSError):  # some network file systems have no locks
             descriptor = os.open(folder, os.O_RDONLY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if descriptor is not None:
+            _lock(descriptor, folder)
         yield
     finally:
         if descriptor is not None:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor, too
             os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Lock an opened folder; OSError if another program holds the lock for long."""
+    begun, warned = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            waited = time.monotonic() - begun
+        except OSError:
+            return  # some network file systems have no locks
+        if waited > MAX_LOCK_SECONDS:
+            raise OSError(
+                f"Another program has locked the folder {folder} for {waited:.0f} seconds (flock). End that program, "
+                "or choose another folder."
+            )
+        if waited > SILENT_LOCK_SECONDS and not warned:
+            warned = True
+            warnings.warn(f"Waiting for another program that has locked the folder {folder}.", stacklevel=2)
+        time.sleep(LOCK_POLL_SECONDS)
 
 
 def _sync(path: Path) -> None:

@@ -111,7 +111,7 @@ def test_every_setting_can_be_read_from_a_file(workdir):
         values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga",
         tol=0, max_passes=3.0, seed=4, checks="all", strict=True, interval="cr1", level=0.5,
         reward_range=[-1, 2.5], cluster="c",
-        memory="stream", limit=3, scheduler="tcp://host:1", checkpoint="kept", device="cuda",
+        memory="stream", limit=3, scheduler="tcp://host:1", checkpoint="runs/kept", device="cuda",
         report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
     )  # fmt: skip
 

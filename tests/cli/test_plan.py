@@ -32,6 +32,12 @@ def test_json_has_the_same_numbers() -> None:
     assert "model" in facts["model"]
 
 
+def test_the_limit_is_a_size() -> None:
+    two, same, other = (CliRunner().invoke(main, [*ARGUMENTS, "--json", "--limit", one]).stdout for one in
+                        ("2GB", "2000000000", "4GB"))  # fmt: skip
+    assert two == same != other
+
+
 def test_nonsense_ends_in_a_sentence() -> None:
     done = CliRunner().invoke(main, [*ARGUMENTS, "--threads", "0.5"])
     assert done.exit_code == 1

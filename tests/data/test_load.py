@@ -11,6 +11,7 @@ import gymnasium
 import h5py
 import hypothesis.extra.numpy as hnp
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 import valuefit as vf
 from helpers.log_files import WRITERS, assert_same_log, d4rl, expected, flat, minari_dataset, steps
 from valuefit.data.load import READERS
+from valuefit.data.shards import ShardedLog
 
 COLUMNS = steps()
 SAVED_NAMES = ["folder", "log.parquet", "log.npz"]
@@ -415,3 +417,43 @@ def test_numbers_in_arrays_of_objects_are_numbers_unless_they_would_change():
     assert ids.observations[ids.now].tolist() == [2**60 + 1, 0, 1]
     with pytest.raises(ValueError, match="an object of type"):
         vf.load({**table, "obs": np.array([2**60 + 1, 0.5, 1], object)})
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_ids_that_begin_again_in_every_file_are_refused_in_memory_and_in_parts(text: bool, tmp_path: Path) -> None:
+    episode, step, paths = np.repeat([0, 1], 4), np.tile(np.arange(4), 2), []
+    for number in range(2):
+        columns = {"obs_0": np.arange(8.0) + number, "reward": np.ones(8), "episode": episode}
+        columns |= {"next_obs_0": np.ones(8), "terminated": np.zeros(8)}
+        if text:
+            columns["episode"] = np.array(["a", "b"])[episode]
+        paths.append(tmp_path / f"part-{number}.parquet")
+        pd.DataFrame(columns).to_parquet(paths[-1])
+    first = "'a'" if text else "0"
+    refused = rf"^Episode {first} is in .*part-0.parquet and, after other episodes, in .*part-1.parquet"
+    with pytest.raises(ValueError, match=refused):
+        vf.load(paths)
+    with pytest.raises(ValueError, match=f"The steps of episode {first} are not contiguous"):
+        vf.load(paths, memory="stream")
+    for number, path in enumerate(paths):
+        frame = pd.read_parquet(path)
+        frame.assign(step=step + 4 * number).to_parquet(path)
+    assert len(vf.load(paths).episodes) == 2
+    for number, path in enumerate(paths):
+        frame = pd.read_parquet(path).drop(columns="step")
+        frame.assign(episode=frame["episode"].astype(str) + f" of {number}").to_parquet(path)
+    assert len(vf.load(paths).episodes) == vf.load(paths, memory="stream").episodes == 4
+
+
+@pytest.mark.parametrize(("copies", "streamed"), [(3.5, True), (4.5, False)])
+def test_a_log_is_read_in_parts_if_loading_it_would_take_more_than_half_of_memory(
+    copies: float, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 10_000
+    columns = {"obs_0": np.ones(n) / 3, "reward": np.ones(n) / 7, "terminated": np.arange(n) % 10 == 9.0}
+    table = pa.table({name: np.asarray(values, float) for name, values in columns.items()})
+    pq.write_table(table, tmp_path / "log.parquet")
+    np.savez(tmp_path / "log.npz", **columns)
+    monkeypatch.setattr("valuefit.data.load.memory_limit", lambda: int(copies * table.nbytes))
+    assert isinstance(vf.load(tmp_path / "log.parquet"), ShardedLog) == streamed
+    assert len(vf.load(tmp_path / "log.npz")) == n  # it cannot be read in parts

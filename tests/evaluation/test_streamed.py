@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import valuefit as vf
 from helpers.streamed import KINDS, even_policy, in_shards, log_with_actions
 from valuefit.data import shards
+from valuefit.data.shards import ShardedLog
 from valuefit.evaluation import streamed
 from valuefit.evaluation.streamed import Samples
 from valuefit.features import registry
@@ -196,5 +198,61 @@ def test_a_nan_in_a_late_shard_is_named_with_file_and_rows(tmp_path: Path) -> No
     observations = np.load(tmp_path / "log" / "observations.npy")
     observations[1500, 1] = np.nan
     np.save(tmp_path / "log" / "observations.npy", observations)
+    sharded = replace(sharded, shards=tuple(replace(shard, files=()) for shard in sharded.shards))  # as it is now
     with pytest.raises(ValueError, match=r"In steps [\d,]+ to [\d,]+ of .*log .*NaN"):
         vf.evaluate(sharded, **FOURIER)
+
+
+def table_log(*, rare: int) -> tuple[vf.Transitions, Any]:
+    """20,000 steps over 30 states whose third action only the last episodes take, and a policy that takes all."""
+    rng = np.random.default_rng(0)
+    state = rng.integers(0, 30, 20_000)
+    action = (rng.random(20_000) < 0.5).astype(int)
+    action[-2000::rare] = 2
+    state[-2000::rare] = np.arange(len(state[-2000::rare])) % 30
+    log = vf.Transitions.from_arrays(
+        state, np.sin(state) + action + rng.normal(size=20_000), terminated=np.arange(20_000) % 20 == 19, action=action
+    )
+    return log, np.tile([0.45, 0.45, 0.1], (30, 1))
+
+
+@pytest.mark.parametrize("limit", [600_000, 64_000_000])
+def test_pairs_that_a_small_sample_lacks_are_those_of_the_whole_log(limit: int) -> None:
+    log, policy = table_log(rare=31)
+    options = {"features": "one-hot", "discount": 0.8, "policy": policy, "values": "state-action"}
+    found = vf.evaluate(vf.load(log, memory="stream", limit=limit), **options)
+    expected = vf.evaluate(log, **options, tol=1e-12)
+    assert found.policy_value.interval == pytest.approx(expected.policy_value.interval, rel=1e-6)
+    np.testing.assert_allclose(found.value_interval(np.arange(30)), expected.value_interval(np.arange(30)), rtol=1e-6)
+    unseen = [{check.name: check for check in one.checks}["unseen actions"].statistic for one in (found, expected)]
+    assert unseen[0] == pytest.approx(unseen[1])
+
+
+def test_a_small_sample_neither_clears_a_value_nor_rules_it_out_and_the_named_limit_is_enough() -> None:
+    log, policy = table_log(rare=3)
+    options = {"features": "one-hot", "discount": 0.8, "policy": policy, "values": "state-action"}
+    small = vf.evaluate(vf.load(log, memory="stream", limit=600_000), **options)
+    size = {check.name: check for check in small.checks}["size of the sample"]
+    assert small.verdict.level == "caution"
+    assert size.outcome == "warn"
+    assert "fail" not in [check.outcome for check in small.checks]
+    named = re.search(r"with a limit of (\d+MB) or more", size.message)
+    assert named is not None
+    found = vf.evaluate(vf.load(log, memory="stream", limit=named[1]), **options)
+    outcomes = {check.name: check.outcome for check in found.checks}
+    assert outcomes.get("size of the sample", "pass") == "pass"
+    assert len(found.log) >= 20 * found.problem.d
+    assert found.verdict.level == vf.evaluate(log, **options).verdict.level
+
+
+def test_a_shard_that_has_other_steps_in_a_later_pass_is_refused() -> None:
+    log, reads = log_with_actions(), []
+
+    class Shard:
+        def read(self) -> vf.Transitions:
+            reads.append(self)
+            return log if len(reads) == 1 else log.select(log.episodes[1:])
+
+    sharded = ShardedLog((Shard(),), len(log), 60, "shards that change", 64 << 20)
+    with pytest.raises(ValueError, match=r"Shard 0 of the log had [\d,]+ steps in the first pass and now has [\d,]+"):
+        vf.evaluate(sharded, discount=0.9, **FOURIER)

@@ -22,7 +22,6 @@ from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from helpers.workers import two_workers
 from valuefit.data import shards
-from valuefit.data.shards import ShardedLog
 from valuefit.features.registry import make
 from valuefit.problem.parts import PART_COPIES, Part, Parts, add, each_shard, part_sizes, read_ahead
 from valuefit.problem.sharded import ShardedProblem
@@ -136,19 +135,6 @@ def test_a_file_that_changes_is_named_by_the_worker_that_reads_it(client: Client
     vf.save(log[:100], tmp_path / "part-2.parquet", force=True)
     with pytest.raises(ValueError, match=r"part-2.parquet had [\d,]+ bytes and now has [\d,]+ since the log"):
         vf.evaluate(sharded, discount=0.9, client=client, **FOURIER)
-
-
-def test_a_shard_that_has_other_steps_in_a_later_pass_is_refused() -> None:
-    log, reads = log_with_actions(), []
-
-    class Shard:
-        def read(self) -> vf.Transitions:
-            reads.append(self)
-            return log if len(reads) == 1 else log.select(log.episodes[1:])
-
-    sharded = ShardedLog((Shard(),), len(log), 60, "shards that change", 64 << 20)
-    with pytest.raises(ValueError, match=r"Shard 0 of the log had [\d,]+ steps in the first pass and now has [\d,]+"):
-        vf.evaluate(sharded, discount=0.9, **FOURIER)
 
 
 @pytest.mark.filterwarnings("default")

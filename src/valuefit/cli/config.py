@@ -69,7 +69,7 @@ def as_list(value: str | list[str] | None) -> list[str]:
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
-PATH_OPTIONS = ("log", "policy", "starts", "report", "save")
+PATH_OPTIONS = ("log", "policy", "starts", "checkpoint", "report", "save")
 CHOICES = {
     "values": ("state", "state-action"),
     "interval": ("cr3", "cr1"),

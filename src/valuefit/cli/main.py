@@ -248,7 +248,7 @@ def convert(
 @click.option("--solver", default="auto", show_default=True, metavar="NAME", help="auto, lstd, krylov or pdbg.")
 @number_option("iterations", "Passes that krylov or pdbg need; they depend on the problem. [default: 30, 200]")
 @number_option("numbers", "Numbers in an observation, in float32.", default=8, shown="8")
-@click.option("--limit", type=float, default=2 << 30, show_default="2 GiB", metavar="BYTES",
+@click.option("--limit", default="2GiB", show_default=True, metavar="SIZE",
               help="Memory that a thread may hold, as limit of vf.load.")  # fmt: skip
 @number_option("price", "Price of a worker for an hour; prints the cost.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

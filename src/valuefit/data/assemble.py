@@ -53,6 +53,8 @@ def incomplete_log(source: Table) -> Transitions:
     names = _number_ids(table, source)
     table = {field: _number_column(field, matched[field], values, source) for field, values in table.items()}
     _complete_next(table)
+    if "episode" in table and "step" not in table:
+        _refuse_ids_of_several_files(table["episode"], source, names.get("episode"))
     table = _sort_rows(table, notes, names.get("episode"))
     n = len(table["obs"])
     terminated, truncated = _episode_ends(table, matched, notes, where)
@@ -205,6 +207,22 @@ def _complete_next(table: dict[str, Array]) -> None:
 
 
 # ---- order ---------------------------------------------------------------------------------------
+
+
+def _refuse_ids_of_several_files(episode: Array, source: Table, names: Array | None) -> None:
+    """Raise ValueError if an id comes back in another file after other ids: nothing tells if that is one episode."""
+    runs = np.flatnonzero(episode_starts(episode))
+    runs = runs[np.argsort(episode[runs], kind="stable")]
+    file = np.searchsorted(np.cumsum([rows for _, rows in source.files]), runs, side="right")
+    again = np.flatnonzero((episode[runs[1:]] == episode[runs[:-1]]) & (file[1:] != file[:-1]))
+    if len(again):
+        first, later = (source.files[file[again[0] + one]][0] for one in (0, 1))
+        number = episode[runs[again[0]]]
+        raise ValueError(
+            f"Episode {shown(number if names is None else names[number])} is in {first} and, after other episodes, in "
+            f"{later}. If ids begin again in every file, number the episodes of all files differently. If it is one "
+            "episode, add a column step that numbers its rows, or sort the files by episode."
+        )
 
 
 def _sort_rows(table: dict[str, Array], notes: list[str], episode_names: Array | None) -> dict[str, Array]:

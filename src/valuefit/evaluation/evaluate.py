@@ -14,7 +14,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import one_of
 from valuefit.engine.loop import Progress, solve
 from valuefit.evaluation.checks.reach import reachable
-from valuefit.evaluation.checks.run import WHICH, of_whole, run_checks
+from valuefit.evaluation.checks.run import WHICH, of_sample, run_checks
 from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.fit import Fit
@@ -131,7 +131,7 @@ def evaluate(
 def _fit(
     log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
     values: str, seed: int, starts: Any, interval: Kind, level: float, reward_range: RewardRange | None,
-    place: Callable[[Problem], SaddlePoint], **solving: Any,
+    place: Callable[[Problem], SaddlePoint], all_actions: bool = True, **solving: Any,
 ) -> tuple[Fit, list[str]]:  # fmt: skip
     """The solved problem of a log in memory with its policy value, and notes.
 
@@ -147,7 +147,7 @@ def _fit(
     share = log.effective_share if values == "state" else 1.0
     fitted, _ = make(features, log, actions=count, effective_share=share)
     notes.append(fitted.sentence)
-    problem = make_problem(log, fitted, policy, values, discount, trace, ridge)
+    problem = make_problem(log, fitted, policy, values, discount, trace, ridge, all_actions=all_actions)
     start_rows = starts_of(log, problem, fitted, policy, values, starts)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
     result = solve(place(problem), reported=Reported(sandwich, start_rows), seed=seed, **solving)
@@ -175,21 +175,26 @@ def _of_shards(
     refuse_with_shards(**other, **settings)
     kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
     whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
-    of_sample = {**settings, "policy": whole.policy, "solver": "auto"}
-    sample = evaluate(whole.sample, features=whole.features, checks=checks, **of_sample)
-    result, value, reach = whole.result, whole.value.allowing_for(sample.policy_value.unseen), whole.reach
-    sandwich, c = whole.errors.sandwich, whole.errors.function.c
-    checked = of_whole(result, value, whole.error, reach, sandwich, c, whole.occupancy)
+    settings |= {"solver": "auto", "policy": whole.policy, "all_actions": whole.all_actions}
+    with placement(None, None) as place:
+        fit, notes = _fit(whole.sample, whole.features, place=place, **settings)
+        starts = settings["starts"]
+        sample = _judged(fit, checks, notes, None if starts is None else whole.sample.number_states(starts))
+    result, value, checked = whole.result, whole.value, whole.checks()
+    checks_of_sample = sample.checks
+    if len(sample.log) < whole.size[0]:
+        checks_of_sample = of_sample(sample.checks, len(sample.log), sample.problem.d, whole.limit_for_checks)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values),
         *actions_notes(sample.log, sample.policy), whole.features.sentence,
         f"Solved with {result.solver}: {result.message}", *longer_notes(value.bias, value.unseen),
-        *cut_notes(settings["reward_range"], reach),
+        *cut_notes(settings["reward_range"], whole.reach),
     ]  # fmt: skip
     return replace(
-        sample, result=result, policy_value=_cut(value, settings["reward_range"], reach), notes=notes, whole=whole.size,
+        sample, result=result, policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
+        whole=whole.size,
         streamed=whole.errors, weight_errors=whole.weights,
-        checks=tuple(checked.get(check.name, check) for check in sample.checks),
+        checks=tuple(checked.get(check.name, check) for check in checks_of_sample),
     )  # fmt: skip
 
 

@@ -172,9 +172,11 @@ class Evaluation:
 
     @cached_property
     def _unseen_pairs(self) -> UnseenPairs | None:
-        """The pairs of states and actions without data, of state-action values; those of a sample if `sampled`."""
+        """The pairs of states and actions without data, of state-action values."""
         if self.values == "state":
             return None
+        if isinstance(self.errors, StreamedErrors):
+            return self.errors.unseen
         return unseen_pairs(self.log, self.features, self.policy, self.problem, self.result.theta)
 
     def _rows(self, observations: Any, actions: Any = None) -> Any:
@@ -319,9 +321,8 @@ class Evaluation:
         fitted = storage.stored_features(spec, features, log, path)
         target = storage.stored_policy(policy_name, policy, stored.policy_table, labels, settings["values"], path)
         target = None if target is None else policy_for(target, log)
-        problem = make_problem(
-            log, fitted, target, settings["values"], settings["discount"], settings["trace"], settings["ridge"]
-        )
+        steps = settings["values"], settings["discount"], settings["trace"], settings["ridge"]
+        problem = make_problem(log, fitted, target, *steps, all_actions=whole is None)
         storage.check_weights(path, stored, problem.d)
         loaded = cls(
             log=log, problem=problem, result=result, features=fitted, policy=target, policy_value=policy_value,

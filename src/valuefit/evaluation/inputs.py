@@ -57,12 +57,14 @@ def load_log(source: Any, columns: Any, cluster: Any, client: Any = None) -> Any
 
 
 def make_problem(
-    log: Transitions, fitted: Fitted, policy: Policy | None, values: str, discount: float, trace: float, ridge: float
-) -> Problem:
-    """The problem to solve, for state values or for state-action values."""
+    log: Transitions, fitted: Fitted, policy: Policy | None, values: str, discount: float, trace: float, ridge: float,
+    *, all_actions: bool = True,
+) -> Problem:  # fmt: skip
+    """The problem to solve, for state values or for state-action values. all_actions: as in `state_action_problem`."""
     if values == "state":
         return Problem(log, fitted.rows, discount=discount, trace=trace, ridge=ridge)
-    return state_action_problem(log, fitted, policy=policy, discount=discount, trace=trace, ridge=ridge)
+    settings: dict[str, Any] = {"discount": discount, "trace": trace, "ridge": ridge, "all_actions": all_actions}
+    return state_action_problem(log, fitted, policy=policy, **settings)
 
 
 def weighted_part(log: Transitions, policy: Policy | None) -> Transitions:

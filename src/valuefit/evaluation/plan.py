@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from valuefit.data.shards import shard_steps
-from valuefit.data.validation import number, one_of
+from valuefit.data.validation import byte_count, number, one_of
 from valuefit.evaluation.streamed import MAX_MOMENT_FEATURES
 from valuefit.problem.parts import FAN_IN
 
@@ -125,7 +125,7 @@ def plan(
     solver: str = "auto",
     iterations: float | None = None,
     numbers: float = 8,
-    limit: float = 2 << 30,
+    limit: float | str = 2 << 30,
     price: float | None = None,
     coefficients: Coefficients = MEASURED,
 ) -> Plan:
@@ -143,7 +143,7 @@ def plan(
     one_of("solver", solver, SOLVERS)
     n, d = _whole("steps", steps, MAX_STEPS), _whole("features", features, MAX_FEATURES)
     cluster = Cluster(_whole("workers", workers, MAX_WORKERS), _whole("threads", threads, MAX_WORKERS), coefficients)
-    width, limit = _whole("numbers", numbers, MAX_FEATURES), _whole("limit", limit, MAX_STEPS)
+    width, limit = _whole("numbers", numbers, MAX_FEATURES), byte_count("limit", limit)
     if price is not None:
         price = number("price", price, "it must be a finite number, 0 or more", lambda x: 0 <= x < math.inf)
     if solver == "auto":

@@ -29,6 +29,7 @@ def state_action_problem(
     trace: float = 0.0,
     ridge: float = 0.0,
     part: bool = False,
+    all_actions: bool = True,
 ) -> Problem:
     """LSTD-Q: Q(s, a) = theta_a' phi(s) of the target policy, from a log of any policy, without importance ratios.
 
@@ -39,9 +40,10 @@ def state_action_problem(
     projection of Q if they cannot.
 
     state_features: any argument of `features.make`. policy: any argument of `find_policy` except probabilities by step.
-    Actions are whole numbers from 0, or text. part: as in `Problem`.
+    Actions are whole numbers from 0, or text. part: as in `Problem`. all_actions: False for a sample of a log, which
+    may lack actions that the log has; else a policy that takes an action that no step has is refused.
     """
-    rows, pairs, now, next = _state_action_rows(log, state_features, policy, part=part)
+    rows, pairs, now, next = _state_action_rows(log, state_features, policy, part=part or not all_actions)
     return Problem.from_rows(
         rows,
         now,
@@ -90,7 +92,7 @@ def unseen_shares(log: Transitions, state_features: Any, *, policy: Any) -> Arra
 
     These features are zero in every logged step, so their weights are 0. The share is 0 where the episode terminates.
     """
-    rows, pairs, _, next = _state_action_rows(log, state_features, policy)
+    rows, pairs, _, next = _state_action_rows(log, state_features, policy, part=True)  # the problem has refused
     unseen = np.asarray(abs(rows[:pairs]).sum(axis=0)).ravel() == 0
     sizes = abs(rows[pairs:])
     part, total = (np.asarray(sizes @ columns).ravel() for columns in (unseen.astype(float), np.ones(len(unseen))))

@@ -20,8 +20,14 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.checks import numerics
+from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.occupancy import occupancy_checks
+from valuefit.evaluation.checks.reach import reachable_range
+from valuefit.evaluation.checks.ridge import ridge_change
+from valuefit.evaluation.checks.support import episode_count, unseen_share
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.importance import policy_for
+from valuefit.evaluation.importance import action_numbers, policy_for
 from valuefit.evaluation.inputs import MakePart, weighted_part
 from valuefit.evaluation.occupancy import OccupancySums
 from valuefit.evaluation.policy import Policy
@@ -31,12 +37,14 @@ from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
 from valuefit.evaluation.state_action import action_count
 from valuefit.evaluation.streamed_errors import EpisodeSums, StreamedErrors
 from valuefit.evaluation.uncertainty import Kind
+from valuefit.evaluation.unseen import Unseen, unseen_in_parts, what_changes
+from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, fit_stride, make
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction
 from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
 from valuefit.problem.moment_problem import MomentProblem, PartSums
-from valuefit.problem.parts import MAX_AT_ONCE, Part, Parts, part_sizes, read_ahead, sum_shards
+from valuefit.problem.parts import MAX_AT_ONCE, PART_COPIES, Part, Parts, part_sizes, read_ahead, sum_shards
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
@@ -47,6 +55,7 @@ MAX_SAMPLE_STEPS = MAX_FIT_STEPS  # of the observations that features are fitted
 MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; above, krylov reads the shards repeatedly
 MOMENTS_GAP = 1e-8  # that is asked of the direct solution
 STEP_BYTES = 100  # of a step without its observation
+SAMPLE_MARGIN = 2  # every 2^k-th episode is taken, so a sample may have half of the steps that fit
 SAMPLE_COPIES = 8  # of a sample while it is made and joined
 
 
@@ -192,6 +201,27 @@ class Whole:
     policy: Policy | None  # matched to the actions of the log
     occupancy: OccupancySums | None
     reach: Reach | None
+    unseen: Unseen | None  # None for state values
+    all_actions: bool  # whether the sample has all actions of the log
+    limit_for_checks: int  # with which the sample has enough steps for the features, in bytes; 0: it never has
+
+    def checks(self) -> dict[str, Check]:
+        """By name, the checks that need only numbers which are known of all episodes."""
+        value, error, sandwich = self.value, self.error, self.errors.sandwich
+        known = [
+            numerics.solver(self.result),
+            reachable_range(value, self.reach),
+            numerics.skewness(value, error),
+            numerics.small_sample_bias(self.result, value, error),
+            *occupancy_checks(self.occupancy, self.size[0]),
+        ]
+        if sandwich.problem.ridge:
+            known.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, self.errors.function.c))
+        if self.unseen is not None:
+            known.append(unseen_share(self.unseen, value.standard_error))
+        if error.standard_error is not None:
+            known.append(episode_count(self.size[1], error))
+        return {check.name: check for check in known if check is not None}
 
 
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
@@ -224,8 +254,12 @@ def _sample(log: Transitions, number: int, *, firsts: Array, limit: int) -> tupl
 
 def _sample_steps(log: Transitions, limit: int) -> int:
     """The most steps of a sample of such a log."""
-    step_bytes = STEP_BYTES + log.observations.nbytes // len(log.observations)
-    return int(np.clip(limit / (SAMPLE_COPIES * step_bytes), 1, MAX_SAMPLE_STEPS))
+    return int(np.clip(limit / _step_bytes(log), 1, MAX_SAMPLE_STEPS))
+
+
+def _step_bytes(log: Transitions) -> int:
+    """Bytes that a step needs while a sample is made."""
+    return SAMPLE_COPIES * (STEP_BYTES + log.observations.nbytes // len(log.observations))
 
 
 def refuse_with_shards(*, cluster: Any, device: Any, policy: Policy | None, values: str, **_: Any) -> None:
@@ -285,9 +319,11 @@ def solve_shards(
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     columns = fitted.columns * actions
     rows, at_once = part_sizes(log.limit, columns)
+    check_bytes = 8 * PART_COPIES * columns  # of a step of the sample
+    checked = max(1, log.limit // check_bytes)
     shards = Parts(log.shards, maker, rows, client, at_once, tuple(steps for steps, _ in samples.counts))
     if checkpoint is not None:
-        samples.keep(rows)
+        samples.keep(checked)
         checkpoint.require_same("the features or the policy", maker.outputs(samples.log(), columns))
     parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
     problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
@@ -296,17 +332,32 @@ def solve_shards(
     result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
     sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
     kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
-    errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit)
+    pairs = unseen_in_parts(parts, problem, result.theta) if values == "state-action" else None
+    errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit, pairs)
     error, weights, occupancy = errors.of_evaluation(parts)
     effective = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
     value = with_errors(float(function.c @ result.theta), function.starts, error, level, effective, kind)
-    samples.keep(rows)
+    unseen = what_changes(pairs, sandwich, function) if values == "state-action" else None
+    value = value if unseen is None else value.allowing_for(unseen.changes)
+    samples.keep(checked)
     sample = samples.log()
     notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
+    size, needed = (samples.steps, samples.episodes), STEPS_PER_LANDMARK * columns
+    enough = SAMPLE_MARGIN * needed * (check_bytes + _step_bytes(sample)) if needed <= MAX_SAMPLE_STEPS else 0
     return Whole(
-        result, value, error, fitted, sample, (samples.steps, samples.episodes), notes, errors, tuple(weights),
-        policy, occupancy, Reach.of(reward_range, samples.rewards, discount, ends=samples.terminated),
+        result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy, occupancy,
+        Reach.of(reward_range, samples.rewards, discount, ends=samples.terminated), unseen,
+        _has_all_actions(sample, problem, actions), enough,
     )  # fmt: skip
+
+
+def _has_all_actions(sample: Transitions, problem: SaddlePoint, actions: int) -> bool:
+    """Whether the sample has the actions of the whole log, those whose features have data."""
+    if actions == 1 or sample.action is None:
+        return True
+    data = np.ones(problem.d, bool)
+    data[problem.dead] = False
+    return bool(np.isin(np.flatnonzero(data.reshape(actions, -1).any(axis=1)), action_numbers(sample)).all())
 
 
 def _matched(sample: Transitions, policy: Policy | None, values: str) -> tuple[Policy | None, int, float]:

@@ -34,6 +34,7 @@ from valuefit.evaluation.uncertainty import (
     count_factor,
     error_of_parts,
 )
+from valuefit.evaluation.unseen import UnseenPairs
 from valuefit.problem.checkpoint import KeptParts
 from valuefit.problem.clusters import ClusterSums
 from valuefit.problem.parts import Part, Parts, add, part_sizes, sum_shards
@@ -58,7 +59,7 @@ class StreamedErrors:
 
     parts: of the log, as problems that `maker` makes. sandwich: of the moments; clusters come with the parts. function:
     the mean value over the starts. mean: the mean feature row of the steps, (d,). counts: steps and episodes of each
-    shard, (shards, 2). limit: bytes that parts may take.
+    shard, (shards, 2). limit: bytes that parts may take. unseen: pairs of states and actions without data.
     """
 
     parts: Parts
@@ -69,6 +70,7 @@ class StreamedErrors:
     mean: Array
     counts: Array
     limit: int
+    unseen: UnseenPairs | None = None
 
     @property
     def episodes(self) -> int:

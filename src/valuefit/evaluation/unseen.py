@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.state_action import unseen_shares
 from valuefit.features.registry import Fitted
+from valuefit.problem.parts import Part
 from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 
@@ -68,11 +71,35 @@ def unseen_pairs(
     )  # fmt: skip
 
 
+def unseen_sums(part: Part, *, dead: Array, theta: Array) -> tuple[Any, ...]:
+    """What some episodes add to `UnseenPairs` of a log in shards; `dead`: the features without data in all of it."""
+    problem = part.problem
+    sizes, continues = abs(problem.phi.matrix), problem.discount > 0
+    own, total = (np.asarray(one.sum(axis=1)).ravel() for one in (sizes[:, dead], sizes))
+    shares = np.divide(own, total, out=np.zeros(len(total)), where=total > 0)[problem.next] * continues
+    weights = np.bincount(problem.now, problem.backward(problem.discount * shares), problem.psi.shape[0])
+    values = problem.phi.dot(theta)[problem.now]
+    sums = float(shares.sum()), int(continues.sum()), problem.psi.tdot(weights)
+    return *sums, [float(values.min())], [float(values.max())]
+
+
+def unseen_in_parts(parts: Any, problem: SaddlePoint, theta: Array) -> UnseenPairs | None:
+    """`unseen_pairs` of a log in shards, in one pass; parts: its `Parts`."""
+    if not len(problem.dead):
+        return None
+    share, count, moved, low, high = parts.sum(partial(unseen_sums, dead=problem.dead, theta=theta))
+    return UnseenPairs(share / count, problem.dead, moved / problem.n, (min(low), max(high))) if count else None
+
+
 def unseen_of(
     log: Transitions, fitted: Fitted, policy: Policy | None, sandwich: Sandwich, starts: LinearFunction
 ) -> Unseen:
     """What pairs without data could change in a policy value by state-action values."""
-    pairs = unseen_pairs(log, fitted, policy, sandwich.problem, sandwich.theta)
+    return what_changes(unseen_pairs(log, fitted, policy, sandwich.problem, sandwich.theta), sandwich, starts)
+
+
+def what_changes(pairs: UnseenPairs | None, sandwich: Sandwich, starts: LinearFunction) -> Unseen:
+    """What these pairs could change in a policy value."""
     if pairs is None:
         return Unseen()
     adjoint = sandwich._adjoint(starts.c)

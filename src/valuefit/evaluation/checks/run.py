@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from valuefit.engine.result import Result
 from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
 from valuefit.evaluation.checks.check import Check, judge
 from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
-from valuefit.evaluation.checks.occupancy import occupancy, occupancy_checks
-from valuefit.evaluation.checks.ridge import ridge, ridge_change
+from valuefit.evaluation.checks.occupancy import occupancy
+from valuefit.evaluation.checks.ridge import ridge
 from valuefit.evaluation.checks.stays import stays
-from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.occupancy import OccupancySums
-from valuefit.evaluation.policy_value import PolicyValue
-from valuefit.evaluation.reach import Reach
-from valuefit.evaluation.sandwich import Sandwich
-from valuefit.typing import Array
+from valuefit.features.kernel import STEPS_PER_LANDMARK
 
 WHICH = ("standard", "all")  # "all" also solves the problem with other traces
 FIRST: tuple[Callable[[Fit], Check | None], ...] = (
@@ -65,26 +60,21 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
     return tuple(check for check in found if check is not None)
 
 
-def of_whole(
-    result: Result,
-    value: PolicyValue,
-    error: ErrorEstimate,
-    range_of_values: Reach | None,
-    sandwich: Sandwich,
-    c: Array,
-    sums: OccupancySums | None,
-) -> dict[str, Check]:
-    """By name, the checks that need only these numbers, which are known of all episodes of a log in shards.
+def of_sample(checks: Sequence[Check], steps: int, columns: int, limit: int) -> tuple[Check, ...]:
+    """The checks of a sample of a log in shards, and one of its size.
 
-    sandwich: of the reported weights. c: the mean feature row of the starts. sums: of the occupancy weights.
+    A sample that is too small for its features is a reason for caution: it neither clears a value nor rules it out.
+    limit: with which a sample has enough steps, in bytes; 0 if none has.
     """
-    found = [
-        numerics.solver(result),
-        reach.reachable_range(value, range_of_values),
-        numerics.skewness(value, error),
-        numerics.small_sample_bias(result, value, error),
-        *occupancy_checks(sums, sandwich.problem.n),
-    ]
-    if sandwich.problem.ridge:
-        found.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, c))
-    return {check.name: check for check in found if check is not None}
+    name, needed = "size of the sample", STEPS_PER_LANDMARK * columns
+    sizes = f"The checks are those of a sample of {steps:,} steps for {columns:,} features"
+    if steps >= needed:
+        return (*checks, Check(name, "pass", f"{sizes}.", steps / columns))
+    advice = "Use fewer features, or load the log into memory."
+    if limit:
+        advice = f"Load the log with a limit of {-(-limit // 10**6)}MB or more, or use fewer features."
+    text = (
+        f"{sizes}, fewer than {STEPS_PER_LANDMARK} for each, so they may miss what is wrong or find faults by chance."
+    )
+    milder = [replace(check, outcome="warn") if check.outcome == "fail" else check for check in checks]
+    return (*milder, Check(name, "warn", f"{text} {advice}", steps / columns))

@@ -9,11 +9,12 @@ from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
 from valuefit.evaluation.action_labels import label_of
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
-from valuefit.evaluation.errors import MATERIAL_SIZE, LinearFunction
+from valuefit.evaluation.errors import MATERIAL_SIZE, ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
+from valuefit.evaluation.unseen import Unseen
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
@@ -53,6 +54,12 @@ def effective_episodes(fit: Fit) -> Check | None:
             "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
         )
         return Check(name, "warn", text, error.effective_clusters)
+    return episode_count(episodes, error)
+
+
+def episode_count(episodes: int, error: ErrorEstimate) -> Check:
+    """The check of `effective_episodes` where episodes were not cut."""
+    name = "effective episodes"
     count = f"{episodes} episodes count as {{}}{error.effective_clusters:.1f} equally important ones"
     if round(error.effective_clusters) < FEW_EPISODES:
         text = f"The {count.format('only ')}, so the interval is rough. Add episodes if you can."
@@ -266,9 +273,12 @@ def unseen_actions(fit: Fit) -> Check | None:
 
     size: the larger change of the policy value if these pairs have values within those of the logged steps.
     """
-    name, error, (share, changes) = "unseen actions", fit.value.standard_error, fit.unseen
-    if fit.values != "state-action":
-        return None
+    return None if fit.values != "state-action" else unseen_share(fit.unseen, fit.value.standard_error)
+
+
+def unseen_share(unseen: Unseen, error: float | None) -> Check:
+    """The check of `unseen_actions`; error: the standard error of the policy value."""
+    name, (share, changes) = "unseen actions", unseen
     if share == 0:
         return Check(name, "pass", "The log has the states and actions that the policy leads to.", share)
     text = (
