@@ -51,6 +51,7 @@ def evaluate(
     seed: int = 0,
     starts: Any = None,
     columns: Any = None,
+    missing: str = "refuse",
     interval: Kind = "cr3",
     level: float = INTERVAL_LEVEL,
     cluster: Any = None,
@@ -63,11 +64,11 @@ def evaluate(
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
-    log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
-    scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates the
-    log as it is (on-policy, or with its own ratios); else a callable, a classifier, a table, a mapping or probabilities
-    of the logged actions, as in `find_policy`. The value of a policy that was learned from this log is optimistic:
-    learn it on one part of `valuefit.split(log)` and evaluate it on the other.
+    log, columns, missing: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto",
+    "fourier:order=5", ...), a scikit-learn transformer or a callable. discount: the weight of a reward one step later.
+    policy: None evaluates the log as it is (on-policy, or with its own ratios); else a callable, a classifier, a table,
+    a mapping or probabilities of the logged actions, as in `find_policy`. The value of a policy that was learned from
+    this log is optimistic: learn it on one part of `valuefit.split(log)` and evaluate it on the other.
     values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log; "state-action"
     learns a value for each action and needs none. starts: observations to average over; None takes the first of each
     episode. trace, solver, max_passes, seed, callback: as in `Problem` and `solve`. ridge: as in `Problem`; it shrinks
@@ -93,7 +94,7 @@ def evaluate(
     one_of("checks", checks, WHICH)
     level = check_level(level)
     check_client(client)
-    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
+    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client, missing)
     target = None if policy is None else find_policy(policy, allow_code=True)
     settings: dict[str, Any] = {
         "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
@@ -109,9 +110,10 @@ def evaluate(
         )
     if client is not None:
         raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
+    settings["policy"] = None if target is None else target.on(loaded)
     with placing as place:
         fit, notes = _fit(loaded, features, place=place, **settings)
-        return _judged(fit, checks, notes, None if starts is None else loaded.number_states(starts))
+        return _judged(fit, checks, notes, None if starts is None else loaded.as_stored(starts))
 
 
 def _fit(
