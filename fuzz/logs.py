@@ -18,7 +18,7 @@ from fuzz.outcome import RIGHT, Refusal, ask, expect
 from fuzz.reference import Columns, Invalid, Log, Unknown, check_solution, compare_log, feature_rows, read_log
 from fuzz.runner import Target
 from fuzz.tables import base_table, mutate_table
-from valuefit.data import shards
+from valuefit.data import joining, shards
 
 LIMIT = 256 << 20  # bytes, the `limit` of `load`: the mutated files hold a few kilobytes
 MAX_FEATURES = 8  # of problems that are also solved in rational numbers
@@ -165,7 +165,7 @@ def check_shards(path: Path) -> None:
     """The steps of a log that is opened in shards are those that it has in memory."""
     opened = ask(lambda: vf.load(path, memory="stream", limit=1))
     parts = [ask(shard.read) for shard in opened.shards]
-    joined = ask(shards.join_logs, parts)
+    joined = ask(joining.join_logs, parts)
     try:
         whole = vf.load(path, limit=LIMIT)
     except ValueError as error:

@@ -100,7 +100,8 @@ def test_every_setting_can_be_read_from_a_file(workdir):
         'log = "l.csv"\nfeatures = "rbf"\ndiscount = 1\npolicy = "p.npy"\nvalues = "state-action"\ntrace = 1\nridge = 2'
         '\nstarts = "s.npy"\nsolver = "saga"\ntol = 0\nmax-passes = 3\nseed = 4\nreport = "r.html"\nsave = "s.npz"\n'
         'checks = "all"\nstrict = true\ninterval = "cr1"\nlevel = 0.5\nreward-range = [-1, 2.5]\ncluster = "c"\n'
-        'memory = "stream"\nlimit = 3\nscheduler = "tcp://host:1"\ncheckpoint = "kept"\ndevice = "cuda"\n'
+        'missing = "flag"\nmemory = "stream"\nlimit = 3\nscheduler = "tcp://host:1"\n'
+        'checkpoint = "kept"\ndevice = "cuda"\n'
         'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
     )
     Path("runs/all.toml").write_text(text)
@@ -110,7 +111,7 @@ def test_every_setting_can_be_read_from_a_file(workdir):
         log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
         values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga",
         tol=0, max_passes=3.0, seed=4, checks="all", strict=True, interval="cr1", level=0.5,
-        reward_range=[-1, 2.5], cluster="c",
+        reward_range=[-1, 2.5], cluster="c", missing="flag",
         memory="stream", limit=3, scheduler="tcp://host:1", checkpoint="runs/kept", device="cuda",
         report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
     )  # fmt: skip

@@ -60,7 +60,8 @@ def test_a_csv_without_truncation_flags(columns, tmp_path):
     )  # fmt: skip
     expected = vf.evaluate(by_hand, features=evaluation.features).policy_value.estimate
     assert abs(answer["policy_value"]["estimate"] - expected) <= 1e-8
-    assert any("Left out the last step of 5 episodes" in note for note in answer["notes"])
+    check = next(check for check in answer["checks"] if check["name"] == "last steps")
+    assert check["message"].startswith("The last step of 5 episodes")
 
 
 def test_a_d4rl_file_without_timeouts(columns, tmp_path):
@@ -134,7 +135,7 @@ def test_convert_prints_the_notes_of_the_reader(columns, tmp_path):
     table.rename(columns={"reward": "r"}).to_csv(tmp_path / "log.csv", index=False)
     done = run("convert", tmp_path / "log.csv", tmp_path / "log", "--columns", "reward=r")
     assert done.exit_code == 0, done.stderr
-    assert "Note: Left out the last step of 5 episodes" in done.stdout
+    assert "Note: The last step of 5 episodes" in done.stdout
     assert len(vf.load(tmp_path / "log")) == sum(LENGTHS) - 5
 
 
@@ -208,3 +209,36 @@ def test_a_scheduler_that_does_not_answer_is_named(tmp_path):
     vf.save(log_with_actions(5), tmp_path / "log.parquet")
     words = "evaluate", tmp_path / "log.parquet", "--scheduler", "nowhere://1"
     assert "No Dask scheduler answers at 'nowhere://1'" in refused(*words)
+
+
+@pytest.fixture
+def gaps(columns, tmp_path):
+    """A CSV file in which every seventh value of obs_1 is missing, and a policy in a file."""
+    table = pd.DataFrame(flat(columns))
+    known = np.arange(len(table)) % 7 != 3
+    for name in ("obs_1", "next_obs_1"):
+        follows = known if name == "obs_1" else np.append(known[1:], True)
+        table[name] = table[name].where(follows)
+    table.to_csv(tmp_path / "gaps.csv", index=False)
+    np.savetxt(tmp_path / "target.csv", np.full(len(table), 0.4))
+    return tmp_path / "gaps.csv"
+
+
+def test_gaps_are_refused_by_column_and_flagged_by_an_option(gaps, tmp_path):
+    message = refused("evaluate", gaps)
+    assert "The observations have 3 columns, 1 with gaps: obs_1 14%; the first is at row 3 of" in message
+    assert "Load the log with --missing flag" in message
+    evaluation = agree(str(gaps), facts("evaluate", gaps, "--missing", "flag"), missing="flag")
+    assert evaluation.log.names[-1] == "obs_1 missing"
+    (tmp_path / "run.toml").write_text('log = "gaps.csv"\nmissing = "flag"\n')
+    agree(str(gaps), facts("evaluate", "--config", tmp_path / "run.toml"), missing="flag")
+    one = facts("compare", gaps, "--missing", "flag", "--policy", tmp_path / "target.csv")
+    assert len(one["values"]) == 2
+
+
+def test_converted_logs_keep_flags_and_counts(gaps, tmp_path):
+    for name in ("log", "log.parquet", "log.npz"):
+        done = run("convert", gaps, tmp_path / name, "--missing", "flag")
+        assert "Note: Filled gaps in the observations, 3 columns, 1 with gaps: obs_1 14%" in done.stdout
+        agree(str(gaps), facts("evaluate", tmp_path / name), missing="flag")
+        assert vf.load(tmp_path / name).filling == vf.load(gaps, missing="flag").filling

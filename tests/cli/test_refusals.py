@@ -221,7 +221,7 @@ def test_convert_rejects_wrong_input_with_a_message(words, message, folder, monk
 def test_a_separate_process_prints_the_same_message(folder):
     done = piped("evaluate", "nan.csv", "--json", cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: reward is nan at step 7. Remove that step or give it a finite value.\n"
+    assert done.stderr == "Error: reward is nan at step 7. Give every step a finite value.\n"
     assert piped("evaluate", "--no-such", cwd=folder).returncode == 2
     code, shown = on_terminal("evaluate", "nan.csv", cwd=folder)
     assert code == 1

@@ -61,7 +61,7 @@ def test_a_prefix_without_numbers_matches_columns_in_their_order():
 def test_names_of_d3rlpy_and_scope_rl_dicts():
     names = {"obs": "observations", "action": "actions", "reward": "rewards", "terminated": "terminals"}
     log = vf.load({**{names[field]: COLUMNS[field] for field in names}, "timeouts": COLUMNS["truncated"]})
-    assert "Left out the last step of 6 episodes" in log.notes[0]
+    assert log.continuity.cut == 6
     scope = {"size": 4, "n_actions": 3, "state": np.eye(4), "action": [0, 1, 2, 0], "reward": [1.0] * 4}
     scope |= {"done": [0, 1, 0, 1], "pscore": [0.5] * 4, "info": {}}
     log = vf.load(scope, columns={"obs": "state", "behaviour_prob": "pscore"})
@@ -255,13 +255,12 @@ def test_a_continuing_stream_has_a_terminated_column_of_zeros():
     assert "Episodes are assumed to end only where a step terminated" in log.notes[0]
 
 
-def test_last_steps_without_a_next_observation_are_left_out_with_a_note():
+def test_last_steps_without_a_next_observation_are_left_out_and_counted():
     log = vf.load(table(terminated=[0, 0, 0, 1], truncated=[0, 1, 0, 0]))
     np.testing.assert_array_equal(log.reward, [1.0, 3.0, 4.0])
     np.testing.assert_array_equal(log.truncated, [1, 0, 0])
     np.testing.assert_array_equal(log.observations[log.next[:2]], [[2.0], [4.0]])
-    assert "Left out the last step of 1 episodes: " in log.notes[-1]
-    assert "Add next_obs columns to keep these steps" in log.notes[-1]
+    assert log.continuity.cut_text.startswith("The last step of 1 episodes (25% of the steps) was left out")
 
 
 def test_last_steps_with_a_missing_next_observation_are_left_out_and_other_gaps_are_refused():
@@ -347,10 +346,10 @@ def test_order_that_cannot_be_restored_is_refused():
     refused(r"reward is nan at step 3", table(episode=[1, 0, 1, 0], terminated=[0, 0, 1, 1], reward=[1, 2, 3, np.nan]))
 
 
-def test_gaps_between_step_numbers_are_noted():
+def test_jumps_between_step_numbers_are_counted():
     log = vf.load(table(episode=[0] * 4, terminated=[0, 0, 0, 1], step=[0, 1, 5, 6]))
-    assert "Step numbers are not consecutive at 1 places inside episodes" in log.notes[0]
-    assert vf.load(table(episode=[0] * 4, terminated=[0, 0, 0, 1], step=[0, 4, 8, 12])).notes == ()
+    assert (log.continuity.pairs, log.continuity.jumps, log.continuity.apart, log.notes) == (3, 1, 1, ())
+    assert vf.load(table(episode=[0] * 4, terminated=[0, 0, 0, 1], step=[0, 4, 8, 12])).continuity.apart == 0
 
 
 # ---- probabilities -------------------------------------------------------------------------------
@@ -408,7 +407,8 @@ def test_gaps_in_columns_are_refused_with_the_row(tmp_path):
         pd.DataFrame({"obs": [0.5, 1], "reward": [1.0, 2], "done": [True, None]}),
     )
     refused(
-        r"observation is NaN or infinite at row 1", pa.table({"obs": [[1.0], None], "reward": [1.0, 2], "done": [0, 1]})
+        r"1 column, 1 with gaps: obs 50%; the first is at row 1",
+        pa.table({"obs": [[1.0], None], "reward": [1.0, 2], "done": [0, 1]}),
     )
 
 

@@ -158,7 +158,7 @@ def test_uuids_are_ids():
             {"obs": ["1", "2", "3", "4", "5", "6"]},
             r"holds text, '1' at row 0 of the dict, and numbers.*write all of them as",
         ),
-        ({"obs": [*PLACES[:5], None]}, r"obs is missing or infinite at row 5"),
+        ({"obs": [*PLACES[:5], None]}, r"'obs' labels states, and 1 of 6 are missing, the first at row 5"),
         ({"episode": ["a", None, "b", "b", "c", "c"]}, r"episode is missing or infinite at row 1"),
         ({"episode": np.array(["a", 1, "b", "b", "c", "c"], object)}, r"is an object of type int at row 1"),
         ({"episode": ["a" * 201] * 6}, r"'episode' of the dict is no id at row 0: ids have at most 200 characters"),

@@ -21,8 +21,9 @@ import pytest
 import valuefit as vf
 from helpers.streamed import FILE_KINDS, hdf5_file, in_shards, log_with_actions
 from valuefit.data import shards
+from valuefit.data.joining import compact, episode_blocks, join_logs
 from valuefit.data.readers import parquet
-from valuefit.data.shards import ShardedLog, compact, episode_blocks, join_logs, open_shards
+from valuefit.data.shards import ShardedLog, open_shards
 from valuefit.memory import TooLarge
 
 

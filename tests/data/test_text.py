@@ -87,7 +87,9 @@ def test_a_missing_observation_is_refused(tmp_path):
     words = WEATHER.astype(object)
     words[7] = None
     for kind in ("csv", "jsonl", "pandas"):
-        with pytest.raises(ValueError, match="observation is NaN or infinite at row 7"):
+        with pytest.raises(
+            ValueError, match=r"The observations have 2 columns, 1 with gaps: obs_1 1.7%; the first is at row 7"
+        ):
             load_as(kind, table(obs_1=words), tmp_path)
 
 

@@ -223,7 +223,17 @@ def test_the_arrays_and_fields_of_a_log_are_read_only():
     log = recorded.log(action=np.arange(count), behaviour_prob=np.full(count, 0.5), cluster=np.zeros(count))
     for piece in (log, log[2:6], log.select([0, 2])):
         for name, column in vars(piece).items():
-            if name not in ("notes", "warnings", "source", "names", "state_names", "episode_names", "action_names"):
+            if name not in (
+                "notes",
+                "warnings",
+                "source",
+                "names",
+                "state_names",
+                "episode_names",
+                "action_names",
+                "filling",
+                "continuity",
+            ):
                 with pytest.raises(ValueError, match="read-only"):
                     column[0] = 0
             with pytest.raises(FrozenInstanceError):

@@ -5,7 +5,7 @@ import pytest
 
 import valuefit as vf
 from helpers.streamed import log_with_actions
-from valuefit.data.shards import episode_blocks
+from valuefit.data.joining import episode_blocks
 from valuefit.features.registry import make
 
 

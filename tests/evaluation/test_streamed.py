@@ -11,7 +11,7 @@ import pytest
 
 import valuefit as vf
 from helpers.streamed import KINDS, even_policy, in_shards, log_with_actions
-from valuefit.data import shards
+from valuefit.data import joining, shards
 from valuefit.data.shards import ShardedLog
 from valuefit.evaluation import streamed
 from valuefit.evaluation.streamed import Samples
@@ -133,7 +133,7 @@ def test_samples_depend_on_numbers_of_steps_and_episodes_alone() -> None:
     log = log_with_actions(50)
     one, many, apart = Samples(most=300), Samples(most=300), []
     one.add(log)
-    for part in shards.episode_blocks(log, 100):
+    for part in joining.episode_blocks(log, 100):
         apart.append(Samples(most=300, steps=many.steps, episodes=many.episodes))
         apart[-1].add(part)
         many.add(part)

@@ -189,7 +189,9 @@ def assert_same_log(log, other, *, rows=True):
     """Equal to the bit, with the same stored rows; or, without `rows`, with equal steps."""
     for field in dataclasses.fields(vf.Transitions):
         left, right = getattr(log, field.name), getattr(other, field.name)
-        if field.name in ("notes", "warnings", "source", "names") or (
+        if field.name == "filling":
+            assert left == right
+        if field.name in ("notes", "warnings", "source", "names", "filling", "continuity") or (
             not rows and field.name in ("observations", "now", "next")
         ):
             continue

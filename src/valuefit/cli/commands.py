@@ -85,7 +85,7 @@ def log_of(settings: Settings) -> Any:
     """The log of the settings, with the column of its clusters."""
     columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
     memory = "stream" if settings.scheduler is not None else settings.memory
-    return load(settings.log, columns=columns or None, limit=settings.limit, memory=memory)
+    return load(settings.log, columns=columns or None, limit=settings.limit, memory=memory, missing=settings.missing)
 
 
 def evaluate_with(
@@ -229,13 +229,15 @@ def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[Sol
 
 
 def run_convert(
-    source: str | list[str], target: str, *, columns: dict[str, Any], limit: str | None, force: bool
+    source: str | list[str], target: str, *, columns: dict[str, Any], missing: str, limit: str | None, force: bool
 ) -> None:
     """Read a log, write it in another format, and print the notes and warnings of the reader."""
     check_save(Path(target), force=force)
-    log = load(source, columns=columns or None, limit=limit)
+    log = load(source, columns=columns or None, limit=limit, missing=missing)
     save(log, target, force=force)
-    for kind, sentences in (("Note", log.notes), ("Warning", log.warnings)):
+    counts = log.continuity
+    notes = [*log.notes, *[f"{counts.apart_text}."] * bool(counts.apart), *[f"{counts.cut_text}."] * bool(counts.cut)]
+    for kind, sentences in (("Note", notes), ("Warning", log.warnings)):
         for sentence in sentences:
             click.echo(f"{kind}: {cli_message(sentence)}")
     click.echo(escaped(f"Written: {target} ({len(log):,} steps in {len(log.episodes):,} episodes)"))

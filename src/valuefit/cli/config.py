@@ -42,6 +42,7 @@ class Settings:
     tol: float | Literal["statistical"] = "statistical"
     max_passes: float = 500.0
     seed: int = 0
+    missing: str = "refuse"
     memory: str = "auto"
     limit: str | int | None = None
     scheduler: str | None = None
@@ -73,6 +74,7 @@ PATH_OPTIONS = ("log", "policy", "starts", "checkpoint", "report", "save")
 CHOICES = {
     "values": ("state", "state-action"),
     "interval": ("cr3", "cr1"),
+    "missing": ("refuse", "flag"),
     "memory": ("auto", "stream"),
     "checks": ("standard", "all"),
 }

@@ -14,7 +14,7 @@ from valuefit.evaluation.text import checks_by_outcome, number, verdict_sentence
 # Messages of the library name arguments of the Python functions; these patterns replace them by the options.
 ARGUMENT = (
     r"(?<![\w-])(columns|policy|values|features|discount|trace|ridge|starts|solver|tol|seed|interval|level"
-    r"|cluster)"
+    r"|cluster|missing)"
 )
 IN_OPTIONS = (
     (re.compile(r"""columns=\{['"](\w+)['"]: \.\.\.\}"""), r"--columns \1=..."),

@@ -19,6 +19,7 @@ from valuefit.cli.options import (
     complete_features,
     complete_solvers,
     force_option,
+    missing_option,
     number_option,
     one_or_several,
     options,
@@ -111,6 +112,7 @@ def main() -> None:
 @main.command(cls=SectionedCommand, short_help="Estimate the value of a policy from a log.")
 @click.argument("log", nargs=-1, type=PATH, callback=one_or_several)
 @columns_option
+@missing_option
 @setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
                 "Python function that returns the probabilities of the actions for given observations; or a .npy or "
                 ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
@@ -172,6 +174,7 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
 @main.command(cls=SectionedCommand, short_help="Compare the values of policies on one log.")
 @click.argument("log", nargs=-1, type=PATH, callback=one_or_several)
 @columns_option
+@missing_option
 @click.option("--policy", multiple=True, metavar="POLICY", callback=one_or_several,
               help="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A "
               "single policy is compared with the logged one.")  # fmt: skip
@@ -217,10 +220,16 @@ def compare(config: str | None, write_config: str | None, **given: Any) -> None:
 @click.argument("source", metavar="IN", nargs=-1, required=True, type=PATH, callback=one_or_several)
 @click.argument("target", metavar="OUT", type=PATH)
 @columns_option
+@missing_option
 @click.option("--limit", metavar="SIZE", help=LIMIT_HELP)
 @force_option
 def convert(
-    source: str | list[str], target: str, columns: dict[str, Any], limit: str | None, force: bool | None
+    source: str | list[str],
+    target: str,
+    columns: dict[str, Any],
+    missing: str | None,
+    limit: str | None,
+    force: bool | None,
 ) -> None:
     """Convert a log to Parquet, .npz or a folder.
 
@@ -237,7 +246,7 @@ def convert(
     """
     from valuefit.cli.commands import run_convert
 
-    run_convert(source, target, columns=columns, limit=limit, force=bool(force))
+    run_convert(source, target, columns=columns, missing=missing or "refuse", limit=limit, force=bool(force))
 
 
 @main.command(short_help="Predict time and memory for a log in parts.")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from valuefit.cli.config import MAX_SEED, default_of
+from valuefit.cli.config import CHOICES, MAX_SEED, default_of
 from valuefit.features import BUILT_IN
 from valuefit.messages import said
 
@@ -20,7 +20,7 @@ EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the 
 FEATURE_NAMES = ("auto", *BUILT_IN)
 PATH = click.Path(readable=False)  # not tested by click, which finds a folder unreadable while it is being replaced
 SECTIONS = {
-    "The log and the policy": ("columns", "policy", "starts", "memory", "limit", "scheduler", "checkpoint"),
+    "The log and the policy": ("columns", "missing", "policy", "starts", "memory", "limit", "scheduler", "checkpoint"),
     "The value function": ("features", "discount", "values", "trace", "ridge"),
     "The interval": ("interval", "level", "reward_range", "cluster"),
     "The solver": ("solver", "tol", "max_passes", "seed", "device"),
@@ -173,6 +173,10 @@ columns_option = click.option(
     "--columns", multiple=True, metavar="OURS=THEIRS", callback=read_columns,
     help="Read the column that valuefit calls OURS from your column THEIRS: reward=r, or obs=x,v. Repeat it for more "
     "columns. An empty THEIRS (done=) ignores the column.",
+)  # fmt: skip
+missing_option = setting_option(
+    "missing", "HOW", "Gaps in the observations. flag: fill them (numbers with the median, text with a category of "
+    "its own) and add entries that say where they were.", kind=click.Choice(CHOICES["missing"]),
 )  # fmt: skip
 LIMIT_HELP = "Bytes that the log, or a part of it, may take in memory, as in 500MB or 2GiB."
 force_option = click.option("--force", is_flag=True, default=None, help="Overwrite existing files.")

@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_of, quote_names
+from valuefit.data.continuity import Continuity, continuity_of, find_jumps
 from valuefit.data.exact import common_dtype, exact, in_native_order
+from valuefit.data.fill import fill_gaps
+from valuefit.data.gaps import Column, GapScan
 from valuefit.data.labels import NAMED_FIELDS, as_text, is_text, number_names, refuse_numbers_as_text
 from valuefit.data.table import Table
 from valuefit.data.text import refuse_text
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import (
     ROWS_PER_CHECK,
+    among,
+    are_state_numbers,
     check_observations,
     episode_starts,
     first_row,
@@ -30,6 +35,9 @@ from valuefit.typing import Array
 MIN_DONE_ENDS = 10  # with fewer ends marked by done, equal lengths of episodes do not look like a time limit
 # of scalar columns concatenated at a time; at powers of two the columns of a block compete for the same cache lines
 ROWS_PER_COPY = 3000
+
+
+UNKNOWN_STATE = "missing"  # its name, where states have names
 
 
 def build_log(source: Table) -> Transitions:
@@ -48,10 +56,14 @@ def incomplete_log(source: Table) -> Transitions:
     episodes, and each of several files ends one. `done` alone is treated as terminated.
     """
     matched, where, notes = source.matched, source.where, list(source.notes)
-    table = {field: _read_field(field, names, source) for field, names in matched.items()}
+    columns: list[Column] = []  # of the observations
+    table = {field: _read_field(field, names, source, columns) for field, names in matched.items()}
     _check_lengths(table, matched, where)
     names = _number_ids(table, source)
     table = {field: _number_column(field, matched[field], values, source) for field, values in table.items()}
+    filling = fill_gaps(table, columns, source, named="obs" in names)
+    if filling is not None:
+        notes.append(filling.sentence())
     _complete_next(table)
     if "episode" in table and "step" not in table:
         _refuse_ids_of_several_files(table["episode"], source, names.get("episode"))
@@ -66,6 +78,7 @@ def incomplete_log(source: Table) -> Transitions:
         episode = np.concatenate(([0], np.cumsum(ended[:-1]))) if n else np.zeros(0, int)
         _check_steps_increase(table, ended)
     begins = episode_starts(episode)
+    jumps = find_jumps(numbers("step", table["step"], dtype=None), ~begins[1:]) if "step" in table else None
     only_done = "done" in table and not {"terminated", "truncated"} & table.keys()
     warnings = _time_limit_warnings(str(matched["done"]), terminated, begins) if only_done else ()
     next_obs, incomplete = _next_observations(table, terminated, begins, where)
@@ -91,20 +104,29 @@ def incomplete_log(source: Table) -> Transitions:
             f"{quote_names(names['action'])}."
         )
     entries = tuple(entry for name in columns_of(matched, "obs") for entry in source.entries.get(name, (name,)))
+    entries += () if filling is None else filling.indicators
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
+    continuity = source.continuity or continuity_of(log, jumps, next_logged=next_obs is not None)
     ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
     return replace(
-        log, terminated=terminated, notes=tuple(notes), warnings=warnings, source=where, names=entries, **ids
-    )._frozen()
+        log, terminated=terminated, notes=tuple(notes), warnings=warnings, source=where, names=entries,
+        filling=filling, continuity=continuity, **ids,
+    )._frozen()  # fmt: skip
 
 
-def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Array:
-    """One column as it is, or several columns of numbers concatenated to vectors."""
+def _read_field(field: str, names: str | tuple[str, ...], source: Table, columns: list[Column]) -> Array:
+    """One column as it is, or several columns of numbers concatenated to vectors; adds those of "obs" to `columns`."""
     if isinstance(names, str):
-        return source.read(names)
+        values = source.read(names)
+        if field == "obs":
+            columns += _entries_of(names, values, 0, source)
+        return values
     parts = [_number_column(field, name, source.read(name), source) for name in names]
     parts = [part[:, None] if part.ndim == 1 else part for part in parts]
+    for name, part in zip(names, parts, strict=True):
+        if field == "obs":
+            columns += _entries_of(name, part, columns[-1].stop if columns else 0, source)
     n = len(parts[0])
     if any(part.ndim != 2 or len(part) != n for part in parts):
         shapes = ", ".join(f"{name!r} {part.shape}" for name, part in zip(names, parts, strict=True))
@@ -121,6 +143,26 @@ def _read_field(field: str, names: str | tuple[str, ...], source: Table) -> Arra
     return vectors
 
 
+def _entries_of(name: str, values: Array, first: int, source: Table) -> list[Column]:
+    """The columns of observations that a column of a source gives: one for categories, else one for each number."""
+    width = math.prod(values.shape[1:])
+    if name in source.entries:
+        return [Column(name, first, first + width, categories=True)]
+    return [Column(name if width == 1 else f"{name}[{k}]", first + k, first + k + 1) for k in range(width)]
+
+
+def scan_gaps(source: Table, scan: GapScan | None, limit: int) -> GapScan:
+    """Count the gaps in a part of a log, after those of the parts before. limit: as of `GapScan`."""
+    columns: list[Column] = []
+    fields = [field for field in ("obs", "next_obs") if field in source.matched]
+    table = {field: _read_field(field, source.matched[field], source, columns) for field in fields}
+    table = {field: _number_column(field, source.matched[field], table[field], source) for field in fields}
+    scan = GapScan(columns, limit) if scan is None else scan
+    if not are_state_numbers(table["obs"]):
+        scan.add(table["obs"], table.get("next_obs"))
+    return scan
+
+
 def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
     """Replace text in episode, cluster, action, obs and next_obs by numbers; returns the names of those with text."""
     names: dict[str, Array] = {}
@@ -131,13 +173,15 @@ def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
         columns = [as_text(table[name], f"Column {source.matched[name]!r} of {source.where}") for name in fields]
         if field in ("obs", "action"):
             refuse_numbers_as_text(columns[0], f"Column {source.matched[field]!r} of {source.where}", source.place)
+        if field == "obs" and source.missing == "flag":
+            columns[0] = [UNKNOWN_STATE if text is None else text for text in columns[0]]
         names[field], numbered = number_names(columns, source.known.get(field, ()))
         table.update(zip(fields, numbered, strict=True))
     return names
 
 
 def _number_column(field: str, name: str | tuple[str, ...], values: Array, source: Table) -> Array:
-    """The column as numbers in native byte order; next_obs alone may have missing entries, which stay masked or NaN."""
+    """The column as numbers in native byte order; missing observations stay masked or NaN."""
     what = f"Column {name!r} of {source.where}"
     if field == "step" and values.dtype.kind in "mM":
         missing, values = np.isnat(values), values.astype(np.int64)  # times sort like numbers
@@ -153,7 +197,7 @@ def _number_column(field: str, name: str | tuple[str, ...], values: Array, sourc
         raise ValueError(f"{what} has shape {values.shape}; {field} must be one number per step.")
     if field not in VECTOR_FIELDS:
         values = values.reshape(len(values))
-    if field != "next_obs":
+    if field not in ("obs", "next_obs"):
         values = _refuse_missing(field, values, source.where)
     if field in ("episode", "step", "cluster"):
         values = values.astype(np.int64) if values.dtype.kind == "b" else values
@@ -164,12 +208,15 @@ def _number_column(field: str, name: str | tuple[str, ...], values: Array, sourc
 
 def _refuse_missing(field: str, values: Array, where: str) -> Array:
     """A plain array; raises ValueError if an entry is masked, or if an action or a step is NaN or infinite."""
-    missing = np.ma.getmask(values)
+    missing: Any = np.ma.getmask(values)
     if field in ("action", "step", "episode", "cluster") and values.dtype.kind == "f":
         missing = missing | ~np.isfinite(np.ma.getdata(values))
     if missing is not np.ma.nomask and missing.any():
-        row = int(np.argwhere(missing)[0, 0])
-        raise RowError(f"{field} is missing or infinite at", row, ". Remove that step or fill the gap.", where=where)
+        rows = missing.reshape(len(missing), -1).any(axis=1)
+        raise RowError(
+            f"{field} is missing or infinite at", int(rows.argmax()), f"{among(rows)}. Give every row a value: "
+            "gaps are filled in observations only.", where=where,
+        )  # fmt: skip
     return np.ma.getdata(values)
 
 
@@ -203,7 +250,8 @@ def _complete_next(table: dict[str, Array]) -> None:
     dtype = common_dtype([obs, next_obs])
     obs, next_obs = exact(obs, dtype, "obs"), np.ma.getdata(exact(next_obs, dtype, "next_obs"))
     table["obs"], table["next_obs"] = obs, np.where(missing, obs, next_obs) if missing.any() else next_obs
-    table["next_obs_missing"] = np.asarray(missing.any(axis=tuple(range(1, obs.ndim))))
+    rows = np.asarray(missing.any(axis=tuple(range(1, obs.ndim))))
+    table["next_obs_missing"] = rows | table.get("next_obs_missing", False)
 
 
 # ---- order ---------------------------------------------------------------------------------------
@@ -243,7 +291,7 @@ def _sort_rows(table: dict[str, Array], notes: list[str], episode_names: Array |
         step = numbers("step", table["step"], dtype=None)
         order = np.lexsort((step, code))
         ids = table["episode"] if episode_names is None else episode_names[table["episode"]]
-        _check_step_numbers(step[order], code[order], ids[order], notes)
+        _refuse_repeated_steps(step[order], code[order], ids[order])
         note = "Rows were sorted by episode and step."
     else:
         order = np.argsort(code, kind="stable")
@@ -256,22 +304,12 @@ def _sort_rows(table: dict[str, Array], notes: list[str], episode_names: Array |
     return {field: values[order] for field, values in table.items()}
 
 
-def _check_step_numbers(step: Array, code: Array, episode: Array, notes: list[str]) -> None:
-    """Refuse repeated step numbers in an episode and note gaps; the arrays are sorted."""
-    inside = code[1:] == code[:-1]
-    if (row := first_row(inside & (step[1:] == step[:-1]))) is not None:
+def _refuse_repeated_steps(step: Array, code: Array, episode: Array) -> None:
+    """Refuse repeated step numbers in an episode; the arrays are sorted."""
+    if (row := first_row((code[1:] == code[:-1]) & (step[1:] == step[:-1]))) is not None:
         raise ValueError(
             f"Episode {shown(episode[row])} has two rows with step {step[row]}. Remove one, or give different episodes "
             "different numbers."
-        )
-    if step.dtype.kind == "f":
-        return
-    step = step.astype(np.uint64)  # differences of sorted integers are not negative, and exact modulo 2^64
-    increments = (step[1:] - step[:-1])[inside]
-    if len(increments) and increments.min() == 1 < increments.max():
-        notes.append(
-            f"Step numbers are not consecutive at {int((increments > 1).sum())} places inside episodes: the next "
-            "recorded step is treated as the following one."
         )
 
 
@@ -414,18 +452,14 @@ def drop_incomplete(log: Transitions) -> Transitions:
     previous = np.flatnonzero(incomplete & ~begins) - 1
     truncated = log.truncated.copy()
     truncated[previous] = True
-    count, single = int(incomplete.sum()), int((incomplete & begins).sum())
-    note = (
-        f"Left out the last step of {count} episodes{f' ({single} of one step only)' if single else ''}: "
-        "it did not terminate and its next observation is missing. Add next_obs columns to keep these steps."
-    )
-    return replace(log, truncated=truncated, notes=(*log.notes, note))[~incomplete]
+    continuity = log.continuity + Continuity(cut=int(incomplete.sum()))
+    return replace(log, truncated=truncated, continuity=continuity)[~incomplete]
 
 
 # ---- probabilities -------------------------------------------------------------------------------
 
 
-def _probabilities(table: dict[str, Array], notes: list[str]) -> dict[str, Array | None]:
+def _probabilities(table: dict[str, Array], notes: list[str]) -> dict[str, Any]:
     """behaviour_prob, target_prob and ratio, from probabilities or their logarithms.
 
     The ratio of two log-probabilities is exp of their difference, which stays finite where the probabilities underflow.

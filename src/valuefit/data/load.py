@@ -15,6 +15,7 @@ from valuefit.atomic import read_folder
 from valuefit.data.assemble import build_log
 from valuefit.data.files import file_format, find_files, is_pattern
 from valuefit.data.frames import is_frame, open_frame
+from valuefit.data.gaps import MISSING
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
 from valuefit.data.readers.csv_file import read_csv
@@ -50,8 +51,9 @@ READERS |= {f"{text}.gz": READERS[text] for text in (".csv", ".tsv", ".jsonl", "
 
 
 def load(
-    source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | str | None = None, memory: str = "auto"
-) -> Any:
+    source: Any, *, columns: Mapping[str, Any] | None = None, limit: int | str | None = None, memory: str = "auto",
+    missing: str = "refuse",
+) -> Any:  # fmt: skip
     """Read a log from a file, several files, a folder, a Minari dataset, a table or a dict of arrays.
 
     `source` is a path (.csv, .tsv, .jsonl, .json, .parquet, .npz, .h5/.hdf5 in D4RL's layout; text also as .csv.gz,
@@ -65,7 +67,12 @@ def load(
     their logarithms behaviour_log_prob and target_log_prob, ratio, and cluster (ids of groups of episodes that depend
     on each other); "categorical" lists your columns of the observation that hold categories, which text with at most
     100 distinct values does by itself. `limit` is the maximum size in memory of the contents of the files, in bytes or
-    as text such as "2GB" (None: half of memory). `log.notes` list what was assumed or left out.
+    as text such as "2GB" (None: half of memory). `log.notes` list what was assumed.
+
+    `missing` says what is done with gaps in the observations: "refuse" names the columns that have some; "flag" fills
+    them, numbers with the median of the column and categories with one of their own, and adds an entry to the
+    observation for each such column, 1 where it was missing. Policies see the columns with their gaps. Gaps in rewards,
+    actions, probabilities and ends are refused.
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
@@ -75,6 +82,7 @@ def load(
     such parts, which the workers of the default client of Dask compute.
     """
     one_of("memory", memory, ("auto", "stream"))
+    one_of("missing", missing, MISSING)
     if isinstance(source, ShardedLog):
         return source
     given, allowed = limit is not None, memory_limit() if limit is None else byte_count("limit", limit)
@@ -87,18 +95,23 @@ def load(
                 "columns applies to files and tables, but the source is already a log. Load it without columns."
             )
         return log_shards(source, part) if memory == "stream" else source
+    if missing == "flag" and is_frame(source):
+        raise ValueError(
+            "Gaps in the Dask DataFrame are not filled, because that takes medians over all of it. Write it to Parquet "
+            'files and load these with memory="stream", missing="flag", or fill the gaps before.'
+        )
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
-        return open_shards(source, columns=columns, limit=part)
+        return open_shards(source, columns=columns, limit=part, missing=missing)
     if given:
-        return _in_memory(source, columns, allowed)
+        return _in_memory(source, columns, allowed, missing)
     try:
-        return _in_memory(source, columns, allowed // LOAD_COPIES)
+        return _in_memory(source, columns, allowed // LOAD_COPIES, missing)
     except TooLarge:
         if _has_shards(source):
-            return open_shards(source, columns=columns, limit=part)
-        return _in_memory(source, columns, allowed)
+            return open_shards(source, columns=columns, limit=part, missing=missing)
+        return _in_memory(source, columns, allowed, missing)
 
 
 def _has_shards(source: Any) -> bool:
@@ -111,13 +124,13 @@ def _has_shards(source: Any) -> bool:
     return all(file_format(file) in FORMATS for file in find_files(source, READERS))
 
 
-def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
+def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int, missing: str) -> Transitions:
     for one in source if isinstance(source, list | tuple) else [source]:
         if _is_path(one):
             _refuse_impossible_name(one)
     if _is_path(source) and not is_pattern(source):
-        return read_folder(Path(source), lambda: _load(source, columns, limit))
-    return _load(source, columns, limit)
+        return read_folder(Path(source), lambda: _load(source, columns, limit, missing))
+    return _load(source, columns, limit, missing)
 
 
 def _refuse_impossible_name(path: str | os.PathLike[str]) -> None:
@@ -131,13 +144,14 @@ def _refuse_impossible_name(path: str | os.PathLike[str]) -> None:
             raise ValueError(f"There is no file {shown(os.fspath(path))}: this name is too long for a file.") from None
 
 
-def _load(source: Any, columns: Mapping[str, Any] | None, limit: int) -> Transitions:
+def _load(source: Any, columns: Mapping[str, Any] | None, limit: int, missing: str) -> Transitions:
     if isinstance(source, str | os.PathLike) and is_native(Path(source)):
         if columns:
             raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
         return read_native(Path(source), limit=limit)
     columns, declared = split_categorical(columns)
-    return build_log(encode_categories(_read(source, columns, limit), declared, limit))
+    table = encode_categories(_read(source, columns, limit), declared, limit)
+    return build_log(replace(table, missing=missing))
 
 
 def _is_minari(source: str | os.PathLike[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import check_target, read_folder, replacing
+from valuefit.data.facts import plain_facts
 from valuefit.data.labels import NAMED_FIELDS
 from valuefit.data.readers.native import file_names, write_native
 from valuefit.data.readers.npz import write_npz
@@ -28,11 +29,12 @@ def save(log: Transitions, path: str | os.PathLike[str], *, force: bool = False)
     check_log("save", log)
     path = Path(path)
     check_save(path, force=force)
+    facts = plain_facts(log.filling, log.continuity)
     with replacing(path, force=force, folder=is_folder(path)) as temporary:
         if path.suffix.lower() == ".parquet":
-            write_parquet(temporary, _to_columns(log, flat=True), _listed_names(log))
+            write_parquet(temporary, _to_columns(log, flat=True), _listed_names(log), facts)
         elif path.suffix.lower() == ".npz":
-            write_npz(temporary, _to_columns(log, flat=False), _listed_names(log))
+            write_npz(temporary, _to_columns(log, flat=False), _listed_names(log), facts)
         else:
             temporary.mkdir()
             write_native(temporary, log)
@@ -61,7 +63,7 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
     """One array per column, under the names of a table (`flat`) or of `Transitions.from_arrays`.
 
     Next observations are included if any differs from the observation of the next row; they are masked where the
-    episode terminated.
+    episode terminated. Gaps in observations are gaps again.
     """
     _check_contiguous(log)
     if flat and log.observations.ndim > 2:
@@ -70,6 +72,8 @@ def _to_columns(log: Transitions, *, flat: bool) -> dict[str, Any]:
             "folder or .npz."
         )
     episode, observations = log.episode, log.observations
+    if log.filling is not None:
+        observations = log.filling.raw(observations)
     if log.episode_names is not None:
         episode = log.episode_names[episode]
     if log.state_names is not None:

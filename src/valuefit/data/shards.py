@@ -12,17 +12,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from valuefit.data.assemble import build_log, check_ends
+from valuefit.data.assemble import build_log, check_ends, scan_gaps
 from valuefit.data.columns import ALIASES, END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_to_read
+from valuefit.data.continuity import Continuity
 from valuefit.data.files import FileState, file_format, file_states, find_files, unchanged
+from valuefit.data.gaps import Filling, GapScan
+from valuefit.data.joining import compact
 from valuefit.data.labels import distinct_names
 from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
 from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
 from valuefit.data.readers.parquet import read_parquet, scan_parquet
 from valuefit.data.table import Scan, Table, join
-from valuefit.data.transitions import Transitions, row_range, shifted
-from valuefit.data.validation import are_state_numbers, episode_starts
+from valuefit.data.transitions import Transitions
+from valuefit.data.validation import episode_starts
 from valuefit.memory import memory_limit
 from valuefit.messages import RowError, said, shown
 from valuefit.typing import Array
@@ -31,6 +34,7 @@ MIN_SHARD_STEPS = 1000
 MAX_SHARD_STEPS = 1_000_000  # more steps at a time are not read faster
 COLUMN_BYTES = 64  # of a step in memory, besides what its observation takes in a file
 TEXT_IDS = ("episode", "cluster")  # fields in which parts of a log may have text
+SAMPLE_SHARE = 8  # of the limit, for the observations of which medians are taken
 SCAN_STEPS = 1 << 20  # of the columns that mark episodes, read at a time
 
 
@@ -90,7 +94,7 @@ class FileShard:
 
     columns: of all fields, None for those that they do not have. several: whether the log has several files, each of
     which ends an episode if no column numbers them. files: as they were when the log was opened. actions: the names of
-    the actions of the whole log, if they are text.
+    the actions of the whole log, if they are text. filling: of gaps in the observations.
     """
 
     parts: tuple[RowRange, ...]
@@ -98,13 +102,23 @@ class FileShard:
     several: bool
     files: tuple[FileState, ...] = ()
     actions: tuple[str, ...] = ()
+    filling: Filling | None = None
 
     def read(self) -> Transitions:
         with unchanged(self.files), _reading(self.parts):
-            where = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
-            table = join((self._table(part) for part in self.parts), where, memory_limit())
-            files = table.files if self.several else ()
-            return build_log(replace(table, files=files, known={"action": self.actions}))
+            return build_log(self._joined())
+
+    def scan(self, scan: GapScan | None, limit: int) -> GapScan:
+        """Count the gaps in the observations."""
+        with unchanged(self.files), _reading(self.parts):
+            return scan_gaps(self._joined(), scan, limit)
+
+    def _joined(self) -> Table:
+        where = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
+        table = join((self._table(part) for part in self.parts), where, memory_limit())
+        files = table.files if self.several else ()
+        known = {"action": self.actions}
+        return replace(table, files=files, known=known, filling=table.filling or self.filling)
 
     def _table(self, part: RowRange) -> Table:
         read = FORMATS[file_format(Path(part.name))].read
@@ -113,19 +127,30 @@ class FileShard:
 
 @dataclass(frozen=True)
 class MinariShard:
-    """Episodes of a Minari folder. columns, files: as those of a `FileShard`."""
+    """Episodes of a Minari folder. columns, files, filling: as those of a `FileShard`."""
 
     path: str
     episodes: tuple[tuple[str, int], ...]
     columns: Mapping[str, Any]
     files: tuple[FileState, ...] = ()
+    filling: Filling | None = None
 
     def read(self) -> Transitions:
-        parts = [RowRange(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes]
-        with unchanged(self.files), _reading(parts, "steps"):
-            names = [name for name, _ in self.episodes]
-            table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
-            return build_log(table)
+        with unchanged(self.files), self._reading():
+            return build_log(self._table())
+
+    def scan(self, scan: GapScan | None, limit: int) -> GapScan:
+        """Count the gaps in the observations."""
+        with unchanged(self.files), self._reading():
+            return scan_gaps(self._table(), scan, limit)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return _reading([RowRange(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes], "steps")
+
+    def _table(self) -> Table:
+        names = [name for name, _ in self.episodes]
+        table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
+        return replace(table, filling=self.filling)
 
 
 @dataclass(frozen=True)
@@ -139,7 +164,7 @@ class NativeShard:
 
     def read(self) -> Transitions:
         with unchanged(self.files), _reading([RowRange(self.path, self.start, self.stop)], "steps"):
-            return read_native_part(Path(self.path), self.start, self.stop)
+            return _counted_once(read_native_part(Path(self.path), self.start, self.stop), self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +176,12 @@ class LogShard:
     stop: int
 
     def read(self) -> Transitions:
-        return compact(self.log[self.start : self.stop])
+        return _counted_once(compact(self.log[self.start : self.stop]), self.start)
+
+
+def _counted_once(log: Transitions, start: int) -> Transitions:
+    """The steps from `start` on of a log; the counts of the log are those of its first part, so that they add up."""
+    return log if start == 0 else replace(log, continuity=Continuity())
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,11 +207,34 @@ class ShardedLog:
         return f"ShardedLog({self.steps} steps, {self.episodes} episodes in {len(self.shards)} shards of {self.source})"
 
 
-def open_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -> ShardedLog:
+def open_shards(
+    source: Any, *, columns: Mapping[str, Any] | None, limit: int, missing: str = "refuse"
+) -> ShardedLog:  # fmt: skip
     """The shards of a folder that valuefit saved, of Minari, or of Parquet or HDF5 files.
 
-    Only what marks episodes is read. Episodes must be contiguous, as the shards are not sorted.
+    Only what marks episodes is read; with missing="flag" also the observations, once, to learn what fills their gaps.
+    Episodes must be contiguous, as the shards are not sorted.
     """
+    log = _planned_shards(source, columns=columns, limit=limit)
+    return _filled(log) if missing == "flag" else log
+
+
+def _filled(log: ShardedLog) -> ShardedLog:
+    """The shards with what fills the gaps in their observations, learnt in one pass: all are filled alike."""
+    shards = [shard for shard in log.shards if isinstance(shard, FileShard | MinariShard)]
+    scan = None
+    for shard in shards:  # none of a folder that valuefit saved, which has no gaps
+        scan = shard.scan(scan, log.limit // SAMPLE_SHARE)
+    filling = None if scan is None else scan.filling()
+    if scan is None or filling is None:
+        return log
+    sample = f" in {-(-scan.rows // scan.stride):,} of {scan.rows:,} steps" if scan.stride > 1 else ""
+    filled = tuple(replace(shard, filling=filling) for shard in shards)
+    return replace(log, shards=filled, notes=(*log.notes, filling.sentence(sample)))
+
+
+def _planned_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -> ShardedLog:
+    """The shards, before gaps in their observations are known."""
     single = isinstance(source, str | os.PathLike)
     if not (single or isinstance(source, list | tuple)) or "://" in str(source):
         raise ValueError(
@@ -212,8 +265,9 @@ def log_shards(log: Transitions, limit: int) -> ShardedLog:
     cuts = _Cuts(shard_steps(limit, log.observations[:1].nbytes))
     cuts.add(np.flatnonzero(episode_starts(log.episode)))
     shards = tuple(LogShard(log, start, stop) for start, stop in cuts.ranges(len(log)))
-    notes, firsts = tuple(log.notes), tuple(cuts.firsts)
-    return ShardedLog(shards, len(log), cuts.episodes, "a log in memory", limit, notes=notes, firsts=firsts)
+    return ShardedLog(
+        shards, len(log), cuts.episodes, "a log in memory", limit, notes=tuple(log.notes), firsts=tuple(cuts.firsts),
+    )  # fmt: skip
 
 
 def shard_steps(limit: int, step_bytes: int) -> int:
@@ -397,71 +451,3 @@ def _refuse_others(first: Scan, scan: Scan, first_file: Path, file: Path) -> Non
                 f"Column {name!r} of {file} has type {scan.types[name]}, but that of {first_file} has type "
                 f"{first.types[name]}. A log that is read in parts needs one type: write them alike."
             )
-
-
-# ---- joining shards again -----------------------------------------------------------------------------------------
-
-
-def join_logs(logs: list[Transitions]) -> Transitions:
-    """One log of the episodes of all these, numbered in order."""
-    for log in logs:
-        if log.observations.shape[1:] != logs[0].observations.shape[1:]:
-            raise ValueError(
-                f"Some parts of the log have observations of shape {logs[0].observations.shape[1:]}, others of shape "
-                f"{log.observations.shape[1:]}. Give all parts observations of one shape."
-            )
-    observations = np.concatenate([log.observations for log in logs])
-    offsets = np.cumsum([0, *(len(log.observations) for log in logs[:-1])])
-    now = np.concatenate([log.now + offset for log, offset in zip(logs, offsets, strict=True)])
-    next = np.concatenate(
-        [np.where(log.next < 0, -1, log.next + offset) for log, offset in zip(logs, offsets, strict=True)]
-    )
-    if are_state_numbers(observations):
-        observations, index = np.unique(observations, return_inverse=True)
-        now, next = index[now], np.where(next < 0, -1, index[next])
-    episodes, last = [], 0
-    for log in logs:
-        episodes.append(last + np.cumsum(episode_starts(log.episode)) - 1)
-        last = int(episodes[-1][-1]) + 1
-    for name in ("action", "behaviour_prob"):
-        if len({getattr(log, name) is None for log in logs}) > 1:
-            raise ValueError(f"Some parts of the log have {name}, others do not. Give all parts the same columns.")
-    joined: dict[str, Any] = {
-        name: np.concatenate([getattr(log, name) for log in logs])
-        for name in ("reward", "terminated", "truncated", "ratio", "begins", "action", "behaviour_prob")
-        if getattr(logs[0], name) is not None
-    }
-    first = logs[0]
-    return replace(
-        first, observations=observations, now=now, next=next, episode=np.concatenate(episodes), cluster=None,
-        episode_names=None, **joined,
-    )._frozen()  # fmt: skip
-
-
-def compact(log: Transitions) -> Transitions:
-    """The log with the observations that its steps use, copied."""
-    used, now, next = log.used_observations()
-    return replace(log, observations=log.observations[used], now=now, next=next)._frozen()
-
-
-def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:
-    """Consecutive parts of a log, of whole episodes and at most this many steps, or one episode; about equally long.
-
-    They are views of the log where its observations are in the order of its steps.
-    """
-    starts = np.append(np.flatnonzero(episode_starts(log.episode)), len(log))
-    first, size = 0, len(log) / -(-len(log) // steps)
-    for start, after in pairwise(starts.tolist()):
-        if start > first and (after - first > steps or start - first >= size):
-            yield _view(log[first:start])
-            first = start
-    yield log if first == 0 else _view(log[first:])
-
-
-def _view(log: Transitions) -> Transitions:
-    """The log with the observations between the first and the last that it uses, or a copy of those if they are few."""
-    low, high = row_range(log.now, log.next)
-    if high - low > 2 * len(log):
-        return compact(log)
-    now, next = shifted(log.now, log.next, low)
-    return replace(log, observations=log.observations[low:high], now=now, next=next)._frozen()

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from valuefit.data.columns import ColumnMap, columns_to_read
+from valuefit.data.continuity import Continuity
 from valuefit.data.exact import common_dtype, exact
+from valuefit.data.gaps import Filling
 from valuefit.data.labels import first_text, is_text
 from valuefit.memory import check_size
 from valuefit.typing import Array
@@ -22,7 +24,9 @@ class Table:
     `read` masks missing integers; missing floats are NaN, and missing text is None. `where` names the source in error
     messages. `files` are the name and the number of rows of each file, in order, if the log has several. `entries`
     names the entries of columns that are vectors. `known` has names of episodes, states and actions ("episode", "obs",
-    "action") that are text, among them some that no row has. `notes` list what was assumed so far.
+    "action") that are text, among them some that no row has. `notes` list what was assumed so far. `missing`, one of
+    `gaps.MISSING`, says what is done with gaps in observations; `filling` how they are filled, `continuity` how many
+    steps are consecutive, where either is known before they are read.
     """
 
     matched: ColumnMap
@@ -32,6 +36,9 @@ class Table:
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     known: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    missing: str = "refuse"
+    filling: Filling | None = None
+    continuity: Continuity | None = None
 
     def place(self, row: int) -> str:
         """The file and the row in it, counted from 0, of a row of this table."""
@@ -64,10 +71,13 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     parts: dict[str, list[Array]] = {}
     files: list[tuple[str, int]] = []
     known: dict[str, list[str]] = {}
-    first, size = None, 0
+    counts: list[Continuity | None] = []
+    first, size, filled_alike = None, 0, True
     for table in tables:
         first = table if first is None else first
         _check_same_columns(first, table)
+        filled_alike &= table.filling == first.filling
+        counts.append(table.continuity)
         arrays = {name: table.read(name) for name in columns_to_read(table.matched)}
         rows = len(arrays[str(table.matched["reward"])])
         if rows == 0 and all(len(array) == 0 for array in arrays.values()):
@@ -86,7 +96,11 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     columns = {name: join_parts(name, parts.pop(name), paths) for name in list(parts)}
     note = f"Read {len(files)} files in the order of their names, from {paths[0]} to {paths[-1]}."
     notes = (note,) if len(files) > 1 else ()
-    return Table(first.matched, columns.__getitem__, where, tuple(files), known=known, notes=notes)
+    return Table(
+        first.matched, columns.__getitem__, where, tuple(files), known=known, notes=notes,
+        filling=first.filling if filled_alike else None,
+        continuity=None if None in counts else sum(filter(None, counts), Continuity()),
+    )  # fmt: skip
 
 
 def _check_same_columns(first: Table, table: Table) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from valuefit.data.continuity import Continuity, continuity_of
 from valuefit.data.exact import concatenate
+from valuefit.data.gaps import MISSING, Filling, fill_arrays, has_gaps, numbered_columns, refuse_gaps, with_nan
 from valuefit.data.labels import as_text, find_names, is_text, number_names, refuse_numbers_as_text
 from valuefit.data.validation import (
     PROBABILITY_TOL,
@@ -19,6 +21,7 @@ from valuefit.data.validation import (
     flags,
     last_steps,
     numbers,
+    one_of,
     run_starts,
 )
 from valuefit.messages import RowError, shown
@@ -41,6 +44,8 @@ class Transitions:
     names in sorted order: entry k is the name of state, episode or action k. `cluster` numbers the group that the
     episode of each step belongs to (a patient, a user), where episodes of one group are dependent; standard errors
     then treat groups, not episodes, as independent.
+    `filling` says how gaps in the observations were filled (None: there were none); `continuity` counts the steps of
+    the source that are not consecutive, or were left out. Selections of steps keep both.
     """
 
     observations: Array
@@ -62,6 +67,8 @@ class Transitions:
     warnings: tuple[str, ...] = ()
     cluster: Array | None = None
     action_names: Array | None = None
+    filling: Filling | None = None
+    continuity: Continuity = field(default_factory=Continuity)
 
     @classmethod
     def from_arrays(
@@ -78,6 +85,7 @@ class Transitions:
         target_prob: Any = None,
         ratio: Any = None,
         cluster: Any = None,
+        missing: str = "refuse",
     ) -> Transitions:
         """A log from one array per column, one entry per step; the steps of an episode are contiguous and in order.
 
@@ -88,8 +96,16 @@ class Transitions:
         `behaviour_prob` alone is kept for a target policy given later. `action` is numbers, or text, which is numbered
         in sorted order (`action_names`). `cluster` are ids (numbers or text) of groups of
         episodes that depend on each other.
+        `missing="flag"` fills gaps (NaN, None, masked) in observations, as in `valuefit.load`; other columns have none.
         """
-        observation = check_observations("observation", observation)
+        one_of("missing", missing, MISSING)
+        unknown, filling = None, None
+        if missing == "flag":
+            observation, after = with_nan(observation), None if next_observation is None else with_nan(next_observation)
+            observation, next_observation, unknown, filling = fill_arrays(
+                observation, after, numbered_columns(observation)
+            )
+        observation = _checked_rows(observation)
         n = len(observation)
         if n == 0:
             raise ValueError("The log is empty: give at least one step.")
@@ -106,12 +122,17 @@ class Transitions:
                 "", step, f" is marked as terminated or truncated, but episode {episode[step]} continues after it. "
                 "Give the steps that follow another episode number.", "Step",
             )  # fmt: skip
+        if unknown is not None and (step := first_row(unknown & ~terminated)) is not None:
+            raise RowError(
+                "next_observation is missing as a whole at", step, ". Give it, or leave next_observation out: the "
+                "observation of the following step is then used.", "step",
+            )  # fmt: skip
         rows, now, next = _share_rows(observation, next_observation, terminated, last, episode)
         actions, action_names = (None, None) if action is None else _numbered_actions(action, n)
         discrete = actions is not None and actions.dtype.kind != "f"
         behaviour_prob = _probabilities("behaviour_prob", behaviour_prob, n, discrete=discrete)
         target_prob = _probabilities("target_prob", target_prob, n, discrete=discrete)
-        return cls(
+        log = cls(
             observations=rows,
             now=now,
             next=next,
@@ -125,7 +146,10 @@ class Transitions:
             behaviour_prob=behaviour_prob,
             cluster=None if cluster is None else cluster_numbers(cluster, episode),
             action_names=action_names,
-        )._frozen()
+            filling=filling,
+            notes=() if filling is None else (filling.sentence(),),
+        )
+        return replace(log, continuity=continuity_of(log, None, next_logged=next_observation is not None))._frozen()
 
     def _frozen(self) -> Transitions:
         """The same log with read-only arrays."""
@@ -143,6 +167,11 @@ class Transitions:
     def has_numbered_states(self) -> bool:
         """Whether observations are integer state labels rather than vectors."""
         return are_state_numbers(self.observations)
+
+    @property
+    def indicators(self) -> int:
+        """How many numbers of an observation say where others were missing."""
+        return 0 if self.filling is None else len(self.filling.gaps)
 
     @property
     def effective_share(self) -> float:
@@ -210,8 +239,10 @@ class Transitions:
         ids, first = np.unique(self.episode, return_index=True)
         return ids[np.argsort(first)]
 
-    def number_states(self, observations: Any) -> Any:
-        """Names of states as their numbers; anything else unchanged."""
+    def as_stored(self, observations: Any) -> Any:
+        """Observations as the log stores them: names of states as numbers, gaps filled; anything else unchanged."""
+        if self.filling is not None:
+            return self.filling.fill(observations)
         return find_names(observations, self.state_names, "state")
 
     def number_actions(self, actions: Any) -> Any:
@@ -318,6 +349,17 @@ def _share_rows(
         rows, index = np.unique(rows, return_inverse=True)
         now, next = index[now], np.where(next < 0, -1, index[next])
     return rows, now.astype(np.int64), next.astype(np.int64)
+
+
+def _checked_rows(observation: Any) -> Array:
+    """Finite observations; where some are missing, the error counts them by column."""
+    try:
+        return check_observations("observation", observation)
+    except RowError:
+        if not has_gaps(observation):
+            raise
+        observation = with_nan(observation)
+        raise refuse_gaps(observation, numbered_columns(observation)) from None
 
 
 def _numbered_actions(action: Any, n: int) -> tuple[Array, Array | None]:

@@ -65,6 +65,19 @@ def array_of(name: str, values: Any, *, needed: Array | None = None, place: str 
     needed: one flag for each row, False where a missing value does not matter and becomes zero (None: all matter).
     place: how the message calls a row.
     """
+    array, missing = with_missing(name, values)
+    if missing is None or not missing.any():
+        return array
+    rows = np.atleast_1d(missing.any(axis=tuple(range(1, missing.ndim))))
+    wrong = rows if needed is None or len(needed) != len(rows) else rows & needed
+    if (where := first_row(wrong)) is not None:
+        preposition, kind = place.split()
+        raise RowError(f"{name} is missing {preposition}", where, f"{among(wrong)}. Give every {kind} a value.", kind)
+    return np.where(missing, 0, array).astype(array.dtype)
+
+
+def with_missing(name: str, values: Any) -> tuple[Array, Array | None]:
+    """`values` as a plain array, and where they are masked, None, pandas.NA or NaN among objects (None: nowhere)."""
     if isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
         constant = any(one is np.ma.masked for one in values)  # which np.ma.array would turn into NaN, with a warning
         values = [None if one is np.ma.masked else one for one in values] if constant else np.ma.array(values)
@@ -74,19 +87,17 @@ def array_of(name: str, values: Any, *, needed: Array | None = None, place: str 
         raise ValueError(
             f"{name} cannot be read as an array ({shown(str(error))}). Give numbers, with rows of equal length."
         ) from None
-    missing: Array = np.zeros(0, bool)
     if isinstance(values, np.ma.MaskedArray):
-        missing = np.ma.getmaskarray(values)
-    elif array.dtype.hasobject and array.dtype.names is None:
-        missing = np.fromiter((_is_missing(one) for one in array.flat), bool, array.size).reshape(array.shape)
-    if not missing.any():
-        return array
-    rows = np.atleast_1d(missing.any(axis=tuple(range(1, missing.ndim))))
-    wrong = rows if needed is None or len(needed) != len(rows) else rows & needed
-    if (where := first_row(wrong)) is not None:
-        preposition, kind = place.split()
-        raise RowError(f"{name} is missing {preposition}", where, ". Remove that step or give it a value.", kind)
-    return np.where(missing, 0, array).astype(array.dtype)
+        return array, np.ma.getmaskarray(values)
+    if not array.dtype.hasobject or array.dtype.names is not None:
+        return array, None
+    return array, np.fromiter((_is_missing(one) for one in array.flat), bool, array.size).reshape(array.shape)
+
+
+def among(wrong: Array) -> str:
+    """How many rows are wrong, if several are."""
+    count = int(np.count_nonzero(wrong))
+    return f", and in {count:,} of {len(wrong):,} in all" if count > 1 else ""
 
 
 def first_row(flags: Array) -> int | None:
@@ -122,7 +133,8 @@ def numbers(name: str, values: Any, *, length: int | None = None, dtype: Any = n
     with np.errstate(over="ignore"):  # long doubles can exceed float64
         converted = np.array(array, dtype=dtype)
     if converted.dtype.kind == "f" and (step := first_row(~np.isfinite(converted))) is not None:
-        raise RowError(f"{name} is {array[step]} at", step, ". Remove that step or give it a finite value.", "step")
+        wrong = among(~np.isfinite(converted))
+        raise RowError(f"{name} is {array[step]} at", step, f"{wrong}. Give every step a finite value.", "step")
     return converted
 
 
@@ -201,7 +213,7 @@ def check_observations(name: str, values: Any, needed: Array | None = None) -> A
             if needed is not None:
                 finite = finite | ~needed[start : start + ROWS_PER_CHECK]
             if (row := first_row(~finite)) is not None:
-                raise RowError(f"{name} is NaN or infinite at", start + row, ". Remove that step or fill the gap.")
+                raise RowError(f"{name} is NaN or infinite at", start + row, ". Give finite numbers.")
     return array
 
 

@@ -62,6 +62,7 @@ def evaluate(
     starts: Any = None,
     reward_range: Any = None,
     columns: Any = None,
+    missing: str = "refuse",
     interval: Kind = "cr3",
     level: float = INTERVAL_LEVEL,
     cluster: Any = None,
@@ -74,11 +75,11 @@ def evaluate(
 ) -> Evaluation:
     """Estimate the value of a policy from a log: the mean value over the starts, with an interval.
 
-    log, columns: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto", "fourier:order=5", ...), a
-    scikit-learn transformer or a callable. discount: the weight of a reward one step later. policy: None evaluates the
-    log as it is (on-policy, or with its own ratios); else a callable, a classifier, a table, a mapping or probabilities
-    of the logged actions, as in `find_policy`. The value of a policy that was learned from this log is optimistic:
-    learn it on one part of `valuefit.split(log)` and evaluate it on the other.
+    log, columns, missing: a `Transitions`, or arguments of `valuefit.load`. features: a name ("auto",
+    "fourier:order=5", ...), a scikit-learn transformer or a callable. discount: the weight of a reward one step later.
+    policy: None evaluates the log as it is (on-policy, or with its own ratios); else a callable, a classifier, a table,
+    a mapping or probabilities of the logged actions, as in `find_policy`. The value of a policy that was learned from
+    this log is optimistic: learn it on one part of `valuefit.split(log)` and evaluate it on the other.
     values: "state" weights steps by importance ratios, so a policy needs `behaviour_prob` in the log; "state-action"
     learns a value for each action and needs none. starts: observations to average over; None takes the first of each
     episode. trace, solver, max_passes, seed, callback: as in `Problem` and `solve`. ridge: as in `Problem`; it shrinks
@@ -106,7 +107,7 @@ def evaluate(
     one_of("checks", checks, WHICH)
     level = check_level(level)
     check_client(client)
-    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client)
+    placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client, missing)
     target = None if policy is None else find_policy(policy, allow_code=True)
     settings: dict[str, Any] = {
         "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
@@ -123,9 +124,10 @@ def evaluate(
         )
     if client is not None:
         raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
+    settings["policy"] = None if target is None else target.on(loaded)
     with placing as place:
         fit, notes = _fit(loaded, features, place=place, **settings)
-        return _judged(fit, checks, notes, None if starts is None else loaded.number_states(starts))
+        return _judged(fit, checks, notes, None if starts is None else loaded.as_stored(starts))
 
 
 def _fit(
@@ -179,7 +181,7 @@ def _of_shards(
     with placement(None, None) as place:
         fit, notes = _fit(whole.sample, whole.features, place=place, **settings)
         starts = settings["starts"]
-        sample = _judged(fit, checks, notes, None if starts is None else whole.sample.number_states(starts))
+        sample = _judged(fit, checks, notes, None if starts is None else whole.sample.as_stored(starts))
     result, value, checked = whole.result, whole.value, whole.checks()
     checks_of_sample = sample.checks
     if len(sample.log) < whole.size[0]:

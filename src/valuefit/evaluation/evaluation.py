@@ -109,7 +109,7 @@ class Evaluation:
 
         Actions are numbers, or their names.
         """
-        observations = self.log.number_states(observations)
+        observations = self.log.as_stored(observations)
         return np.asarray(self._rows(observations, actions) @ self.result.theta).ravel()
 
     def value_interval(
@@ -124,7 +124,7 @@ class Evaluation:
         """
         level = check_level(level)
         simultaneous = boolean("simultaneous", simultaneous)
-        states = self.log.number_states(observations)
+        states = self.log.as_stored(observations)
         rows, place = self._rows(states, actions), np.arange(len(states))
         if actions is None and np.ndim(states) == 1 and np.asarray(states).dtype.kind in "iu":  # a state often recurs
             _, first, place = np.unique(states, return_index=True, return_inverse=True)

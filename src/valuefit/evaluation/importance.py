@@ -22,7 +22,7 @@ def policy_for(policy: Any, log: Transitions) -> Policy:
     Raises ValueError with both lists if the labels are not those of the log. A policy that is matched already, such as
     to a log of which this is a part, is unchanged.
     """
-    found, known = find_policy(policy), labels_in(log)
+    found, known = find_policy(policy).on(log), labels_in(log)
     if found.known is not None or known is None or found.by_step is not None:
         return found
     what = found.name if found.name.startswith("the policy") else f"The policy {found.name}"
@@ -66,7 +66,7 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
         assert found.function is not None
         with user_code:
             action = np.asarray(log.action if log.action_names is None else log.action_names[log.action])
-            returned = found.function(log.observations[log.now], action)
+            returned = found.function(found.seen(log.observations[log.now]), action)
         values = array_of(f"The policy {found.name}", returned)
         if values.shape != (len(log),):
             raise ValueError(
@@ -119,15 +119,15 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     return normalised_rows(valid_probabilities(values, title), found.name, actions)
 
 
-def _called(policy: Policy, *arguments: Array) -> Any:
+def _called(policy: Policy, observations: Array, *actions: Array) -> Any:
     assert policy.function is not None
     try:
         with user_code:
-            return policy.function(*arguments)
+            return policy.function(policy.seen(observations), *actions)
     except TypeError as error:
         raise ValueError(
             f"The policy {policy.name} could not be called with observations"
-            f"{' and actions' if len(arguments) > 1 else ''} ({said(error)}). It must take arrays of them."
+            f"{' and actions' if actions else ''} ({said(error)}). It must take arrays of them."
         ) from error
 
 

@@ -30,7 +30,7 @@ def check_client(client: Any) -> None:
         raise ValueError(f"client is {shown(client)}; it must be a dask.distributed.Client.")
 
 
-def load_log(source: Any, columns: Any, cluster: Any, client: Any = None) -> Any:
+def load_log(source: Any, columns: Any, cluster: Any, client: Any = None, missing: str = "refuse") -> Any:
     """The log, with the clusters of episodes that are given by the name of a column or by step.
 
     client: of Dask, instead of the default one, for a Dask DataFrame.
@@ -43,7 +43,7 @@ def load_log(source: Any, columns: Any, cluster: Any, client: Any = None) -> Any
             )
         columns = {**(columns or {}), "cluster": cluster}
     with client.as_current() if client is not None and is_frame(source) else nullcontext():
-        log = load(source, columns=columns)
+        log = load(source, columns=columns, missing=missing)
     if isinstance(log, ShardedLog):
         return log
     if cluster is not None and not isinstance(cluster, str):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.files import working_folder
+from valuefit.data.gaps import Filling
 from valuefit.data.npy import map_array
 from valuefit.data.validation import PROBABILITY_TOL, array_of
 from valuefit.evaluation.action_labels import Label, labels_of, split_labels
@@ -37,7 +38,8 @@ class Policy:
     by_step: the probability of the logged action of each step, (n,). name: for notes and error messages.
     labels: the actions of the columns, where they are known; else columns are in the order of the log's actions.
     known: the labels of the actions by number, once the policy is matched to a log; None before. missing: those of the
-    log that the policy does not know, which have probability 0.
+    log that the policy does not know, which have probability 0. filling: of
+    the log whose observations the function is given, with their gaps.
     """
 
     name: str
@@ -48,6 +50,15 @@ class Policy:
     labels: tuple[Label, ...] | None = None
     known: tuple[Label, ...] | None = None
     missing: tuple[Label, ...] = ()
+    filling: Filling | None = None
+
+    def on(self, log: Any) -> Policy:
+        """The policy for observations of this log, which are filled where the source had gaps."""
+        return self if log.filling is None else replace(self, filling=log.filling)
+
+    def seen(self, observations: Array) -> Array:
+        """Observations as the function is given them."""
+        return observations if self.filling is None else self.filling.raw(observations)
 
 
 def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:

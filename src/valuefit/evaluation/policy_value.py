@@ -160,7 +160,7 @@ def starts_of(
     if starts is None:
         # not `begins`, which is also True after a gap in a sliced log
         first = np.sort(np.unique(log.episode, return_index=True)[1])
-    given = log.observations[log.now[first]] if first is not None else log.number_states(starts)
+    given = log.observations[log.now[first]] if first is not None else log.as_stored(starts)
     given = array_of("starts", given, place="in row")
     if given.shape[:1] == (0,):
         raise ValueError("starts is empty: give at least one observation, or None for those of the log.")

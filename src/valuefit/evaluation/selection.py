@@ -123,6 +123,7 @@ def select(
     cross_fit: bool = True,
     starts: Any = None,
     columns: Any = None,
+    missing: str = "refuse",
     cluster: Any = None,
     level: float = INTERVAL_LEVEL,
     seed: int = 0,
@@ -158,7 +159,7 @@ def select(
     folds = whole_number("folds", folds, low=2)
     jobs = whole_number("jobs", jobs, low=1)
     seed = whole_number("seed", seed, low=0)
-    log = load_log(log, columns, cluster)
+    log = load_log(log, columns, cluster, missing=missing)
     if isinstance(log, ShardedLog):
         raise ValueError("select compares candidates on a log in memory, but this one is read in parts. Load a sample.")
     if values == "state-action":

@@ -11,6 +11,7 @@ import numpy as np
 
 from valuefit.atomic import check_target
 from valuefit.data.archive import is_number, read_archive, write_archive
+from valuefit.data.facts import facts_from, plain_facts
 from valuefit.data.labels import check_names
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
@@ -75,6 +76,7 @@ def write(stored: Stored, path: Path, *, force: bool) -> Path:
             "source": log.source,
             "names": list(log.names),
             "warnings": list(log.warnings),
+            "facts": plain_facts(log.filling, log.continuity),
         },
     }
     arrays = {name: getattr(result, name) for name in RESULT_ARRAYS}
@@ -310,7 +312,7 @@ def _finite(name: str, value: Any) -> float:
 def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
     """The log, with the columns validated, because compiled code does not check its indices."""
     present = [name for name in LOG_ARRAYS if name not in OPTIONAL_LOG_ARRAYS or f"log_{name}" in stored]
-    columns = {name: stored[f"log_{name}"] for name in present}
+    columns: dict[str, Any] = {name: stored[f"log_{name}"] for name in present}
     n, m = len(columns["now"]), len(columns["observations"])
     for name, column in columns.items():
         right_length = name == "observations" or column.shape[:1] == (n,)
@@ -333,8 +335,10 @@ def _log(stored: dict[str, Array], facts: dict[str, Any]) -> Transitions:
         if f"log_{name}" in stored:
             columns[name] = check_names(stored[f"log_{name}"], columns.get(ids))
     warnings = tuple(map(str, facts.get("warnings", ())))  # files of version 0.1 have none
-    source = str(facts["source"])
-    return Transitions(**columns, notes=notes, names=names, warnings=warnings, source=source)._frozen()
+    of_source = facts_from(facts.get("facts", {}), columns["observations"])
+    return Transitions(
+        **columns, notes=notes, names=names, warnings=warnings, source=str(facts["source"]), **of_source
+    )._frozen()
 
 
 def as_plain(value: Any) -> Any:

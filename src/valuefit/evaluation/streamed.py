@@ -8,14 +8,16 @@ the standard error. Logs that fit into the samples get the same features and che
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from valuefit.data.shards import LogShard, ShardedLog, compact, join_logs
+from valuefit.data.continuity import Continuity
+from valuefit.data.joining import compact, join_logs
+from valuefit.data.shards import LogShard, ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
@@ -70,6 +72,7 @@ class Samples:
     rewards: tuple[float, float] = (np.inf, -np.inf)  # the smallest and the largest
     states: Array | None = None  # all numbered states, which features need to know
     counts: list[tuple[int, int]] = field(default_factory=list)  # steps and episodes of each shard
+    continuity: Continuity = field(default_factory=Continuity)
     _observations: list[tuple[Array, Array]] = field(default_factory=list)
     _logs: list[tuple[Array, Transitions]] = field(default_factory=list)
     _stride: int = 1
@@ -81,6 +84,7 @@ class Samples:
         lengths, first = np.diff(starts), (self.steps, self.episodes)
         self.steps, self.episodes = self.steps + len(log), self.episodes + len(lengths)
         self.counts.append((len(log), len(lengths)))
+        self.continuity = self.continuity + log.continuity
         self.terminated = self.terminated or bool(log.terminated.any())
         self.rewards = _extremes(self.rewards, reward_extremes(log.reward))
         if log.has_numbered_states:
@@ -103,6 +107,7 @@ class Samples:
             self.most, other.steps, other.episodes, self.terminated or other.terminated,
             _extremes(self.rewards, other.rewards),
             np.unique(np.concatenate(known)) if known else None, [*self.counts, *other.counts],
+            self.continuity + other.continuity,
             [*self._observations, *other._observations], [*self._logs, *other._logs],
             max(self._stride, other._stride), max(self._episode_stride, other._episode_stride),
         )  # fmt: skip
@@ -150,8 +155,8 @@ class Samples:
         return self._episode_stride == 1
 
     def log(self) -> Transitions:
-        """The sampled episodes as one log."""
-        return join_logs([log for _, log in self._logs])
+        """The sampled episodes as one log, with the counts of the whole."""
+        return replace(join_logs([log for _, log in self._logs]), continuity=self.continuity)._frozen()
 
     def observations(self) -> Any:
         """What features are fitted to: the log if the sample is all of it."""
@@ -313,8 +318,13 @@ def solve_shards(
         raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
     if reward_range is not None:
         reward_range.require(*samples.rewards)
-    policy, actions, share = _matched(samples.log(), policy, values)
-    fitted, _ = make(features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share)
+    example = samples.log()
+    policy, actions, share = _matched(example, policy, values)
+    starts = None if starts is None else example.as_stored(starts)
+    fitted, _ = make(
+        features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share,
+        indicators=example.indicators,
+    )  # fmt: skip
     fit_notes = samples.fit_notes  # before fewer episodes are kept
     maker = MakePart(fitted, policy, values, discount, trace, ridge)
     columns = fitted.columns * actions

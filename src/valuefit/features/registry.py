@@ -21,7 +21,13 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations
 from valuefit.features import BUILT_IN
 from valuefit.features.featurise import check_shape
-from valuefit.features.kernel import EFFECTIVE_STEPS_PER_LANDMARK, MAX_LANDMARKS, STEPS_PER_LANDMARK
+from valuefit.features.kernel import (
+    ADDITIVE_SHARE,
+    EFFECTIVE_STEPS_PER_LANDMARK,
+    MAX_JOINT_COLUMNS,
+    MAX_LANDMARKS,
+    STEPS_PER_LANDMARK,
+)
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
 from valuefit.messages import said, shown
@@ -87,7 +93,8 @@ def names() -> list[str]:
 
 
 def make(
-    features: Any, data: Any, *, actions: int = 1, steps: int | None = None, effective_share: float = 1.0
+    features: Any, data: Any, *, actions: int = 1, steps: int | None = None, effective_share: float = 1.0,
+    indicators: int = 0,
 ) -> tuple[Fitted, str]:  # fmt: skip
     """Fit features to a log: returns the fitted features and a sentence that describes them.
 
@@ -97,6 +104,7 @@ def make(
     data: the log, whose distinct observations are fitted, or an array of observations. actions: the number of actions
     that get weights of their own (state-action values), which "auto" and "kernel" divide the steps by. steps: of the
     whole log, if the data are a sample of it. effective_share: of the steps, if they are weighted by ratios.
+    indicators: how many numbers of an array of observations say where others were missing; a log knows them.
     Built-in features flatten observations with several axes (images). All except "identity" have a constant in
     their span.
     """
@@ -114,7 +122,9 @@ def make(
     if isinstance(data, Transitions) and len(visited) < len(data) and not data.has_numbered_states:
         observations = visited
     if isinstance(features, str):
-        fitted = fit_named(features, observations, visited, StepCount(steps, actions, effective_share))
+        indicators = data.indicators if isinstance(data, Transitions) else indicators
+        count = StepCount(steps, actions, effective_share)
+        fitted = fit_named(features, observations, visited, count, indicators)
     elif name_of(features) is not None:
         seen = visited if name_of(features) == "kernel" else observations
         fitted = fit_built_in(clone(features), seen, "Used", fit=not is_fitted(features))
@@ -154,8 +164,12 @@ def from_spec(spec: dict[str, Any]) -> Fitted:
     return Fitted(transformer, shape, count_columns(transformer, example), str(spec["sentence"]), spec)
 
 
-def fit_named(text: str, observations: Array, visited: Array, count: StepCount) -> Fitted:
-    """Fit the features "name" or "name:option=value,...". visited: the observation of each step."""
+def fit_named(text: str, observations: Array, visited: Array, count: StepCount, indicators: int = 0) -> Fitted:
+    """Fit the features "name" or "name:option=value,...".
+
+    visited: the observation of each step. indicators: how many of its numbers say where others were missing; they do
+    not count among the columns that decide whether the kernel has an additive part.
+    """
     name, _, rest = text.partition(":")
     name, opening = name.strip().lower().replace("_", "-"), "Used"
     options = parse_options(text, rest)
@@ -165,6 +179,9 @@ def fit_named(text: str, observations: Array, visited: Array, count: StepCount) 
         name, options, opening = choose(visited, count)
     elif name == "kernel" and "landmarks" not in options:
         options["landmarks"] = landmark_count(count)
+    if name == "kernel" and indicators and options.get("additive") is None:
+        columns = math.prod(visited.shape[1:]) - indicators
+        options["additive"] = ADDITIVE_SHARE if columns > MAX_JOINT_COLUMNS else 0.0
     transformer = build(name, options)
     try:
         fitted = fit_built_in(transformer, visited if name == "kernel" else observations, opening)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.data.frames import FrameShard, layer, read_errors
-from valuefit.data.shards import Shard, episode_blocks
+from valuefit.data.joining import episode_blocks
+from valuefit.data.shards import Shard
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need
 from valuefit.memory import reuse_freed_memory

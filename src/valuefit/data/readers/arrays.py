@@ -13,6 +13,7 @@ import numpy as np
 from valuefit.data.columns import match_columns
 from valuefit.data.readers.arrow import to_array
 from valuefit.data.table import Table
+from valuefit.data.validation import with_missing
 from valuefit.extras import need
 from valuefit.messages import translated
 from valuefit.typing import Array
@@ -45,10 +46,17 @@ def read_arrays(source: Mapping[str, Any], *, columns: Mapping[str, Any] | None 
 
 
 def _numbers_among_objects(values: Array) -> Array:
-    """An array of objects as numbers, if all of them are and none changes in the conversion; others as they are."""
-    if values.dtype.kind != "O" or not all(isinstance(value, Real | Decimal) for value in values.flat):
+    """An array of objects as numbers, if all that are not missing are, and none changes; others as they are."""
+    missing = with_missing("Column", values)[1] if values.dtype.kind == "O" else None
+    if missing is None or missing.all():
         return values
-    if all(isinstance(value, Decimal | Fraction | float) for value in values.flat):  # the nearest floats, as in text
-        return values.astype(np.float64)
-    converted = np.array(values.tolist())
-    return converted if converted.shape == values.shape and (converted == values).all() else values
+    known = np.where(missing, 0, values)
+    if not all(isinstance(value, Real | Decimal) for value in known.flat):
+        return values
+    if all(isinstance(value, Decimal | Fraction | float) for value in values[~missing].flat):  # the nearest, as in text
+        converted = known = known.astype(np.float64)
+    else:
+        converted = np.array(known.tolist())
+    if converted.shape != values.shape or not (converted == known).all():
+        return values
+    return np.ma.array(converted, mask=missing) if missing.any() else converted

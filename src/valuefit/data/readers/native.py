@@ -12,6 +12,7 @@ from numpy.lib import format as npy
 
 from valuefit.data.archive import check_version
 from valuefit.data.exact import in_native_order
+from valuefit.data.facts import facts_from, plain_facts
 from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, find_array, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers, row_range, shifted
@@ -28,6 +29,7 @@ REQUIRED_ARRAYS = {
     "now": "i", "next": "i", "reward": "f", "terminated": "b", "truncated": "b", "episode": "i", "ratio": "f",
     "begins": "b",
 }  # fmt: skip
+TEXTS = ("notes", "names", "warnings")  # in the metadata file
 OPTIONAL_ARRAYS = {"action": "biuf", "behaviour_prob": "f", "cluster": "i"}
 
 
@@ -54,8 +56,7 @@ def read_native(path: Path, *, limit: int) -> Transitions:
     check_observations(f"observations.npy of {path}", observations)
     ids = {"obs": observations, "episode": table["episode"], "action": table.get("action")}
     log = Transitions(observations=observations, **table, **_read_names(path, ids, limit))
-    texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
-    return replace(log, **texts, source=str(path))._frozen()
+    return _described(log, metadata, path)
 
 
 def native_steps(path: Path) -> tuple[int, int, Array]:
@@ -93,9 +94,17 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     except RowError as error:
         row = low + error.row if isinstance(used, slice) else used[error.row]
         raise ValueError(error.at(f"row {row:,}")) from error
-    texts = {key: metadata[key] for key in ("notes", "names", "warnings")}
     names = _read_names(path, {"action": table.get("action")}, memory_limit())  # others are not needed in parts
-    return replace(Transitions(observations=part, **table), **texts, **names, source=str(path))._frozen()
+    return _described(Transitions(observations=part, **table, **names), metadata, path)
+
+
+def _described(log: Transitions, metadata: dict[str, Any], path: Path) -> Transitions:
+    """The log with what its metadata file says of it."""
+    try:
+        facts = facts_from(metadata["facts"], log.observations)
+    except ValueError as error:
+        raise _damaged(path, said(error)) from error
+    return replace(log, **{key: metadata[key] for key in TEXTS}, **facts, source=str(path))._frozen()
 
 
 def write_native(path: Path, log: Transitions) -> None:
@@ -104,8 +113,8 @@ def write_native(path: Path, log: Transitions) -> None:
         values = getattr(log, name)
         if values is not None:
             _write_array(path / f"{name}.npy", values)
-    texts = {key: list(getattr(log, key)) for key in ("notes", "names", "warnings")}
-    metadata = {"format": LOG_FORMAT, "steps": len(log), **texts}
+    metadata = {"format": LOG_FORMAT, "steps": len(log), **{key: list(getattr(log, key)) for key in TEXTS}}
+    metadata["facts"] = plain_facts(log.filling, log.continuity)
     (path / METADATA_FILE).write_text(json.dumps(metadata, allow_nan=False))
 
 
@@ -119,7 +128,7 @@ def _write_array(path: Path, values: Array) -> None:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """`steps`, `notes`, `names` and `warnings` of the metadata file."""
+    """`steps`, `notes`, `names`, `warnings` and `facts` of the metadata file."""
     with open(path / METADATA_FILE, "rb") as stream:
         text = stream.read(MAX_METADATA_FILE_BYTES + 1)
     try:
@@ -129,11 +138,12 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     if not isinstance(metadata, dict) or type(metadata.get("steps")) is not int or metadata["steps"] < 1:
         raise _damaged(path, f"{METADATA_FILE} does not give the number of steps")
     check_version(path, "log", metadata.get("format"), LOG_FORMAT, "Save the log again.")
-    strings = {key: metadata.get(key, []) for key in ("notes", "names", "warnings")}
+    strings = {key: metadata.get(key, []) for key in TEXTS}
     for key, texts in strings.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise _damaged(path, f"{key} in {METADATA_FILE} are not text")
-    return {"steps": metadata["steps"], **{key: tuple(texts) for key, texts in strings.items()}}
+    found = {key: tuple(texts) for key, texts in strings.items()}
+    return {"steps": metadata["steps"], "facts": metadata.get("facts", {}), **found}
 
 
 def _read_names(path: Path, columns: dict[str, Array | None], limit: int) -> dict[str, Any]:

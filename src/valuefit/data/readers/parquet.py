@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.continuity import Continuity
+from valuefit.data.facts import facts_in
 from valuefit.data.readers.arrow import check_type, check_unique_names, holds_lists, holds_text, matched_table, to_array
 from valuefit.data.table import Scan, Table
 from valuefit.extras import need
@@ -21,7 +23,7 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
-NAMES_KEY = "valuefit names"  # of the metadata of the schema
+NAMES_KEY, FACTS_KEY = "valuefit names", "valuefit facts"  # of the metadata of the schema
 BATCH_ROWS = 1 << 16  # decoded at a time where only some rows of a file are wanted
 SAMPLE_ROWS = 1000  # of which the size of a row is taken
 BUFFER_BYTES = 1 << 17  # read at a time of each column in parts, without which all of its row group would be held
@@ -40,12 +42,17 @@ def read_parquet(
         for name in wanted:
             check_type(name, schema.field(name).type, where)
         if rows is not None:
-            return matched_table(_read_rows(path, wanted, rows, limit), matched, where)
+            part = matched_table(_read_rows(path, wanted, rows, limit), matched, where)
+            facts = _stored_facts(schema, where)
+            if facts and rows[0] > 0:  # the counts of a file are those of its first part, so that they add up
+                facts["continuity"] = Continuity()
+            return replace(part, **facts)
         with _damaged(where):
             sizes = _row_group_bytes(file, wanted)
         check_size(sum(sizes), limit, where)
         table = _read_row_groups(file, wanted, sizes, limit, where)
-    return replace(matched_table(table, matched, where), known=_stored_names(schema, where))
+    names, facts = _stored_names(schema, where), _stored_facts(schema, where)
+    return replace(matched_table(table, matched, where), known=names, **facts)
 
 
 @contextmanager
@@ -216,10 +223,11 @@ def _batches(sizes: list[int]) -> list[list[int]]:
     return batches
 
 
-def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any]) -> None:
+def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Write columns under their names, a matrix as name_0, name_1, ...; masked entries become null.
 
     `names` lists all names of states ("obs"), episodes and actions that are text, also of those without a row.
+    facts: those of `plain_facts`.
     """
     pyarrow = need("pyarrow", "files", "Writing Parquet")
     parquet = need("pyarrow.parquet", "files", "Writing Parquet")
@@ -231,9 +239,10 @@ def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any])
             mask = np.ma.getmaskarray(part) if np.ma.isMaskedArray(part) else None
             flat[key] = pyarrow.array(np.ascontiguousarray(data), mask=mask)
     table = pyarrow.table(flat)
+    metadata = {FACTS_KEY: json.dumps(facts)}
     if names:
-        text = json.dumps({field: list(map(str, listed)) for field, listed in names.items()})
-        table = table.replace_schema_metadata({NAMES_KEY: text})
+        metadata[NAMES_KEY] = json.dumps({field: list(map(str, listed)) for field, listed in names.items()})
+    table = table.replace_schema_metadata(metadata)
     repetitive = [name for name, column in flat.items() if not pyarrow.types.is_floating(column.type)]
     parquet.write_table(table, path, use_dictionary=repetitive)
 
@@ -244,3 +253,9 @@ def _stored_names(schema: Any, where: str) -> dict[str, list[str]]:
     with translated(f"{where} has damaged names of states, episodes or actions", "Write it again."):
         names = {} if text is None else {field: list(map(str, listed)) for field, listed in json.loads(text).items()}
     return names
+
+
+def _stored_facts(schema: Any, where: str) -> dict[str, Any]:
+    """The facts on gaps and consecutive steps that `write_parquet` stored; none in files of other programs."""
+    text = (schema.metadata or {}).get(FACTS_KEY.encode())
+    return {} if text is None else facts_in(text.decode(errors="replace"), where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, support
+from valuefit.evaluation.checks import alternatives, horizon, numerics, reach, steps, support
 from valuefit.evaluation.checks.check import Check, judge
 from valuefit.evaluation.checks.hypothesis_tests import hypothesis_tests
 from valuefit.evaluation.checks.occupancy import occupancy
@@ -22,6 +22,8 @@ FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     numerics.standard_error,
     numerics.optimisation_error,
     ridge,
+    steps.consecutive,
+    steps.last_steps,
     horizon.time_limit,
     horizon.resets,
     support.effective_episodes,

@@ -1,0 +1,110 @@
+"""Whether the rows of an episode in a source are consecutive steps, as numbers that add over parts of a log."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from valuefit.data.validation import ROWS_PER_CHECK
+from valuefit.typing import Array
+
+COUNTER_SHARE = 0.1  # of the increments are the smallest one where steps are numbered, not timed
+PAUSE_FACTOR = 10.0  # times the median increment, from which on the time between two steps is a gap
+ROUNDING = 1e-6  # relative, of increments: times are often computed in floating point
+OBSERVATION_ROUNDING = 1e-5  # relative to the largest observation: those of float32, divided or normalised
+
+
+@dataclass(frozen=True)
+class Continuity:
+    """Counts of a source. The default is that of a source of which nothing is known.
+
+    steps: of the source. pairs: of consecutive rows of an episode, where something says whether they are consecutive
+    steps. jumps: pairs whose step numbers, or times, are further apart than the others. detours: pairs where the next
+    observation of the first is not the observation of the second. apart: pairs that are either. cut: last steps of
+    episodes that were left out, because what follows them is not known.
+    """
+
+    steps: int = 0
+    pairs: int = 0
+    jumps: int = 0
+    detours: int = 0
+    apart: int = 0
+    cut: int = 0
+
+    @property
+    def apart_text(self) -> str:
+        """How many pairs are not consecutive steps, and how that shows."""
+        share = 100 * self.apart / max(self.pairs, 1)
+        text = f"{self.apart:,} of {self.pairs:,} pairs of consecutive rows ({share:.2g}%) are not consecutive steps"
+        reasons = {
+            "their step numbers or times are too far apart": self.jumps,
+            "the next observation of the first is not the observation of the second": self.detours,
+        }
+        shown = "; ".join(f"in {count:,}, {reason}" for reason, count in reasons.items() if count)
+        return f"{text} ({shown})" if shown else text
+
+    @property
+    def cut_text(self) -> str:
+        """How many last steps were left out, and why."""
+        share = 100 * self.cut / max(self.steps, 1)
+        return (
+            f"The last step of {self.cut:,} episodes ({share:.2g}% of the steps) was left out: it did not terminate "
+            "and its next observation is missing"
+        )
+
+    def __add__(self, other: Continuity) -> Continuity:
+        return Continuity(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+
+
+def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool) -> Continuity:
+    """The counts of a log, incomplete steps included.
+
+    jumps: of each pair of rows (n - 1,), or None without step numbers. next_logged: whether next observations are.
+    """
+    inside = ~log.begins[1:]
+    known = inside & next_logged & (log.next[:-1] >= 0)
+    detours = known.copy()
+    detours[known] = log.next[:-1][known] != log.now[1:][known]
+    if not log.has_numbered_states:
+        pairs = np.flatnonzero(detours)
+        detours[pairs] = _differ(log.observations, log.next[:-1][pairs], log.now[1:][pairs])
+    both = detours if jumps is None else detours | (jumps & inside)
+    return Continuity(
+        len(log),
+        int((known if jumps is None else inside).sum()),
+        0 if jumps is None else int((jumps & inside).sum()),
+        int(detours.sum()),
+        int(both.sum()),
+    )
+
+
+def _differ(observations: Array, one: Array, other: Array) -> Array:
+    """Whether these rows of observations differ by more than rounding."""
+    differ = np.zeros(len(one), bool)
+    for start in range(0, len(one), ROWS_PER_CHECK):
+        here = slice(start, start + ROWS_PER_CHECK)
+        a, b = (observations[rows[here]].astype(np.float64).reshape(len(rows[here]), -1) for rows in (one, other))
+        scale = np.maximum(np.abs(a).max(axis=0), np.abs(b).max(axis=0))
+        differ[here] = (np.abs(a - b) > OBSERVATION_ROUNDING * scale).any(axis=1)
+    return differ
+
+
+def find_jumps(step: Array, inside: Array) -> Array:
+    """Pairs of rows between which steps are missing, (n - 1,). step: sorted numbers or times. inside: of an episode.
+
+    Where the smallest increment is also the most common one, steps are numbered (or timed regularly), and every larger
+    one is a jump. Other times are irregular: a jump is far above their median.
+    """
+    whole = step.dtype.kind in "iu"
+    # differences of sorted integers are not negative, and exact modulo 2^64
+    increments = (step[1:].astype(np.uint64) - step[:-1].astype(np.uint64)) if whole else step[1:] - step[:-1]
+    increments = increments.astype(np.float64)
+    if not inside.any():
+        return np.zeros(len(inside), bool)
+    median = float(np.median(increments[inside]))
+    relative = np.round(increments / median / ROUNDING) * ROUNDING
+    sizes, counts = np.unique(relative[inside], return_counts=True)
+    counter = counts.argmax() == 0 and counts[0] >= COUNTER_SHARE * counts.sum()
+    return np.asarray(inside & (relative > (sizes[0] if counter else PAUSE_FACTOR)))

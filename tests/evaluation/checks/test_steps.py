@@ -1,0 +1,87 @@
+"""Checks of the source: rows that are not consecutive steps, and last steps that are left out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import valuefit as vf
+
+EPISODES, STEPS, DISCOUNT = 100, 30, 0.9
+
+
+def walk(seed=0):
+    """x follows an AR(1) process and is the reward; the episode ends after 30 steps, by a time limit."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros((EPISODES, STEPS + 1))
+    x[:, 0] = 2.0
+    for t in range(STEPS):
+        x[:, t + 1] = 0.9 * x[:, t] + 0.3 * rng.standard_normal(EPISODES)
+    return pd.DataFrame({
+        "episode": np.repeat(np.arange(EPISODES), STEPS), "step": np.tile(np.arange(STEPS), EPISODES),
+        "obs_0": x[:, :-1].ravel(), "next_obs_0": x[:, 1:].ravel(), "reward": x[:, :-1].ravel(), "terminated": False,
+        "truncated": np.tile(np.arange(STEPS) == STEPS - 1, EPISODES),
+    })  # fmt: skip
+
+
+TRUTH = 2.0 / (1 - DISCOUNT * 0.9)
+
+
+def answer(frame):
+    evaluation = vf.evaluate(frame, features="polynomial:degree=1", discount=DISCOUNT)
+    low, high = evaluation.policy_value.interval
+    return evaluation, {check.name: check for check in evaluation.checks}, low <= TRUTH <= high
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(0.01, "pass"), (0.3, "warn")])
+def test_removed_rows_warn_from_two_per_cent_on(share, outcome):
+    frame = walk().drop(columns="next_obs_0")
+    kept = np.random.default_rng(1).random(len(frame)) >= share
+    evaluation, checks, right = answer(frame[kept])
+    check = checks["consecutive steps"]
+    assert (check.outcome, right) == (outcome, outcome == "pass")
+    assert check.statistic == evaluation.log.continuity.apart / evaluation.log.continuity.pairs
+    assert "their step numbers or times are too far apart" in check.message
+    evaluation, checks, right = answer(frame)  # as the message says: put them back
+    assert right
+    assert checks["consecutive steps"].message == "0 of 2,900 pairs of consecutive rows (0%) are not consecutive steps."
+
+
+def test_next_observations_that_are_not_the_following_ones_warn():
+    frame = walk()
+    kept = np.random.default_rng(1).random(len(frame)) >= 0.1
+    assert answer(frame)[1]["consecutive steps"].outcome == "pass"
+    check = answer(frame[kept].drop(columns="step"))[1]["consecutive steps"]
+    assert check.outcome == "warn"
+    assert "the next observation of the first is not the observation of the second" in check.message
+
+
+def test_logs_of_which_nothing_is_known_have_no_check():
+    checks = answer(walk().drop(columns=["step", "next_obs_0"]))[1]
+    assert "consecutive steps" not in checks
+
+
+def test_left_out_last_steps_warn_from_two_per_cent_on():
+    without = walk().drop(columns="next_obs_0")
+    check = answer(without)[1]["last steps"]
+    assert (check.outcome, check.statistic) == ("warn", pytest.approx(1 / STEPS))
+    assert check.message.startswith("The last step of 100 episodes (3.3% of the steps) was left out")
+    _, checks, right = answer(walk())  # as the message says: give the next observations
+    assert right
+    assert "last steps" not in checks
+    ended = without.assign(terminated=without["truncated"], truncated=False)  # or mark them as terminated
+    assert "last steps" not in answer(ended)[1]
+    few = without[(without["episode"] % 2 == 0) | (without["step"] < STEPS)]
+    few = few.assign(
+        terminated=few["truncated"] & (few["episode"] % 2 == 0), truncated=few["truncated"] & (few["episode"] % 2 == 1)
+    )
+    assert answer(few)[1]["last steps"].outcome == "pass"
+
+
+def test_counts_of_a_log_in_parts_are_those_of_the_whole(tmp_path):
+    frame = walk().drop(columns="next_obs_0")
+    frame = frame[np.random.default_rng(1).random(len(frame)) >= 0.3]
+    frame.to_parquet(tmp_path / "log.parquet")
+    whole = answer(frame)[1]
+    parts = answer(vf.load(tmp_path / "log.parquet", memory="stream", limit=50_000))[1]
+    for name in ("consecutive steps", "last steps"):
+        assert parts[name] == whole[name]
