@@ -214,7 +214,7 @@ def test_checks_are_counted_in_wrong_and_right_cells():
 def judged_cell(task, covered, p_value, size):
     """A cell of ten logs with one test, and one check that passed."""
     interval = [-1.0, 1.0] if covered else [1.0, 2.0]
-    checks = [["solver", "pass", None, None, None], ["returns", "pass", 1.0, p_value, size]]
+    checks = [["solver", "pass", None, None, None, None], ["returns", "pass", 1.0, p_value, size, None]]
     record = {"truth": 0.0, "estimate": 0.0, "interval": interval, "level": "sound", "checks": checks}
     return Found(Key(task, 10, "on-policy", "auto"), [record] * 10)
 
