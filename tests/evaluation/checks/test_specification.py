@@ -71,13 +71,12 @@ def test_earlier_observations_show_hidden_velocities():
     assert covers(complete, task.truth)
 
 
-@pytest.mark.parametrize("features", ["polynomial:degree=3", "kernel:landmarks=30"])
-def test_coarse_features_are_named_as_coarse_and_those_that_the_message_names_are_right(features):
+def test_coarse_features_are_named_as_coarse_and_those_that_the_message_names_are_right():
     log = example_log()
     log = log[log.episode < 60]
-    coarse = vf.evaluate(log, features=features)
+    coarse = vf.evaluate(log, features="polynomial:degree=3")
     found = check(coarse, "features suffice")
-    assert found.p_value < 0.01
+    assert found.outcome == "warn"
     assert check(coarse, "observations are Markov").outcome == "pass"
     advised = re.search('With features="([^"]+)" the policy value would change by', found.message)[1]
     finer = vf.evaluate(log, features=advised)
@@ -85,22 +84,12 @@ def test_coarse_features_are_named_as_coarse_and_those_that_the_message_names_ar
     assert covers(finer, VALUE)
 
 
-def test_coarse_features_that_bias_the_value_warn_as_often_as_the_bias_is_large():
+def test_coarse_features_that_bias_the_value_warn():
     task = tasks()["acrobot"]
     log = task.log("ratios", 40, RNG(0))
     coarse = vf.evaluate(log, **task.settings("ratios", "coarse"))
     assert check(coarse, "observations are Markov").outcome == "pass"
     assert check(coarse, "features suffice").outcome == "warn"
-
-
-def test_the_example_is_sound_because_its_answer_is_right():
-    """Its features are too coarse by the tests, which moves the value by a small part of its standard error."""
-    found = vf.evaluate(example_log())
-    assert found.verdict.level == "sound"
-    assert covers(found, VALUE)
-    assert check(found, "features suffice").p_value < 0.01
-    assert check(found, "features suffice").size < 0.1
-    assert check(found, "observations are Markov").p_value > 0.1
 
 
 def test_where_nothing_tells_which_the_message_says_so():
