@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from valuefit.engine.loop import solve
+from valuefit.evaluation.checks.instruments import MAX_COLUMNS
 from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.inputs import make_problem
@@ -33,30 +35,38 @@ def richer_features(fit: Fit) -> str:
 
 def finer_features(fit: Fit) -> str:
     """Twice as many landmarks as this fit or "auto" has; one-hot features of numbered states."""
-    log, actions = fit.log, fit.problem.d // fit.features.columns
-    if log.has_numbered_states:
-        return "one-hot"
+    return "one-hot" if fit.log.has_numbered_states else f"kernel:landmarks={_landmarks(fit)}"
+
+
+def _landmarks(fit: Fit) -> int:
     if name_of(fit.features.transformer) == "kernel":
-        return f"kernel:landmarks={FINER * len(fit.features.transformer.landmarks_)}"
-    share = log.effective_share if fit.values == "state" else 1.0
-    return f"kernel:landmarks={FINER * landmark_count(StepCount(len(log), actions, share))}"
+        return FINER * len(fit.features.transformer.landmarks_)
+    share = fit.log.effective_share if fit.values == "state" else 1.0
+    return FINER * landmark_count(StepCount(len(fit.log), _actions(fit), share))
+
+
+def _actions(fit: Fit) -> int:
+    return fit.problem.d // fit.features.columns
+
+
+def _affordable(fit: Fit) -> bool:
+    """Whether "auto" would take as much time, and the rows fit into memory."""
+    if fit.log.has_numbered_states:
+        return True  # their rows have one entry
+    if math.prod(fit.log.observations.shape[1:]) > MAX_COLUMNS:
+        return False
+    steps, weights = len(fit.log), _actions(fit) * (1 + _landmarks(fit))
+    return steps * weights**2 <= MAX_AUTO_OPERATIONS and fits(2 * steps * weights)
 
 
 def finer_change(fit: Fit) -> FinerChange | None:
     """The change with `finer_features`; None where it is unknown, or where they cost too much time or memory."""
     log, own = fit.log, fit.errors.sandwich
-    if (
-        not fit.value.standard_error
-        or fit.starts.first is None
-        or fit.problem.ridge
-        or own.method is AdjointMethod.ITERATIVE
-    ):
+    unknown = fit.starts.first is None or fit.problem.ridge or own.method is AdjointMethod.ITERATIVE
+    if unknown or not _affordable(fit):
         return None
     name = finer_features(fit)
     features, _ = make(name, log)
-    weights = features.columns * (fit.problem.d // fit.features.columns)
-    if len(log) * weights**2 > MAX_AUTO_OPERATIONS or not fits(2 * len(log) * weights):
-        return None
     problem = make_problem(log, features, fit.policy, fit.values, fit.discount, fit.problem.trace, 0.0)
     starts = starts_of(log, problem, features, fit.policy, fit.values, None)
     theta = solve(problem, "lstd", seed=fit.seed).theta
