@@ -148,7 +148,7 @@ def checks_of(facts: dict[str, Any]) -> tuple[Check, ...]:
     found = []
     for entry in facts["checks"]:
         numbers = {
-            name: None if entry.get(name) is None else _finite(name, entry[name])
+            name: None if entry[name] is None else _finite(name, entry[name])
             for name in ("statistic", "p_value", "size", "size_error")
         }
         if entry["outcome"] not in OUTCOMES:
