@@ -117,9 +117,9 @@ class TestInputs:
 
     @cached_property
     def too_coarse(self) -> bool:
-        """Whether TD errors depend on the history more clearly through fine functions of the observation."""
+        """Whether TD errors depend on the history through fine functions of the observation alone."""
         past, present = self._history_p_values
-        return present < TEST_LEVEL and present < past
+        return present < TEST_LEVEL <= past
 
     @cached_property
     def _history_p_values(self) -> tuple[float, float]:
