@@ -14,7 +14,7 @@ import numpy as np
 
 from coverage_study.records import Record
 from coverage_study.statistics import covers, with_interval
-from valuefit.evaluation.checks.check import TEST_LEVEL, holm
+from valuefit.evaluation.checks.check import TEST_LEVEL, holm, matters
 from valuefit.evaluation.errors import MATERIAL_SIZE
 
 WRONG_BELOW, RIGHT_FROM = 0.80, 0.92  # coverage of the true value in a cell
@@ -178,8 +178,7 @@ def _rejudged(record: Record, constants: Constants) -> Record:
         return record
     tests = [check for check in record["checks"] if check[3] is not None]
     outcomes = [check[1] for check in record["checks"] if check[3] is None]
-    for (*_, size), p in zip(tests, holm([check[3] for check in tests]), strict=True):
-        matters = size is None or size >= constants.size
-        outcomes.append("warn" if p < constants.level and matters else "pass")
+    for (*_, size, error), p in zip(tests, holm([check[3] for check in tests]), strict=True):
+        outcomes.append("warn" if p < constants.level and matters(size, error, constants.size) else "pass")
     level = "do not use" if "fail" in outcomes else "caution" if "warn" in outcomes else "sound"
     return {**record, "level": level}

@@ -56,7 +56,8 @@ def evaluated(log: vf.Transitions, settings: dict[str, Any], truth: float) -> Re
         "effective_episodes": value.effective_episodes,
         "level": evaluation.verdict.level,
         "checks": [
-            [check.name, check.outcome, check.statistic, check.p_value, check.size] for check in evaluation.checks
+            [check.name, check.outcome, check.statistic, check.p_value, check.size, check.size_error]
+            for check in evaluation.checks
         ],
         "steps": len(log),
         "weights": evaluation.problem.d - len(evaluation.problem.dead),

@@ -113,7 +113,7 @@ def sizes_of_tests(records: Sequence[Record]) -> dict[str, Share]:
     """By name of the test, how often its p-value, before Holm's correction, was below 5%."""
     p_values = defaultdict(list)
     for record in records:
-        for name, _, _, p_value, _ in record.get("checks", ()):
+        for name, _, _, p_value, *_ in record.get("checks", ()):
             if p_value is not None:
                 p_values[name].append(p_value)
     return {name: Share(sum(p < TEST_LEVEL for p in found), len(found)) for name, found in p_values.items()}

@@ -18,6 +18,7 @@ from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_message, escaped
 from valuefit.cli.main import main
 from valuefit.cli.options import SECTIONS, solver_names
+from valuefit.datasets.example import VALUE
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -33,16 +34,33 @@ def log(tmp_path, monkeypatch):
 # ---- the result -----------------------------------------------------------------------------------------------
 
 
-def test_without_a_log_the_example_is_evaluated():
-    done = run("evaluate", "--json")
-    answer = strict(done.stdout)
-    assert done.exit_code == 0
-    assert done.stdout.startswith("{")
-    assert done.stdout.endswith("}\n")
-    assert done.stderr == ""
+@pytest.fixture(scope="module")
+def example():
+    """The result without a log."""
+    return run("evaluate", "--json")
+
+
+def test_without_a_log_the_example_is_evaluated(example):
+    answer = strict(example.stdout)
+    assert example.exit_code == 0
+    assert example.stdout.startswith("{")
+    assert example.stdout.endswith("}\n")
+    assert example.stderr == ""
     assert answer["policy_value"]["estimate"] == pytest.approx(-69.6, abs=0.2)
     assert answer["steps"] == 18307
     assert "example log of valuefit" in answer["notes"][0]
+
+
+def test_the_example_is_sound_because_its_answer_is_right(example):
+    """The tests reject its features as too coarse, not its observations, and richer ones hardly move the value."""
+    answer = strict(example.stdout)
+    checks = {check["name"]: check for check in answer["checks"]}
+    low, high = answer["policy_value"]["interval"]
+    assert answer["verdict"] == {"level": "sound", "reasons": []}
+    assert low < VALUE < high
+    assert checks["features suffice"]["p_value"] < 0.01
+    assert checks["features suffice"]["size"] < 0.1
+    assert checks["observations are Markov"]["p_value"] > 0.1
 
 
 def test_json_has_the_keys_of_to_dict_except_the_time(log):

@@ -214,7 +214,7 @@ def test_checks_are_counted_in_wrong_and_right_cells():
 def judged_cell(task, covered, p_value, size):
     """A cell of ten logs with one test, and one check that passed."""
     interval = [-1.0, 1.0] if covered else [1.0, 2.0]
-    checks = [["solver", "pass", None, None, None], ["returns", "pass", 1.0, p_value, size]]
+    checks = [["solver", "pass", None, None, None, None], ["returns", "pass", 1.0, p_value, size, None]]
     record = {"truth": 0.0, "estimate": 0.0, "interval": interval, "level": "sound", "checks": checks}
     return Found(Key(task, 10, "on-policy", "auto"), [record] * 10)
 
@@ -233,10 +233,11 @@ def test_leaving_a_task_out_fits_the_constants_to_the_others():
 
 
 @pytest.mark.parametrize("p_value", [0.2, 0.04, 0.004])
-@pytest.mark.parametrize("size", [None, 0.3, 0.8])
-def test_a_record_is_judged_as_an_evaluation_is(p_value, size):
-    checks = judge([HypothesisTest("one", 1.0, p_value, "", "", size), HypothesisTest("two", 1.0, 0.03, "", "", 0.9)])
-    stored = record(checks=[[check.name, "pass", 1.0, check.p_value, check.size] for check in checks])
+@pytest.mark.parametrize(("size", "error"), [(None, None), (0.3, None), (0.8, None), (0.8, 0.3), (0.8, 0.5)])
+def test_a_record_is_judged_as_an_evaluation_is(p_value, size, error):
+    tests = HypothesisTest("one", 1.0, p_value, "", "", size, error), HypothesisTest("two", 1.0, 0.03, "", "", 0.9)
+    checks = judge(tests)
+    stored = record(checks=[[check.name, "pass", 1.0, check.p_value, check.size, check.size_error] for check in checks])
     assert calibration._rejudged(stored, calibration.Constants())["level"] == verdict_of(checks).level
 
 

@@ -18,6 +18,7 @@ from valuefit.data.transitions import Transitions
 
 FILE = Path(__file__).with_name("mountain_car.npz")
 EPISODES = 150
+VALUE = -70.59  # of the policy with discount 0.99, by 20,000 simulated episodes; its standard error is 0.05
 
 
 def example_log() -> Transitions:

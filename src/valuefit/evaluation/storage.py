@@ -166,7 +166,7 @@ def checks_of(facts: dict[str, Any]) -> tuple[Check, ...]:
     for entry in facts["checks"]:
         numbers = {
             name: None if entry[name] is None else _finite(name, entry[name])
-            for name in ("statistic", "p_value", "size")
+            for name in ("statistic", "p_value", "size", "size_error")
         }
         if entry["outcome"] not in OUTCOMES:
             raise ValueError("the outcome of a check is unknown")

@@ -22,5 +22,13 @@ def test_a_rejection_that_hardly_matters_for_the_value_does_not_warn():
         return judge([HypothesisTest("features suffice", 9.0, 1e-3, "No.", "They do not.", size)])[0]
 
     assert judged(0.4).outcome == "pass"
-    assert judged(0.4).message == "They do not. It matters little for the policy value: 0.4 standard errors."
+    assert judged(0.4).message == "They do not. It matters little for the policy value: 0.4 of its standard errors."
     assert [judged(size).outcome for size in (0.6, None)] == ["warn", "warn"]
+
+
+def test_a_change_within_chance_of_zero_does_not_warn():
+    def outcome(size, error):
+        return judge([HypothesisTest("a", 9.0, 1e-3, "No.", "Yes.", size, error)])[0].outcome
+
+    assert [outcome(size, 0.4) for size in (0.4, 0.7, 0.9)] == ["pass", "pass", "warn"]
+    assert outcome(0.7, None) == outcome(None, None) == "warn"

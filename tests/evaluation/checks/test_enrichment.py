@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+import valuefit as vf
+from coverage_study.tasks import tasks
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
+from valuefit.data.validation import step_numbers
 from valuefit.evaluation.checks.enrichment import enrichment
 from valuefit.evaluation.checks.instruments import COUNT
 from valuefit.evaluation.checks.moments import TDMoments
@@ -33,6 +36,29 @@ def parts(fit):
     influence = fit.errors.sandwich.influences([fit.starts])[0]
     assert isinstance(influence, Influence)
     return fit.errors.contributions(fit.starts, influence)
+
+
+@pytest.mark.parametrize("route", ["on-policy", "ratios", "state-action"])
+def test_functions_of_the_history_are_worth_what_they_hide(route):
+    """The bias where episodes end after 20 steps, which observations do not show: against the steps observed."""
+    timer = tasks()["hidden-timer"]
+    log, settings = timer.log(route, 60, np.random.default_rng(0)), timer.settings(route, "auto")
+    fit = fit_of(log, **settings)
+    number = step_numbers(log.begins)
+    timed = vf.Transitions.from_arrays(
+        np.column_stack([log.observations[log.now], number]), log.reward, terminated=log.terminated, action=log.action,
+        behaviour_prob=log.behaviour_prob,
+    )  # fmt: skip
+    if route != "on-policy":
+        settings["policy"] = lambda observation: timer.target(observation[:, :1])
+    settings["features"] = lambda observation: np.hstack(
+        [np.eye(5)[observation[:, 0].astype(int)], np.eye(20)[np.minimum(observation[:, 1].astype(int), 19)][:, 1:]]
+    )
+    full = fit_of(timed, **settings)
+    change = enrichment(fit, TDMoments(fit), np.arange(len(log)), history=True)
+    assert change.value == pytest.approx(full.value.estimate - fit.value.estimate, rel=0.1)
+    assert change.standard_error == pytest.approx(np.linalg.norm(parts(full) - parts(fit)), rel=0.2)
+    assert change.value > 5 * change.standard_error
 
 
 def test_given_starts_have_no_known_instruments():

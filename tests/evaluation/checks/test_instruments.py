@@ -63,6 +63,15 @@ def test_functions_of_the_past_do_not_depend_on_the_current_action_or_the_future
     assert set(np.flatnonzero((found != changed).any(axis=1))) == {31}
 
 
+@pytest.mark.parametrize("action", ["none", "numbered"])
+@pytest.mark.parametrize("kind", ["vectors", "states"])
+def test_functions_of_the_past_after_a_step_are_those_of_the_next_step(kind, action):
+    log = log_of(OBSERVATIONS[kind], ACTIONS[action])
+    instruments = Instruments(log, actions=False, seed=0)
+    steps = np.flatnonzero(~log.begins[1:])
+    np.testing.assert_array_equal(instruments.history_after(steps), instruments.history(steps + 1))
+
+
 def test_the_first_step_of_an_episode_has_no_past():
     log = log_of(OBSERVATIONS["states"], RNG.integers(0, 2, N))
     steps = np.arange(N)

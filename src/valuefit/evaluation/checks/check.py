@@ -18,6 +18,7 @@ BETTER_LOG = (
     "closer to that of the log."
 )
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
+CERTAIN = 2.0  # standard errors of a change, beyond which it is not chance
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Check:
     outcome: "pass"; "warn", a reason for caution; "fail", a reason not to use the estimate; "skip", this log does not
     allow the check. message: what was found and, unless it passed, what to do. statistic: what was measured.
     p_value: of a test, before the correction for the number of tests; None for checks that are not tests.
-    size: how much it matters, in standard errors of the policy value; None where it is not known.
+    size: how much it matters, in standard errors of the policy value; None where it is not known. size_error: its
+    standard error, in the same unit, where it has one.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Check:
     statistic: float | None = None
     p_value: float | None = None
     size: float | None = None
+    size_error: float | None = None
 
 
 def warn_if(bad: bool, name: str, statistic: float, warning: str, passed: str) -> Check:
@@ -54,7 +57,7 @@ def holm(p_values: Sequence[float]) -> Array:
 
 @dataclass(frozen=True)
 class HypothesisTest:
-    """A hypothesis test, whose outcome depends on the p-values of the other tests. size: as of `Check`.
+    """A hypothesis test, whose outcome depends on the p-values of the other tests. size, size_error: as of `Check`.
 
     passed, rejected: the message for each outcome.
     """
@@ -65,6 +68,12 @@ class HypothesisTest:
     passed: str
     rejected: str
     size: float | None = None
+    size_error: float | None = None
+
+
+def matters(size: float | None, size_error: float | None, least: float = MATERIAL_SIZE) -> bool:
+    """Whether a rejected test is a reason to warn: its size is unknown, or material and not within chance of zero."""
+    return size is None or size >= max(least, CERTAIN * (size_error or 0.0))
 
 
 def judge(tests: Sequence[HypothesisTest]) -> list[Check]:
@@ -74,10 +83,12 @@ def judge(tests: Sequence[HypothesisTest]) -> list[Check]:
 
 
 def _judged(test: HypothesisTest, p: float) -> Check:
-    numbers = test.statistic, test.p_value, test.size
+    numbers = test.statistic, test.p_value, test.size, test.size_error
     if p >= TEST_LEVEL:
         return Check(test.name, "pass", test.passed, *numbers)
-    if test.size is not None and test.size < MATERIAL_SIZE:
-        message = f"{test.rejected} It matters little for the policy value: {test.size:.2g} standard errors."
-        return Check(test.name, "pass", message, *numbers)
+    if not matters(test.size, test.size_error):
+        size = f"{test.size:.2g} of its standard errors"
+        if test.size_error is not None:
+            size += f", with an error of {test.size_error:.2g}"
+        return Check(test.name, "pass", f"{test.rejected} It matters little for the policy value: {size}.", *numbers)
     return Check(test.name, "warn", test.rejected, *numbers)

@@ -1,4 +1,4 @@
-"""The change of the policy value where the instruments of a test are added to the features.
+"""The change of the policy value where functions of the observations or of the history are added to the features.
 
 With the instruments z_t as further features, LSTD gives them the weights gamma = S^-1 M, where
 M = sum ratio_t z_t delta_t, S = sum ratio_t z_t (y_t - x'v_t)', y_t = z_t - discount_t z'_t and x = A^-1 mean u_t y_t'.
@@ -13,6 +13,7 @@ import numpy as np
 
 from valuefit.evaluation.checks.instruments import Instruments
 from valuefit.evaluation.checks.moments import TDMoments
+from valuefit.evaluation.checks.regression import coefficients_of, with_constant
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.importance import action_probabilities
 from valuefit.rows.storage import TEMPORARY_BYTES
@@ -31,28 +32,35 @@ class Change(NamedTuple):
     functions: int
 
 
-def enrichment(fit: Fit, moments: TDMoments, steps: Array) -> Change | None:
+class Functions(NamedTuple):
+    """Values of the added functions: at some steps, (m, k), after these, (m, k), and at the starts, (starts, k)."""
+
+    now: Array
+    after: Array
+    starts: Array
+
+
+def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = False) -> Change | None:
     """The change by adding the instruments of the current observation, whose equations are those of these steps.
 
-    None where starts were given, moments are too expensive to form, or a log with traces is too large.
+    history: instruments of the history instead, less their regression on those of the observation. None where starts
+    were given, moments are too expensive to form, or a log with traces is too large.
     """
-    problem, sandwich, log, first = moments.problem, moments.sandwich, fit.log, fit.starts.first
+    problem, sandwich, first = moments.problem, moments.sandwich, fit.starts.first
     if first is None or moments.iterative:
         return None
     if problem.trace and len(steps) < problem.n:  # u_t depends on all steps before
         return None
     if fit.values == "state-action" and not problem.trace:
         steps = steps[:: 1 + len(steps) * _actions(fit) // MAX_NEXT_PAIRS]
-    instruments = Instruments(log, actions=fit.values == "state-action", seed=fit.seed)
-    count = max(1, len(steps) // MIN_STEPS_PER_FUNCTION)
-    z = instruments.logged(steps)[:, :count]
-    after = np.where(log.next[steps] < 0, log.now[steps], log.next[steps])
-    y = z - problem.discount[steps, None] * _expected(fit, instruments, after)[:, :count]
+    added = _functions(fit, steps, first, history=history)
+    z = added.now
+    y = z - problem.discount[steps, None] * added.after
     weighted = problem.ratio[steps, None] * z
     B = moments.derivative(steps, z)
     x = sandwich.respond(np.zeros((problem.d, y.shape[1])), _mean_with_u(moments, steps, y))
     S = weighted.T @ y - B @ x
-    starts = _expected(fit, instruments, log.now[first])[:, :count] - np.asarray(fit.starts.rows @ x)
+    starts = added.starts - np.asarray(fit.starts.rows @ x)
     inverse = np.linalg.pinv(S, rcond=CUTOFF)
     gamma = inverse @ (weighted.T @ moments.td_errors[steps])
     g = inverse.T @ starts.mean(axis=0)
@@ -68,6 +76,26 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array) -> Change | None:
     parts += np.bincount(sandwich.cluster[first], (values - values.mean()) / len(values), sandwich.clusters)
     scale = np.sqrt(sandwich.clusters / (sandwich.clusters - 1))
     return Change(float(values.mean()), float(scale * np.linalg.norm(parts)), z.shape[1])
+
+
+def _functions(fit: Fit, steps: Array, first: Array, *, history: bool) -> Functions:
+    log = fit.log
+    instruments = Instruments(log, actions=fit.values == "state-action", seed=fit.seed)
+    after = np.where(log.next[steps] < 0, log.now[steps], log.next[steps])
+    current = Functions(
+        instruments.logged(steps), _expected(fit, instruments, after), _expected(fit, instruments, log.now[first])
+    )
+    count = max(1, len(steps) // MIN_STEPS_PER_FUNCTION)
+    if not history:
+        return Functions(*(values[:, :count] for values in current))
+    past = Functions(instruments.history(steps), instruments.history_after(steps), instruments.history(first))
+    coefficients = coefficients_of(with_constant(current.now), past.now, fit.problem.ratio[steps])
+    return Functions(
+        *(
+            (values - with_constant(of_observation) @ coefficients)[:, :count]
+            for values, of_observation in zip(past, current, strict=True)
+        )
+    )
 
 
 def _mean_with_u(moments: TDMoments, steps: Array, y: Array) -> Array:

@@ -7,15 +7,26 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg as linalg
 
+from valuefit.evaluation.checks.check import TEST_LEVEL
 from valuefit.evaluation.checks.instruments import COUNT, Instruments
 from valuefit.evaluation.checks.moments import Sums, TDMoments
+from valuefit.evaluation.checks.regression import less_functions_of_observation, subtract_regression, with_constant
 from valuefit.evaluation.fit import Fit
 from valuefit.typing import Array
 
-BLOCK_STEPS = 1000  # whose instruments stay in the second-level cache
-REGULARISATION = 1e-8  # of a regression on instruments, relative to their mean square
+ROUNDING = 1e-6  # of instruments, which are at most 1 and have seven digits
+
+
+class HistorySums(NamedTuple):
+    """Sums of TD errors with the two parts of instruments of the history; None where there are none.
+
+    present: fine functions of the observation, whose sums have mean zero if the features can express the value. past:
+    what is left, whose sums have mean zero at Markov observations, with any features.
+    """
+
+    past: Sums | None
+    present: Sums | None
 
 
 class TDSums(NamedTuple):
@@ -63,7 +74,7 @@ class TestInputs:
     @cached_property
     def current(self) -> Array:
         """A constant and instruments of the current observation (and action, for state-action values), (m, 1+COUNT)."""
-        return np.column_stack([np.ones(len(self.steps)), self.instruments.logged(self.steps)])
+        return with_constant(self.instruments.logged(self.steps))
 
     @cached_property
     def td_sums(self) -> TDSums:
@@ -71,7 +82,7 @@ class TestInputs:
         steps = self.steps
         z = np.empty((len(steps), 1 + 2 * COUNT))
         z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(steps)
-        _subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[steps])
+        subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[steps])
         share = float(self.late[self.fit.errors.sandwich.cluster[steps]].mean())
         border = len(steps) - round(share * len(steps))
         early, late = (self.moments.terms(steps[half], z[half]) for half in (slice(border), slice(border, None)))
@@ -80,14 +91,40 @@ class TestInputs:
         found = every.columns(slice(1, 1 + COUNT)), every.columns(slice(1 + COUNT, None)), halves
         return TDSums(*map(self.moments.corrected, found))
 
+    @cached_property
+    def history_sums(self) -> HistorySums:
+        """Both parts of `td_sums.history`; they take longer, and are asked for where that is rejected."""
+        z = np.empty((len(self.steps), 1 + 2 * COUNT))
+        z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(self.steps)
+        subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[self.steps])
+        history = z[:, 1 + COUNT :]
+        past = less_functions_of_observation(self.fit, self.instruments, self.steps, history)
+        if past is None:
+            return HistorySums(None, None)
+        present = np.where(np.abs(history - past) > ROUNDING, history - past, 0.0)
+        return HistorySums(self.moments.sums(self.steps, past), self.moments.sums(self.steps, present))
 
-def _subtract_regression(z: Array, first: int, weight: Array) -> None:
-    """Subtract from the later columns of z their weighted regression on the first ones."""
-    x, rest = z[:, :first], z[:, first:]
-    products = (x if (weight == 1).all() else weight[:, None] * x).T @ z
-    gram = products[:, :first]
-    gram += (REGULARISATION * np.trace(gram) / len(gram) + np.finfo(float).tiny) * np.eye(len(gram))
-    coefficients = linalg.solve(gram, products[:, first:], assume_a="pos")
-    for start in range(0, len(z), BLOCK_STEPS):
-        here = slice(start, start + BLOCK_STEPS)
-        rest[here] -= x[here] @ coefficients
+    @cached_property
+    def history_p_value(self) -> float | None:
+        """Of TD errors that depend on the history; None where the features span its instruments."""
+        return None if self.td_sums.history is None else self.td_sums.history.p_value(self.fit.seed)
+
+    @cached_property
+    def hidden(self) -> bool:
+        """Whether the observation lacks something: given it, TD errors depend on the history as clearly as on it."""
+        past, present = self._history_p_values
+        return past < TEST_LEVEL and past <= present
+
+    @cached_property
+    def too_coarse(self) -> bool:
+        """Whether TD errors depend on the history through fine functions of the observation alone."""
+        past, present = self._history_p_values
+        return present < TEST_LEVEL <= past
+
+    @cached_property
+    def _history_p_values(self) -> tuple[float, float]:
+        """Of `history_sums`, past and present; 1 where there are none, or TD errors do not depend on the history."""
+        if self.history_p_value is None or self.history_p_value >= TEST_LEVEL:
+            return 1.0, 1.0
+        past, present = (1.0 if sums is None else sums.p_value(self.fit.seed) for sums in self.history_sums)
+        return past, present

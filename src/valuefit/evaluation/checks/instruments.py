@@ -50,23 +50,50 @@ class Instruments:
 
     def history(self, steps: Array) -> Array:
         """Functions (m, COUNT) of the observation or action of the step before, or of the step number."""
-        log, rng, before = self.log, np.random.default_rng([self.seed, 1]), np.maximum(steps - 1, 0)
-        past, number = ~log.begins[steps, None], step_numbers(log.begins)[steps]
-        count = COUNT // (2 if log.action is None else 3)
-        frequency = rng.uniform(LOW_FREQUENCY, HIGH_FREQUENCY, count)
-        frequency[::2] /= 1 + number.mean()  # half of them vary over an episode, half from step to step
-        turns = np.outer(number, frequency / (2 * np.pi))
+        before = np.maximum(steps - 1, 0)
+        return self._history(before, ~self.log.begins[steps], self._numbers[steps], self.log.now[steps])
+
+    def history_after(self, steps: Array) -> Array:
+        """`history` of the steps that follow these, also where the log was cut; of the same rows where it ended."""
+        after = np.where(self.log.next[steps] < 0, self.log.now[steps], self.log.next[steps])
+        return self._history(steps, np.ones(len(steps), bool), self._numbers[steps] + 1, after)
+
+    def _history(self, before: Array, past: Array, number: Array, rows: Array) -> Array:
+        """before: the step before, where `past`. number: of the step. rows: its observations."""
+        frequency, shift = self._number_angles
+        turns = np.outer(number, frequency)
         turns -= np.rint(turns)  # the angles of late steps are too large for float32
-        parts = [
-            past * _Angles(log.observations, log.now, [self.seed, 2], count).of(log.now[before]),
-            2 * np.pi * turns + rng.uniform(0, 2 * np.pi, count),
-        ]
-        if log.action is not None:
-            codes = self.action_codes
-            parts.append(past * _Angles(self._action_values, codes, [self.seed, 3], count).of(codes[before]))
+        observations, actions = self._angles_before
+        parts = [past[:, None] * observations.of(self.log.now[before]), 2 * np.pi * turns + shift]
+        if actions is not None:
+            parts.append(past[:, None] * actions.of(self.action_codes[before]))
         angle = np.hstack(parts, dtype=self.dtype, casting="same_kind")
-        angle[:, ::MIXED_EVERY] += self._observation.of(log.now[steps], slice(None, None, MIXED_EVERY))
+        angle[:, ::MIXED_EVERY] += self._observation.of(rows, slice(None, None, MIXED_EVERY))
         return self._cosines(angle)
+
+    @cached_property
+    def _numbers(self) -> Array:
+        return step_numbers(self.log.begins)
+
+    @cached_property
+    def _number_angles(self) -> tuple[Array, Array]:
+        """Turns per step and shifts of the functions of the step number."""
+        rng, count = np.random.default_rng([self.seed, 1]), self._count_of_each
+        frequency = rng.uniform(LOW_FREQUENCY, HIGH_FREQUENCY, count)
+        frequency[::2] /= 1 + self._numbers.mean()  # half of them vary over an episode, half from step to step
+        return frequency / (2 * np.pi), rng.uniform(0, 2 * np.pi, count)
+
+    @cached_property
+    def _angles_before(self) -> tuple[_Angles, _Angles | None]:
+        """Of the observation and of the action of the step before."""
+        log, count = self.log, self._count_of_each
+        actions = None if log.action is None else _Angles(self._action_values, self.action_codes, [self.seed, 3], count)
+        return _Angles(log.observations, log.now, [self.seed, 2], count), actions
+
+    @property
+    def _count_of_each(self) -> int:
+        """The number of functions of each thing that `history` depends on."""
+        return COUNT // (2 if self.log.action is None else 3)
 
     def _cosines(self, angle: Array) -> Array:
         angle = angle.astype(self.dtype, copy=False)

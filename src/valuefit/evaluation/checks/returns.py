@@ -51,7 +51,7 @@ def returns_test(inputs: TestInputs) -> HypothesisTest | None:
         what = f"The discounted sum of TD errors over the first {HORIZON} steps of an episode{weights} is {numbers}"
     rejected = (
         f"{what}, more than chance: the estimated values are too {'low' if difference > 0 else 'high'} along the log. "
-        "Use richer features or a longer trace, and check that observations, rewards and terminations are right."
+        "Use richer features, and check that observations, rewards and terminations are right."
     )
     size = abs(difference) / fit.value.standard_error if fit.value.standard_error else None
     return HypothesisTest("returns", difference / standard_error, p, f"{what}, within chance.", rejected, size)

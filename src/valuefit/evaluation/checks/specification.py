@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.evaluation.checks.check import TEST_LEVEL, HypothesisTest
-from valuefit.evaluation.checks.enrichment import enrichment
+from valuefit.evaluation.checks.check import CERTAIN, TEST_LEVEL, HypothesisTest
+from valuefit.evaluation.checks.enrichment import Change, enrichment
+from valuefit.evaluation.checks.finer import FinerChange, finer_change, richer_features
 from valuefit.evaluation.checks.inputs import TestInputs
 from valuefit.evaluation.checks.moments import Sums, cluster_sums
+from valuefit.evaluation.fit import Fit
 
 NEXT_FUNCTIONS = 10  # of the next observation; a reward that belongs to the next action depends on it in any of them
 
@@ -15,46 +17,101 @@ NEXT_FUNCTIONS = 10  # of the next observation; a reward that belongs to the nex
 def features_test(inputs: TestInputs) -> HypothesisTest | None:
     """Whether TD errors depend on the observation (and the action, for state-action values).
 
-    None where the features span all instruments, as one-hot features of numbered states do.
+    None where the features span all instruments, as one-hot features of numbered states do. Finer functions of the
+    observation than these instruments are tested where they explain a dependence on the history.
     """
     fit, sums = inputs.fit, inputs.td_sums.current
     if sums is None:
         return None
     p = sums.p_value(fit.seed)
+    if inputs.too_coarse:
+        assert inputs.history_p_value is not None
+        p = min(p, inputs.history_p_value)
     depends = "the observation" if fit.values == "state" else "the observation and the action"
-    found = f"TD errors depend on {depends} (p = {p:.2g}): the features cannot express the value"
-    advice = "Use richer features, or a longer trace."
-    size = None
-    if p < TEST_LEVEL:
-        change = enrichment(fit, inputs.moments, inputs.sample)
-        if change is not None and fit.value.standard_error:
-            size = abs(change.value) / fit.value.standard_error
-            found += (
-                f". With {change.functions} random functions of {depends} added to the features, the policy value "
-                f"would change by {change.value:.3g} (standard error {change.standard_error:.2g}; that of the policy "
-                f"value is {fit.value.standard_error:.2g})"
-            )
+    rejected = f"TD errors depend on {depends} (p = {p:.2g}): the features cannot express the value"
+    size, error, advice = None, None, _richer(fit)
+    change = _change(inputs) if p < TEST_LEVEL else None
+    if isinstance(change, FinerChange):  # what the advice does, so chance is no reason to leave it
+        size, advice = _size(fit, change.value), "Use these."
+        rejected += f'. With features="{change.features}" the policy value would change by {_numbers(fit, change)}'
+    elif change is not None:
+        size, error = _size(fit, change.value), _size(fit, change.standard_error)
+        rejected += f". With {_added(fit, change, depends)}"
     passed = f"TD errors do not depend on {depends} beyond chance (p = {p:.2g})."
-    return HypothesisTest("features suffice", sums.statistic, p, passed, f"{found}. {advice}", size)
+    return HypothesisTest("features suffice", sums.statistic, p, passed, f"{rejected}. {advice}", size, error)
 
 
 def markov_test(inputs: TestInputs) -> HypothesisTest | None:
-    """Whether TD errors depend on the step before or on the step number, beyond the current observation.
+    """Whether TD errors depend on the step before or on the step number, given the observation.
 
-    None where every episode has one step.
+    They also do where the features are too coarse and the history tells at which observations values are wrong. Where
+    fine functions of the observation explain the dependence, *features suffice* is rejected instead. None where every
+    episode has one step.
     """
-    fit, sums = inputs.fit, inputs.td_sums.history
-    if sums is None or fit.log.begins.all():
+    fit, sums, p = inputs.fit, inputs.td_sums.history, inputs.history_p_value
+    if sums is None or p is None or fit.log.begins.all():
         return None
-    p = sums.p_value(fit.seed)
+    if inputs.too_coarse and inputs.history_sums.past is not None:
+        sums = inputs.history_sums.past
+        p = sums.p_value(fit.seed)
     passed = f"Given the observation, TD errors do not depend on earlier steps beyond chance (p = {p:.2g})."
-    rejected = (
-        f"Given the observation, TD errors depend on the step before or on the step number (p = {p:.2g}): the "
-        "observation does not contain all that matters, or rewards belong to other steps. Add what is missing to the "
-        "observations (the time left, earlier observations or actions), check that rewards and steps are aligned, or "
-        "use a trace of 0.9 or more."
+    rejected = f"Given the observation, TD errors depend on the step before or on the step number (p = {p:.2g})"
+    size = None
+    change = enrichment(fit, inputs.moments, inputs.sample, history=True) if p < TEST_LEVEL else None
+    if change is not None:  # what is hidden may be worth more than what one step before shows of it
+        size = _size(fit, change.value) + CERTAIN * _size(fit, change.standard_error)
+        rejected += f". With {_added(fit, change, 'these')}"
+    missing = "add what is missing to the observations (the time left, earlier observations or actions)"
+    if p >= TEST_LEVEL or inputs.hidden:
+        rejected += (
+            ". Finer functions of the observation do not explain it: the observation does not contain all that "
+            f"matters, or rewards belong to other steps. Check that rewards and steps are aligned, and {missing}."
+        )
+    else:
+        rejected += (
+            ". Either the features are too coarse, or the observation does not contain all that matters; this log does "
+            f"not tell which. {_richer(fit)} If that does not help, {missing}."
+        )
+    return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected, size)
+
+
+def _change(inputs: TestInputs) -> Change | FinerChange | None:
+    """The change of the policy value with richer features; None unless it is as certain as the policy value.
+
+    With functions of the observation added to the features, which is cheaper. They are as coarse as the features where
+    only the history shows that these are, and nearly functions of many features; finer features take their place.
+    """
+    fit = inputs.fit
+    measures = [lambda: enrichment(fit, inputs.moments, inputs.sample), lambda: finer_change(fit)]
+    for measure in measures[::-1] if inputs.too_coarse else measures:
+        change = measure()
+        if change is not None and _size(fit, change.standard_error) <= 1:
+            return change
+    return None
+
+
+def _size(fit: Fit, change: float) -> float:
+    """In standard errors of the policy value."""
+    assert fit.value.standard_error  # else there are no tests
+    return abs(change) / fit.value.standard_error
+
+
+def _added(fit: Fit, change: Change, depends: str) -> str:
+    return (
+        f"{change.functions} random functions of {depends} added to the features, the policy value would change by "
+        f"{_numbers(fit, change)}"
     )
-    return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected)
+
+
+def _numbers(fit: Fit, change: Change | FinerChange) -> str:
+    return (
+        f"{change.value:.3g} (standard error {change.standard_error:.2g}; that of the policy value is "
+        f"{fit.value.standard_error:.2g})"
+    )
+
+
+def _richer(fit: Fit) -> str:
+    return f'Use richer features, such as features="{richer_features(fit)}".'
 
 
 def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
