@@ -21,10 +21,11 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import valuefit as vf
+from coverage_study.clinical import ClinicalLog, clinical_log
 from coverage_study.control import CartPole, toy_text
-from coverage_study.records import ROOT
+from coverage_study.records import ROOT, generator
 from coverage_study.synthetic import mixed, optimal
-from coverage_study.tasks import balance, often
+from coverage_study.tasks import balance, often, tasks
 from coverage_study.worlds import Array, log_of, table_policy
 from valuefit.atomic import write_bytes
 from valuefit.datasets.example import example_log
@@ -32,7 +33,7 @@ from valuefit.datasets.example import example_log
 PAGE = ROOT / "docs" / "advice.md"
 STORED = Path(__file__).with_name("advice.json")  # the answers of version 0.2, by scenario
 BEGIN, END = "<!-- python -m coverage_study.advice -->", "<!-- end -->"
-NULL_LOGS, LOGGED_LOGS = 20, 60  # that are counted
+NULL_LOGS, LOGGED_LOGS, LANDER_LOGS = 20, 60, 10  # that are counted
 DISCOUNT = 0.9  # of the logs that are made here
 DOSES = np.array(["none", "low", "high"])  # actions 0, 1, 2; by name their order is high, low, none
 
@@ -103,6 +104,35 @@ def ridge_by_ratios() -> str:
     return said(vf.evaluate(log, policy=target, ridge=1e-4))
 
 
+# ---- missing values ------------------------------------------------------------------------------------------------
+
+
+@cache
+def clinic() -> ClinicalLog:
+    """A log with gaps in 3 of 45 columns."""
+    return clinical_log(generator("clinical", 0))
+
+
+def clinic_value(table: dict[str, Array], **settings: Any) -> str:
+    log = clinic()
+    return said(
+        vf.evaluate(table, columns=log.names, policy=log.policy, values="state-action", discount=0.95, **settings)
+    )
+
+
+@scenario("Missing values", "a clinic: 3 of 45 columns have gaps; the steps with gaps removed", "-9.30")
+def clinic_with_steps_removed() -> str:
+    return clinic_value(clinic().without_gaps())
+
+
+@scenario("Missing values", 'the same log whole, with `missing="flag"`', "-9.30")
+def clinic_with_gaps_flagged() -> str:
+    try:
+        return clinic_value(clinic().columns, missing="flag")
+    except TypeError:  # version 0.2 has no such argument
+        return clinic_value(clinic().columns)
+
+
 # ---- targets that the log cannot answer ----------------------------------------------------------------------------
 
 TARGETS = "Targets that the log cannot answer"
@@ -139,6 +169,19 @@ def few_effective_steps() -> str:
     best = optimal(lake, 0.95)
     log = log_of(lake, table_policy(mixed(best, 1.0)), 120, 100, np.random.default_rng(0))
     return said(vf.evaluate(log, policy=best, discount=0.95))
+
+
+@scenario(
+    TARGETS, f"{LANDER_LOGS} logs of a vehicle that must keep still to be rewarded, which they hardly contain", "3.95"
+)
+def quiet_lander() -> str:
+    task, evaluations = tasks()["quiet-lander"], []
+    for number in range(LANDER_LOGS):
+        log = task.log("ratios", 100, generator("quiet-lander", number))
+        evaluations.append(vf.evaluate(log, **task.settings("ratios", "auto")))
+    mean = np.mean([evaluation.policy_value.estimate for evaluation in evaluations])
+    sound = sum(evaluation.verdict.level == "sound" for evaluation in evaluations)
+    return f"{mean:.2g} on average, {sound} sound"
 
 
 # ---- the diagnosis -------------------------------------------------------------------------------------------------

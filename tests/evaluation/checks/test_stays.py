@@ -75,17 +75,15 @@ def test_a_log_of_long_stays_whose_length_is_observed_is_right(values, truth):
     assert check_of(evaluation).outcome == "pass"
 
 
-def wandering(pace, episodes=80, length=40, *, numbered=False, seed=0):
-    """Walks that a coin moves up or down at this pace, on a line or on nine numbered states."""
+def wandering(pace, episodes=80, length=40, *, seed=0):
+    """Walks that a coin moves up or down at this pace on a line."""
     rng = np.random.default_rng(seed)
     action = rng.integers(2, size=(episodes, length))
-    moves = (2 * action - 1) * (rng.random(action.shape) < pace if numbered else pace * rng.random(action.shape))
-    start = rng.integers(9, size=episodes) if numbered else rng.normal(size=episodes)
-    place = start[:, None] + np.cumsum(np.column_stack([np.zeros(episodes), moves]), axis=1)
-    place = place % 9 if numbered else place[:, :, None]
+    moves = (2 * action - 1) * pace * rng.random(action.shape)
+    start = rng.normal(size=episodes)
+    place = (start[:, None] + np.cumsum(np.column_stack([np.zeros(episodes), moves]), axis=1))[:, :, None]
     last = np.tile(np.arange(length) == length - 1, episodes)
-    flat = [part.reshape(-1, *part.shape[2:]) for part in (place[:, :-1], place[:, 1:])]
-    now, after = (part.astype(int) if numbered else part for part in flat)
+    now, after = (part.reshape(-1, *part.shape[2:]) for part in (place[:, :-1], place[:, 1:]))
     return vf.Transitions.from_arrays(
         now, rng.normal(size=len(now)), episode=np.repeat(np.arange(episodes), length), truncated=last,
         terminated=np.zeros(len(now), bool), action=action.ravel(), behaviour_prob=np.full(len(now), 0.5),
@@ -107,8 +105,7 @@ def test_observations_that_always_change_slowly_are_no_stays(pace):
 def stays_in_plain_loops(fit, weight):
     """Steps and share, segment by segment."""
     log, rows = fit.log, fit.log.observations.reshape(len(fit.log.observations), -1).astype(float)
-    if not log.has_numbered_states:
-        rows = rows / rows[log.now].std(axis=0)
+    rows = rows / rows[log.now].std(axis=0)
     found, initial = None, None
     for steps in range(1, 100):
         totals, segments = {}, []
@@ -120,8 +117,6 @@ def stays_in_plain_loops(fit, weight):
             value = weight[t] * np.prod(fit.ratios[t + 1 : end + 1])
             goes = end == t + steps - 1 and log.next[end] >= 0
             changes = [np.abs(rows[log.next[s]] - rows[log.now[t]]).max() for s in range(t, end + 1) if goes]
-            if log.has_numbered_states:
-                changes = [float(change > 0) for change in changes]
             segments.append((value, max(changes) if goes else np.inf))
             totals[log.episode[t]] = totals.get(log.episode[t], 0.0) + value
         sums = np.array(list(totals.values()))
@@ -138,11 +133,10 @@ def stays_in_plain_loops(fit, weight):
     return found
 
 
-@pytest.mark.parametrize("numbered", [False, True])
 @pytest.mark.parametrize("values", ["state", "state-action"])
-def test_stays_are_those_of_plain_loops(numbered, values):
-    log = wandering(0.9, 12, 12, numbered=numbered)
-    fit = fit_of(log, policy=mostly_up, values=values, discount=0.9, features="one-hot" if numbered else "polynomial")
+def test_stays_are_those_of_plain_loops(values):
+    log = wandering(0.9, 12, 12)
+    fit = fit_of(log, policy=mostly_up, values=values, discount=0.9, features="polynomial")
     weight = np.random.default_rng(1).random(len(log))
     steps, share = stays_in_plain_loops(fit, weight)
     assert followed_stays(fit, weight) == (steps, pytest.approx(share, abs=1e-12))
@@ -156,6 +150,16 @@ def test_stays_of_episodes_that_end_are_those_of_plain_loops():
     steps, share = stays_in_plain_loops(fit, weight)
     assert followed_stays(fit, weight) == (steps, pytest.approx(share, abs=1e-12))
     assert 0.05 < share < 1
+
+
+def test_a_table_whose_states_lead_back_to_themselves_has_no_such_check():
+    rng = np.random.default_rng(0)
+    state, action = rng.integers(5, size=(100, 20)), rng.integers(2, size=(100, 20))
+    log = vf.Transitions.from_arrays(
+        state.ravel(), rng.normal(size=2000), episode=np.repeat(np.arange(100), 20), action=action.ravel(),
+        truncated=np.tile(np.arange(20) == 19, 100), next_observation=state.ravel(), behaviour_prob=np.full(2000, 0.5),
+    )  # fmt: skip
+    assert check_of(vf.evaluate(log, policy=mostly_up, discount=0.9)) is None
 
 
 def test_without_probabilities_and_on_policy_there_is_no_such_check():

@@ -10,7 +10,9 @@ from valuefit.evaluation.occupancy import OccupancySums, occupancy_weights
 NAMES = ("negative occupancy", "effective steps")
 # Limits by the fitted tasks of `python -m coverage_study.occupancy`: ordinary targets have a negative share of at most
 # .05, intervals of greedy ones in CartPole missed from .2 on; it differs by .05 between logs of a task.
-MAX_NEGATIVE_SHARE = 0.075  # of the absolute weights; the smallest limit that warns about no sound ordinary target there
+MAX_NEGATIVE_SHARE = (
+    0.075  # of the absolute weights; the smallest limit that warns about no sound ordinary target there
+)
 UNUSABLE_NEGATIVE_SHARE = 0.35  # above it the median error was half of the value
 UNUSABLE_EFFECTIVE_STEPS = 20  # in a larger log, below which most tables gave 0 where the value is not
 

@@ -37,8 +37,11 @@ class Stays(NamedTuple):
 
 
 def stays(fit: Fit) -> Check | None:
-    """The share of the policy's discounted steps in stays that are longer than the log follows it."""
-    if fit.ratios is None or (fit.ratios == 1).all():
+    """The share of the policy's discounted steps in stays that are longer than the log follows it.
+
+    None for numbered states: they have no distance, and a table whose states lead back to themselves is no fault.
+    """
+    if fit.ratios is None or (fit.ratios == 1).all() or fit.log.has_numbered_states:
         return None
     weights = occupancy_weights(fit.errors.sandwich, fit.starts.c)
     found = None if weights is None else followed_stays(fit, np.maximum(weights, 0.0))
@@ -74,8 +77,6 @@ def followed_stays(fit: Fit, weight: Array) -> Stays | None:
         weight = weight / (weight.max() or 1.0)  # products of ratios may overflow
         goes = inside & (log.next[at] >= 0)
         change = columns[log.next[at[goes]]] - columns[log.now[start[goes]]]
-        if log.has_numbered_states:
-            change = change != 0
         moved[goes] = np.maximum(moved[goes], np.abs(change).max(axis=1, initial=0.0))
         moved[~goes] = np.inf  # an end is a change; cut segments have no weight
         counted = np.where(inside | log.terminated[last], weight, 0.0)
@@ -91,10 +92,8 @@ def followed_stays(fit: Fit, weight: Array) -> Stays | None:
 
 
 def _columns(log: Transitions) -> Array:
-    """The observations with columns in standard deviations, at most 64 of them, or the numbers of states."""
+    """The observations with columns in standard deviations, at most 64 of them."""
     values = log.observations.reshape(len(log.observations), -1)
-    if log.has_numbered_states:
-        return values
     chosen = np.unique(np.linspace(0, values.shape[1] - 1, MAX_COLUMNS).astype(np.int64))
     values = values[:, chosen].astype(np.float64)
     peak = np.abs(values).max(axis=0)
