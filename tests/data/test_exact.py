@@ -160,9 +160,18 @@ def test_decimals_without_fraction_are_integers():
     ids = [Decimal(2**60 + 1), Decimal(2**60 + 2)]
     log = vf.load(pa.table({"obs": pa.array(ids, pa.decimal128(38, 0)), "reward": [1.0, 2.0], "done": [0, 1]}))
     np.testing.assert_array_equal(log.observations, [2**60 + 1, 2**60 + 2])
-    large = pa.array([Decimal(2**70), Decimal(1)], pa.decimal128(38, 0))
+
+
+@pytest.mark.parametrize("name", ["obs", "reward"])
+def test_integers_as_decimals_are_not_rounded(name):
+    columns = {"obs": [1.0, 2.0], "reward": [1.0, 2.0], "done": [0, 1]}
+    large = [Decimal(2**70), Decimal(1)]
+    log = vf.load(pa.table({**columns, name: pa.array(large, pa.decimal128(38, 0))}))
+    np.testing.assert_array_equal(log.observations if name == "obs" else log.reward, [2.0**70, 1])
+    large[1] += 2**70
     refused(
-        r"Column 'obs' of the Table cannot be read \(", pa.table({"obs": large, "reward": [1.0, 2.0], "done": [0, 1]})
+        rf"Column '{name}' of the Table cannot be read \(it has integers that neither int64 nor float64 holds exactly",
+        pa.table({**columns, name: pa.array(large, pa.decimal128(38, 0))}),
     )
 
 

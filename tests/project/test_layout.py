@@ -19,7 +19,6 @@ OTHER_TESTS = {
     "evaluation/test_every_storage.py": "evaluate by every solver in memory, in shards, on workers and on a device",
     "evaluation/test_streamed_memory.py": "the memory that evaluate takes for a log in parts",
     "features/test_transformers.py": "all transformers against plain loops",
-    "problem/test_device_tiles.py": "problem/device.py over tile-coded rows",
     "problem/test_refusals.py": "messages for wrong arguments of Transitions, Problem and solve",
     "report/test_browser.py": "the page in a real browser",
     "solvers/test_batches.py": "the mini-batch kernels of SVRG and SAGA",

@@ -54,10 +54,10 @@ def test_categories_of_polars(values):
     np.testing.assert_array_equal(log.episode, np.arange(N) // 4)
 
 
-def test_decimals_beyond_int64_are_the_nearest_floats():
-    rewards = [Decimal(10**25 + k) for k in range(N)]
-    log = vf.load(pa.table({**COLUMNS, "reward": pa.array(rewards)}))
-    np.testing.assert_allclose(log.reward, 1e25)
+def test_decimal_fractions_beyond_int64_are_the_nearest_floats():
+    rewards = [Decimal(10) ** 25 * k + Decimal("0.5") for k in range(N)]
+    log = vf.load(pa.table({**COLUMNS, "reward": pa.array(rewards, pa.decimal128(38, 1))}))
+    np.testing.assert_allclose(log.reward, 1e25 * np.arange(N) + 0.5)
 
 
 def test_text_that_is_no_unicode_is_refused_in_a_sentence():

@@ -15,7 +15,6 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
-MAX_INT64_DIGITS = 18  # of decimals that are all int64
 MAX_TYPES = 64  # whose kinds are remembered: a shard asks several times for the type of each of its columns
 
 
@@ -154,9 +153,8 @@ def _plain_column(column: Any) -> Array:
         return np.concatenate([_texts(chunk) for chunk in chunks] or [np.zeros(0, object)])
     if types.is_null(column.type):
         column = column.cast(pyarrow.float64())
-    elif types.is_decimal(column.type):  # decimal fractions become the nearest float, as in text
-        exact = column.type.scale <= 0 and column.type.precision - column.type.scale <= MAX_INT64_DIGITS
-        column = column.cast(pyarrow.int64() if exact else pyarrow.float64())
+    elif types.is_decimal(column.type):
+        column = _from_decimals(column)
     time = types.is_temporal(column.type)
     if time:
         column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
@@ -180,6 +178,20 @@ def _decoded(column: Any) -> Any:
             pyarrow.dictionary(column.type.index_type, kind),
         )
     return column.cast(kind)
+
+
+def _from_decimals(column: Any) -> Any:
+    """A column of decimals as int64 or, if it has fractions, as the nearest floats; integers are never rounded."""
+    pyarrow = _pyarrow()
+    if column.type.scale > 0:
+        return column.cast(pyarrow.float64())
+    try:
+        return column.cast(pyarrow.int64())
+    except pyarrow.ArrowInvalid:
+        floats = column.cast(pyarrow.float64())
+        if floats.cast(column.type).equals(column):
+            return floats
+        raise ValueError("it has integers that neither int64 nor float64 holds exactly") from None
 
 
 def _numbers(chunk: Any) -> Array:
