@@ -35,13 +35,11 @@ from valuefit.typing import Array
 MIN_DONE_ENDS = 10  # with fewer ends marked by done, equal lengths of episodes do not look like a time limit
 # of scalar columns concatenated at a time; at powers of two the columns of a block compete for the same cache lines
 ROWS_PER_COPY = 3000
-
-
 UNKNOWN_STATE = "missing"  # its name, where states have names
 
 
 def build_log(source: Table) -> Transitions:
-    """The log of the matched columns; its notes list what was assumed or left out.
+    """The log of the matched columns; its notes list what was assumed.
 
     The last step of an episode is left out if it neither terminated nor has a next observation.
     """

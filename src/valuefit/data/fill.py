@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.data.gaps import Column, Filling, fill_arrays, has_gaps, refuse_gaps
+from valuefit.data.gaps import Column, Filling, fill_arrays, gaps_error, has_gaps
 from valuefit.data.table import Table
 from valuefit.data.validation import are_state_numbers
 from valuefit.messages import RowError
@@ -25,8 +25,8 @@ def fill_gaps(table: dict[str, Array], columns: list[Column], source: Table, *, 
             table["obs"] = np.ma.getdata(obs)
             return None
         if are_state_numbers(obs):
-            raise _refuse_unknown_states(obs, source, named=named)
-        raise refuse_gaps(obs, columns, source.where)
+            raise _unknown_states_error(obs, source, named=named)
+        raise gaps_error(obs, columns, source.where)
     filled = fill_arrays(obs, table.get("next_obs"), columns, known)
     table["obs"], filling = filled[0], filled[3]
     if table.get("next_obs") is not None:
@@ -36,7 +36,7 @@ def fill_gaps(table: dict[str, Array], columns: list[Column], source: Table, *, 
     return filling
 
 
-def _refuse_unknown_states(obs: Array, source: Table, *, named: bool) -> RowError:
+def _unknown_states_error(obs: Array, source: Table, *, named: bool) -> RowError:
     """The error for a single column of integers, or of text that became integers, some of which are missing."""
     missing, remedy = np.ma.getmaskarray(obs), ', as missing="flag" does' if named else ""
     return RowError(

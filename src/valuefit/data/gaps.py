@@ -176,7 +176,7 @@ class GapScan:
         return Filling(tuple(self.columns), self._shape, gaps) if gaps else None
 
 
-def refuse_gaps(observations: Any, columns: Sequence[Column], where: str = "") -> RowError:
+def gaps_error(observations: Any, columns: Sequence[Column], where: str = "") -> RowError:
     """The error for a log whose observations have gaps."""
     scan = GapScan(columns)
     scan.add(observations)

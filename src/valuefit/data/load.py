@@ -77,9 +77,9 @@ def load(
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
     can be read so; "auto" does it with those whose contents exceed an eighth of memory, as loading takes several
-    times that, unless a limit is given. A `Transitions` is
-    cut into such parts too, for feature rows that would not fit into memory. The partitions of a Dask DataFrame are
-    such parts, which the workers of the default client of Dask compute.
+    times that, unless a limit is given. A `Transitions` is cut into such parts too, for feature rows that would not fit
+    into memory. The partitions of a Dask DataFrame are such parts, which the workers of the default client of Dask
+    compute.
     """
     one_of("memory", memory, ("auto", "stream"))
     one_of("missing", missing, MISSING)

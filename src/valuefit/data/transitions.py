@@ -10,7 +10,7 @@ import numpy as np
 
 from valuefit.data.continuity import Continuity, continuity_of
 from valuefit.data.exact import concatenate
-from valuefit.data.gaps import MISSING, Filling, fill_arrays, has_gaps, numbered_columns, refuse_gaps, with_nan
+from valuefit.data.gaps import MISSING, Filling, fill_arrays, gaps_error, has_gaps, numbered_columns, with_nan
 from valuefit.data.labels import as_text, find_names, is_text, number_names, refuse_numbers_as_text
 from valuefit.data.validation import (
     PROBABILITY_TOL,
@@ -38,7 +38,7 @@ class Transitions:
     `Transitions.from_arrays`; slice it by step (`log[10:20]`, `log[mask]`, `log[indices]`),
     by episode (`log.select([3, 5])`), or divide it (`valuefit.split(log)`). Columns are copied;
     observations are copied only where necessary.
-    `notes` list what a reader assumed or left out, `warnings` what is probably wrong in the source, `source` is the
+    `notes` list what a reader assumed, `warnings` what is probably wrong in the source, `source` is the
     file or object the log was read from, and `names` are the names of the entries of an observation, where known. If
     the source names states, episodes or actions by text, `state_names`, `episode_names` and `action_names` list the
     names in sorted order: entry k is the name of state, episode or action k. `cluster` numbers the group that the
@@ -359,7 +359,7 @@ def _checked_rows(observation: Any) -> Array:
         if not has_gaps(observation):
             raise
         observation = with_nan(observation)
-        raise refuse_gaps(observation, numbered_columns(observation)) from None
+        raise gaps_error(observation, numbered_columns(observation)) from None
 
 
 def _numbered_actions(action: Any, n: int) -> tuple[Array, Array | None]:

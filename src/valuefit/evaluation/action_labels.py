@@ -43,8 +43,13 @@ def labels_in(log: Transitions) -> tuple[Label, ...] | None:
     action = log.action
     if action is None or action.dtype.kind not in "biuf" or action[0].size != 1:
         return None
-    most = action.max()
-    return tuple(range(int(most) + 1)) if 0 <= most <= 10 * len(log) + 1000 and (action % 1 == 0).all() else None
+    count = action.max() + 1
+    return tuple(range(int(count))) if 0 < count <= max_actions(len(log)) and (action % 1 == 0).all() else None
+
+
+def max_actions(steps: int) -> int:
+    """The most actions that are numbered in a log of this many steps; larger numbers have gaps, or are no numbers."""
+    return 10 * steps + 1000
 
 
 def listed(labels: Sequence[Label]) -> str:

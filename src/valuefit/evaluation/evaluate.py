@@ -14,7 +14,7 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import one_of
 from valuefit.engine.loop import Progress, solve
 from valuefit.evaluation.checks.reach import reachable
-from valuefit.evaluation.checks.run import WHICH, of_sample, run_checks
+from valuefit.evaluation.checks.run import WHICH, checks_of_sample, run_checks
 from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.fit import Fit
@@ -41,7 +41,6 @@ from valuefit.problem.placement import placement
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
-from valuefit.typing import Array
 
 VALUES = ("state", "state-action")
 
@@ -124,10 +123,9 @@ def evaluate(
         )
     if client is not None:
         raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
-    settings["policy"] = None if target is None else target.on(loaded)
     with placing as place:
         fit, notes = _fit(loaded, features, place=place, **settings)
-        return _judged(fit, checks, notes, None if starts is None else loaded.as_stored(starts))
+        return _judged(fit, checks, notes, starts)
 
 
 def _fit(
@@ -180,12 +178,10 @@ def _of_shards(
     settings |= {"solver": "auto", "policy": whole.policy, "all_actions": whole.all_actions}
     with placement(None, None) as place:
         fit, notes = _fit(whole.sample, whole.features, place=place, **settings)
-        starts = settings["starts"]
-        sample = _judged(fit, checks, notes, None if starts is None else whole.sample.as_stored(starts))
-    result, value, checked = whole.result, whole.value, whole.checks()
-    checks_of_sample = sample.checks
+        sample = _judged(fit, checks, notes, settings["starts"])
+    result, value, judged, known = whole.result, whole.value, sample.checks, whole.checks()
     if len(sample.log) < whole.size[0]:
-        checks_of_sample = of_sample(sample.checks, len(sample.log), sample.problem.d, whole.limit_for_checks)
+        judged = checks_of_sample(judged, len(sample.log), sample.problem.d, whole.limit_for_checks)
     notes = [
         *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values),
         *actions_notes(sample.log, sample.policy), whole.features.sentence,
@@ -196,7 +192,7 @@ def _of_shards(
         sample, result=result, policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
         whole=whole.size,
         streamed=whole.errors, weight_errors=whole.weights,
-        checks=tuple(checked.get(check.name, check) for check in checks_of_sample),
+        checks=tuple(known.get(check.name, check) for check in judged),
     )  # fmt: skip
 
 
@@ -205,7 +201,7 @@ def _cut(value: PolicyValue, declared: RewardRange | None, reach: Reach | None) 
     return value if declared is None or reach is None else value.within(reach.low, reach.high)
 
 
-def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Evaluation:
+def _judged(fit: Fit, checks: str, notes: list[str], starts: Any) -> Evaluation:
     """The evaluation of a fit, with its checks and cross-checks."""
     others, left_out = cross_checks(fit)
     return Evaluation(
@@ -213,5 +209,5 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Array | None) -> Ev
         discount=fit.discount, trace=fit.problem.trace, ridge=fit.problem.ridge,
         values=fit.values, seed=fit.seed, policy_value=_cut(fit.value, fit.reward_range, reachable(fit)),
         notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
-        starts=starts, cross_checks=others, follows=following(fit),
+        starts=None if starts is None else fit.log.as_stored(starts), cross_checks=others, follows=following(fit),
     )  # fmt: skip

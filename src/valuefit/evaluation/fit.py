@@ -11,6 +11,7 @@ from valuefit.data.transitions import Transitions, rounded_ratios
 from valuefit.engine.result import Result
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.importance import target_probabilities
+from valuefit.evaluation.occupancy import occupancy_weights
 from valuefit.evaluation.policy import Policy
 from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.evaluation.reach import RewardRange
@@ -64,6 +65,11 @@ class Fit:
         if sandwich.method is not AdjointMethod.ITERATIVE:
             sandwich = sandwich.at(sandwich.theta + sandwich.to_minimiser)
         return Uncertainty(sandwich, self.errors.kind)
+
+    @cached_property
+    def occupancy(self) -> Array | None:
+        """The weight of each step in the estimate, (n,); None where the adjoint of the value is unknown."""
+        return occupancy_weights(self.errors.sandwich, self.starts.c)
 
     @cached_property
     def ratios(self) -> Array | None:

@@ -246,21 +246,6 @@ def replicates(
     return found
 
 
-def _equation_parts(log: _Log, rows: _Steps) -> Array:
-    """rho_g = S_g x - (0, b_g) of clusters of equal length, (clusters, size)."""
-    below = -_product(rows.u.transpose(0, 2, 1), rows.error)
-    if log.plain:
-        return below
-    problem, basis, share = log.problem, log.basis, rows.u.shape[1] / log.problem.n
-    assert basis.dual is not None
-    above = -_product(rows.v.transpose(0, 2, 1), rows.u_w) + share * log.shrunk
-    if problem.identity:
-        below += share * problem.n * (basis.dual.T @ log.w)
-    else:
-        below += _product(rows.psi.transpose(0, 2, 1), rows.psi_w)
-    return np.hstack([above, below])
-
-
 def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[Array, Array]]:
     """Chosen clusters of equal length, (g,), and their steps, (g, length)."""
     order = np.argsort(cluster, kind="stable")

@@ -38,8 +38,8 @@ class Policy:
     by_step: the probability of the logged action of each step, (n,). name: for notes and error messages.
     labels: the actions of the columns, where they are known; else columns are in the order of the log's actions.
     known: the labels of the actions by number, once the policy is matched to a log; None before. missing: those of the
-    log that the policy does not know, which have probability 0. filling: of
-    the log whose observations the function is given, with their gaps.
+    log that the policy does not know, which have probability 0. filling: of the log whose observations the function is
+    given, with their gaps.
     """
 
     name: str
@@ -120,7 +120,7 @@ def with_rows(function: Callable[..., Any], observations: Array) -> Any:
 
 
 def constant(probabilities: Array, observations: Array) -> Array:
-    """The same probabilities for every observation."""
+    """These probabilities for every observation, (m, actions)."""
     return np.tile(probabilities, (len(observations), 1))
 
 

@@ -69,7 +69,7 @@ class Sandwich:
         self._dual_products: tuple[bytes, Array] | None = None  # g_w and Psi g_w of the last influences; nor do they
 
     def with_clusters(self, cluster: Array, *, blocks: bool) -> Sandwich:
-        """The same for other clusters of steps, (n,), numbered from 0."""
+        """Return the sandwich for other clusters of steps, (n,), numbered from 0."""
         other = copy.copy(self)
         other.cluster, other.clusters, other.blocks = cluster, int(cluster.max()) + 1, blocks
         return other
@@ -80,7 +80,7 @@ class Sandwich:
         return other.with_clusters(self.cluster, blocks=self.blocks)
 
     def at(self, theta: Array) -> Sandwich:
-        """The same for other weights; factorisations and adjoints are shared."""
+        """Return the sandwich for other weights; factorisations and adjoints are shared."""
         method, other = self.method, copy.copy(self)  # the method first, so that the copy has its factorisation
         other.theta = theta
         for name in ("saddle_residual", "values", "td_errors"):

@@ -91,7 +91,7 @@ class Sample:
 
     @cached_property
     def digest(self) -> str:
-        """Of the columns and the folds: instruments depend on observations and actions."""
+        """A hash of the columns and the folds: instruments depend on observations and actions."""
         digest = hashlib.sha256(f"{self.values} {self.discount!r} {self.seed}".encode())
         for column in (*(getattr(self.log, name) for name in SCORED_COLUMNS), self.fold):
             if column is not None:
@@ -112,7 +112,7 @@ class SharedRows:
         self.starts: list[Array | None] = [None] * len(sample.tests)  # weights of the last candidate
 
     def key(self, settings: Settings) -> str:
-        """Of a score in the file: of the log, the folds, sums of the rows (up to rounding) and the settings.
+        """The key of a score in the file: a hash of log, folds, sums of the rows (up to rounding) and settings.
 
         The rows of next steps contain the policy, for state-action values.
         """

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.action_labels import Label, label_of
+from valuefit.evaluation.action_labels import Label, label_of, max_actions
 from valuefit.evaluation.importance import action_numbers, action_probabilities, check_action_range, policy_for
 from valuefit.features.registry import make
 from valuefit.memory import require_memory
@@ -71,7 +71,7 @@ def logged_actions(log: Transitions) -> int:
     if log.action_names is not None:
         return len(log.action_names)
     count = int(action_numbers(log).max()) + 1
-    if count > 10 * len(log) + 1000:
+    if count > max_actions(len(log)):
         raise ValueError(
             f"The log has action {count - 1}, but only {len(log)} steps. Number the actions from 0, without gaps."
         )

@@ -211,7 +211,7 @@ class Whole:
     limit_for_checks: int  # with which the sample has enough steps for the features, in bytes; 0: it never has
 
     def checks(self) -> dict[str, Check]:
-        """By name, the checks that need only numbers which are known of all episodes."""
+        """The checks that need only numbers which are known of all episodes, by name."""
         value, error, sandwich = self.value, self.error, self.errors.sandwich
         known = [
             numerics.solver(self.result),

@@ -109,11 +109,10 @@ class StreamedErrors:
     def of_evaluation(
         self, parts: Parts | KeptParts
     ) -> tuple[ErrorEstimate, list[ErrorEstimate], OccupancySums | None]:
-        """Of the policy value and of each listed weight, and the sums of the occupancy weights.
+        """The errors of the policy value and of each listed weight, and the sums of the occupancy weights.
 
-        parts: those of the log, whose sums may be kept.
-
-        Weights are left out where the data do not determine the policy value, or the log is one episode.
+        parts: those of the log, whose sums may be kept. Weights are left out where the data do not determine the policy
+        value, or the log is one episode.
         """
         adjoint, weights = self.adjoint, self.weight_adjoints
         if isinstance(adjoint, ErrorEstimate):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
@@ -388,11 +387,9 @@ class Problem(SaddlePoint):
         ridge + weight and rewards r_t - v_t' shift. Costs half a pass.
         """
         shift = weight / (self.ridge + weight) * y
-        p, other = self.phi.dot(shift), copy.copy(self)
-        for name in ("traits", "b"):
-            other.__dict__.pop(name, None)
+        p, other = self.phi.dot(shift), self.with_ridge(self.ridge + weight)
+        other.__dict__.pop("b", None)
         other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
-        other.ridge = self.ridge + weight
         return other, shift
 
     # ---- rows of single steps, for stochastic solvers ---------------------------------------------------

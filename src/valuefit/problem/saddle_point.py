@@ -203,7 +203,7 @@ class SaddlePoint(ABC):
         raise ValueError(SINGLE_STEPS)
 
     def with_ridge(self, ridge: float) -> Self:
-        """The same problem with another ridge; moments that are known are shared."""
+        """Return this problem with another ridge; moments that are known are shared."""
         other = copy.copy(self)
         other.ridge = ridge
         for name in DEPENDS_ON_RIDGE:

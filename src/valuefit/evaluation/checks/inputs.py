@@ -106,7 +106,7 @@ class TestInputs:
 
     @cached_property
     def history_p_value(self) -> float | None:
-        """Of TD errors that depend on the history; None where the features span its instruments."""
+        """The p-value of TD errors that depend on the history; None where the features span its instruments."""
         return None if self.td_sums.history is None else self.td_sums.history.p_value(self.fit.seed)
 
     @cached_property
@@ -123,7 +123,7 @@ class TestInputs:
 
     @cached_property
     def _history_p_values(self) -> tuple[float, float]:
-        """Of `history_sums`, past and present; 1 where there are none, or TD errors do not depend on the history."""
+        """The p-values of `history_sums`; 1 where there are none, or TD errors do not depend on the history."""
         if self.history_p_value is None or self.history_p_value >= TEST_LEVEL:
             return 1.0, 1.0
         past, present = (1.0 if sums is None else sums.p_value(self.fit.seed) for sums in self.history_sums)

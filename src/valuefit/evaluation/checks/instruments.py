@@ -85,7 +85,7 @@ class Instruments:
 
     @cached_property
     def _angles_before(self) -> tuple[_Angles, _Angles | None]:
-        """Of the observation and of the action of the step before."""
+        """The angles of the observation and of the action of the step before."""
         log, count = self.log, self._count_of_each
         actions = None if log.action is None else _Angles(self._action_values, self.action_codes, [self.seed, 3], count)
         return _Angles(log.observations, log.now, [self.seed, 2], count), actions

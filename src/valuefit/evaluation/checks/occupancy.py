@@ -5,7 +5,7 @@ from __future__ import annotations
 from valuefit.evaluation.checks.check import BETTER_LOG, Check, Outcome
 from valuefit.evaluation.checks.support import MIN_EFFECTIVE_SHARE, MIN_EFFECTIVE_STEPS
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.occupancy import OccupancySums, occupancy_weights
+from valuefit.evaluation.occupancy import OccupancySums
 
 NAMES = ("negative occupancy", "effective steps")
 # Limits by the fitted tasks of `python -m coverage_study.occupancy`: ordinary targets have a negative share of at most
@@ -19,8 +19,7 @@ UNUSABLE_EFFECTIVE_STEPS = 20  # in a larger log, below which most tables gave 0
 
 def occupancy(fit: Fit) -> tuple[Check, ...]:
     """The negative share of the occupancy weights, and the effective number of steps."""
-    weights = occupancy_weights(fit.errors.sandwich, fit.starts.c)
-    return occupancy_checks(None if weights is None else OccupancySums.of(weights), fit.problem.n)
+    return occupancy_checks(None if fit.occupancy is None else OccupancySums.of(fit.occupancy), fit.problem.n)
 
 
 def occupancy_checks(sums: OccupancySums | None, steps: int) -> tuple[Check, ...]:

@@ -32,7 +32,7 @@ def with_constant(values: Array) -> Array:
 
 
 def coefficients_of(x: Array, z: Array, weight: Array) -> Array:
-    """Of the weighted regression of the columns of z, (m, k), on those of x, (m, p): (p, k)."""
+    """The coefficients, (p, k), of the weighted regression of the columns of z, (m, k), on those of x, (m, p)."""
     weighted = (x if (weight == 1).all() else weight[:, None] * x).T
     return _solved(weighted @ x, weighted @ z)
 

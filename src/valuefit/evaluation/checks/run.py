@@ -62,7 +62,7 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
     return tuple(check for check in found if check is not None)
 
 
-def of_sample(checks: Sequence[Check], steps: int, columns: int, limit: int) -> tuple[Check, ...]:
+def checks_of_sample(checks: Sequence[Check], steps: int, columns: int, limit: int) -> tuple[Check, ...]:
     """The checks of a sample of a log in shards, and one of its size.
 
     A sample that is too small for its features is a reason for caution: it neither clears a value nor rules it out.

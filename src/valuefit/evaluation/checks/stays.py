@@ -4,7 +4,7 @@ Estimates put single steps together. Where nothing changes from step to step, a 
 the policy makes it, whatever happens after a longer one than any in the log: a vehicle that has landed, a patient who
 is cured. No function of the observations can see it, as stays of any length look alike.
 
-Steps are starts of segments, weighted by how often the policy would be there (`occupancy_weights`) and by the ratios of
+Steps are starts of segments, weighted by how often the policy would be there (`Fit.occupancy`) and by the ratios of
 their further steps. The log follows the policy for as many steps as leave at least half of the effective number of
 clusters that the starts have. What is measured is the share of the segments of that length which hardly change.
 """
@@ -19,7 +19,6 @@ from valuefit.data.transitions import Transitions, effective_sample_size
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.checks.instruments import MAX_COLUMNS, sampled_steps
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.occupancy import occupancy_weights
 from valuefit.typing import Array
 
 FOLLOWED_SHARE = 0.5  # of the effective number of clusters, while which a segment counts as followed
@@ -43,8 +42,7 @@ def stays(fit: Fit) -> Check | None:
     """
     if fit.ratios is None or (fit.ratios == 1).all() or fit.log.has_numbered_states:
         return None
-    weights = occupancy_weights(fit.errors.sandwich, fit.starts.c)
-    found = None if weights is None else followed_stays(fit, np.maximum(weights, 0.0))
+    found = None if fit.occupancy is None else followed_stays(fit, np.maximum(fit.occupancy, 0.0))
     if found is None:
         return None
     share = fit.discount**found.steps * found.share
@@ -62,7 +60,7 @@ def stays(fit: Fit) -> Check | None:
 
 
 def followed_stays(fit: Fit, weight: Array) -> Stays | None:
-    """Those of the segments that start with these weights, (n,)."""
+    """The stays of the segments that start with these weights, (n,)."""
     log, ratio, clusters = fit.log, fit.ratios, fit.errors.sandwich.clusters
     assert ratio is not None
     start = sampled_steps(len(log), fit.seed, SAMPLED_STARTS)
