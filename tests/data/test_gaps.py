@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import valuefit as vf
-from helpers.log_files import assert_same_log, d4rl, minari_dataset, steps
+from helpers.log_files import assert_same_log, d4rl, minari_dataset, source_of, steps
 from valuefit.data.gaps import GapScan, numbered_columns
 
 N = 60
@@ -31,27 +30,6 @@ def filled_by_hand(frame):
     """Observations of `table` with the median and an indicator."""
     second = frame["obs_1"]
     return np.column_stack([frame["obs_0"], second.fillna(second.median()), second.isna()])
-
-
-def source_of(kind, frame, folder):
-    path = folder / f"log.{kind}"
-    if kind == "csv":
-        frame.to_csv(path, index=False)
-    elif kind == "parquet":
-        frame.to_parquet(path, index=False)
-    elif kind == "jsonl":
-        path.write_text(frame.to_json(orient="records", lines=True, double_precision=15))
-    elif kind == "npz":
-        np.savez(path, **{name: frame[name].to_numpy() for name in frame})
-    elif kind == "arrow":
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    elif kind == "lists":
-        return {name: [None if value != value else value for value in frame[name].tolist()] for name in frame}
-    elif kind == "masked":
-        return {name: np.ma.masked_invalid(frame[name].to_numpy()) for name in frame}
-    else:
-        return frame if kind == "pandas" else {name: frame[name].to_numpy() for name in frame}
-    return path
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "npz", "arrow", "pandas", "dict", "lists", "masked"])

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import valuefit as vf
+from helpers.log_files import source_of
 
 N = 60
 WEATHER = np.array(["sun", "rain", "snow"])[np.arange(N) % 3]
@@ -26,18 +27,7 @@ def one_hot(words, categories):
 
 
 def load_as(kind, frame, folder, **settings):
-    path = folder / f"log.{kind}"
-    if kind == "csv":
-        frame.to_csv(path, index=False)
-    elif kind == "parquet":
-        frame.to_parquet(path, index=False)
-    elif kind == "jsonl":
-        path.write_text(frame.to_json(orient="records", lines=True, double_precision=15))
-    elif kind == "pandas":
-        return vf.load(frame, **settings)
-    else:
-        return vf.load({name: frame[name].to_numpy() for name in frame}, **settings)
-    return vf.load(path, **settings)
+    return vf.load(source_of(kind, frame, folder), **settings)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "pandas", "dict"])

@@ -48,6 +48,28 @@ def flat(columns):
     return wide
 
 
+def source_of(kind, frame, folder):
+    """A pandas frame in another form of this kind, in a file of this folder if it is one."""
+    path = folder / f"log.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path, index=False)
+    elif kind == "jsonl":
+        path.write_text(frame.to_json(orient="records", lines=True, double_precision=15))
+    elif kind == "npz":
+        np.savez(path, **{name: frame[name].to_numpy() for name in frame})
+    elif kind == "arrow":
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    elif kind == "lists":
+        return {name: [None if value != value else value for value in frame[name].tolist()] for name in frame}
+    elif kind == "masked":
+        return {name: np.ma.masked_invalid(frame[name].to_numpy()) for name in frame}
+    else:
+        return frame if kind == "pandas" else {name: frame[name].to_numpy() for name in frame}
+    return path
+
+
 def d4rl(columns, path, leave_out=()):
     """An HDF5 file in the layout of D4RL, with behaviour probabilities as logarithms."""
     names = {

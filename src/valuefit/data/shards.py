@@ -34,7 +34,7 @@ MIN_SHARD_STEPS = 1000
 MAX_SHARD_STEPS = 1_000_000  # more steps at a time are not read faster
 COLUMN_BYTES = 64  # of a step in memory, besides what its observation takes in a file
 TEXT_IDS = ("episode", "cluster")  # fields in which parts of a log may have text
-SAMPLE_SHARE = 8  # of the limit, for the observations of which medians are taken
+SAMPLE_SHARE = 1 / 8  # of the limit, for the observations of which medians are taken
 SCAN_STEPS = 1 << 20  # of the columns that mark episodes, read at a time
 
 
@@ -224,7 +224,7 @@ def _filled(log: ShardedLog) -> ShardedLog:
     shards = [shard for shard in log.shards if isinstance(shard, FileShard | MinariShard)]
     scan = None
     for shard in shards:  # none of a folder that valuefit saved, which has no gaps
-        scan = shard.scan(scan, log.limit // SAMPLE_SHARE)
+        scan = shard.scan(scan, int(SAMPLE_SHARE * log.limit))
     filling = None if scan is None else scan.filling()
     if scan is None or filling is None:
         return log
