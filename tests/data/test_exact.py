@@ -170,9 +170,12 @@ def test_integers_as_decimals_are_not_rounded(name):
     np.testing.assert_array_equal(log.observations if name == "obs" else log.reward, [2.0**70, 1])
     large[1] += 2**70
     refused(
-        rf"Column '{name}' of the Table cannot be read \(it has integers that neither int64 nor float64 holds exactly",
+        rf"Column '{name}' of the Table cannot be read \(float64 would round its integers: number ids from 0, or "
+        r"convert amounts to floats\)",
         pa.table({**columns, name: pa.array(large, pa.decimal128(38, 0))}),
     )
+    for mended in ([0, 1], [float(value) for value in large]):
+        assert len(vf.load(pa.table({**columns, name: mended}))) == 2
 
 
 def test_integer_rewards_are_not_rounded():

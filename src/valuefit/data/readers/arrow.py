@@ -191,7 +191,7 @@ def _from_decimals(column: Any) -> Any:
         floats = column.cast(pyarrow.float64())
         if floats.cast(column.type).equals(column):
             return floats
-        raise ValueError("it has integers that neither int64 nor float64 holds exactly") from None
+        raise ValueError("float64 would round its integers: number ids from 0, or convert amounts to floats") from None
 
 
 def _numbers(chunk: Any) -> Array:
