@@ -18,7 +18,7 @@ import pytest
 import valuefit as vf
 from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
-from valuefit.evaluation import errors, jackknife, sandwich, sensitivity, streamed
+from valuefit.evaluation import errors, jackknife, sandwich, sensitivity, streamed, streamed_errors
 from valuefit.features import registry
 from valuefit.rows import compile
 
@@ -291,6 +291,7 @@ def test_too_many_features_for_a_direct_solution_are_refused(
 ) -> None:
     monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 3)
     monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(streamed_errors, "MAX_LISTED_WEIGHTS", 0)  # as with so many features
     sharded = in_shards(log, tmp_path, "native")
     found = in_parts(sharded, solver="krylov", tol=1e-10, **FOURIER)
     with pytest.raises(ValueError, match="Use fewer features, or a log of more episodes"):
