@@ -33,7 +33,7 @@ hypothesis.settings.load_profile("valuefit")
 # Folders of numerical tests, which `make test-cpus` repeats with the BLAS kernels and code generation of other
 # processors, and files in them whose results do not depend on the processor, or whose kernels take long to compile and
 # are compared with loops in plain Python at wide tolerances, or that measure coverage over many logs.
-NUMERICAL = {"claims", "engine", "evaluation", "features", "linalg", "problem", "rows", "solvers"}
+NUMERICAL = {"checks", "claims", "engine", "evaluation", "features", "linalg", "problem", "rows", "solvers"}
 NOT_AFFECTED = {
     "test_batches", "test_blocks", "test_checkpoint", "test_clusters", "test_comparison",
     "test_cross_checks", "test_estimator", "test_evaluation", "test_parts", "test_policy", "test_refusals",

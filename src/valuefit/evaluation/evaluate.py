@@ -190,9 +190,8 @@ def _of_shards(
     ]  # fmt: skip
     return replace(
         sample, result=result, policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
-        whole=whole.size,
-        streamed=whole.errors, weight_errors=whole.weights,
-        checks=tuple(known.get(check.name, check) for check in judged),
+        whole=whole.size, streamed=whole.errors, weight_errors=whole.weights,
+        checks=tuple({**{check.name: check for check in judged}, **known}.values()),
     )  # fmt: skip
 
 
