@@ -30,7 +30,9 @@ def facts_from(facts: Any, observations: Array | None = None) -> dict[str, Any]:
     try:
         filling = None if facts.get("filling") is None else _filling(facts["filling"])
         counts = dict(facts.get("continuity", {}))
-        rewards = {name: Spread(**counts.pop(name)) for name in ("rewards", "cut_rewards") if name in counts}
+        rewards: dict[str, Any] = {
+            name: Spread(**counts.pop(name)) for name in ("rewards", "cut_rewards") if name in counts
+        }
         continuity = Continuity(**counts, **rewards)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError("its facts on gaps and consecutive steps are damaged") from error
