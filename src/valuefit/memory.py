@@ -56,19 +56,24 @@ def reuse_freed_memory() -> None:
 
 
 class TooLarge(ValueError):
-    """The contents of a file would take more memory than is allowed."""
+    """The contents of a file would take more memory than is allowed. size: in bytes, as far as it is known."""
+
+    def __init__(self, message: str, where: str, size: int) -> None:
+        super().__init__(message)
+        self.where, self.size = where, size
 
 
 def check_size(declared: int, limit: int, where: str) -> None:
     """Raise TooLarge if the contents of a file, of `declared` bytes in memory, exceed `limit` bytes."""
     if declared > limit:
         raise TooLarge(
-            f"{where} needs {_format_bytes(declared)} in memory, more than the limit of {_format_bytes(limit)}. If you "
-            "trust it, load it with a larger limit (in bytes), or load fewer columns."
-        )
+            f"{where} needs {format_bytes(declared)} in memory, more than the limit of {format_bytes(limit)}. If you "
+            "trust it, load it with a larger limit (in bytes), or load fewer columns.",
+            where, declared,
+        )  # fmt: skip
 
 
-def _format_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes with a readable unit."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:

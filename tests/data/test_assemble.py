@@ -260,7 +260,9 @@ def test_last_steps_without_a_next_observation_are_left_out_and_counted():
     np.testing.assert_array_equal(log.reward, [1.0, 3.0, 4.0])
     np.testing.assert_array_equal(log.truncated, [1, 0, 0])
     np.testing.assert_array_equal(log.observations[log.next[:2]], [[2.0], [4.0]])
-    assert log.continuity.cut_text.startswith("The last step of 1 episodes (25% of the steps) was left out")
+    assert log.continuity.cut_text.startswith(
+        "The last step of 1 episodes (25% of the steps, 5% of the variance of the rewards) was left out"
+    )
 
 
 def test_last_steps_with_a_missing_next_observation_are_left_out_and_other_gaps_are_refused():

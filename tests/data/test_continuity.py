@@ -80,6 +80,7 @@ def test_last_steps_that_are_left_out_are_counted_in_parts_too(tmp_path):
         shard.read().continuity for shard in vf.load(tmp_path / "log.parquet", memory="stream", limit=20_000).shards
     ]
     assert sum(counts, Continuity()) == log.continuity
+    assert sum(counts, Continuity()).cut_variation == pytest.approx(log.continuity.cut_variation, rel=1e-9)
     shards = vf.load(log, memory="stream", limit=1000).shards
     assert sum((shard.read().continuity for shard in shards), Continuity()) == log.continuity
 

@@ -445,7 +445,7 @@ def test_ids_that_begin_again_in_every_file_are_refused_in_memory_and_in_parts(t
     assert len(vf.load(paths).episodes) == vf.load(paths, memory="stream").episodes == 4
 
 
-@pytest.mark.parametrize(("copies", "streamed"), [(3.5, True), (4.5, False)])
+@pytest.mark.parametrize(("copies", "streamed"), [(7.5, True), (8.5, False)])
 def test_a_log_is_read_in_parts_if_loading_it_would_take_more_than_half_of_memory(
     copies: float, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,36 @@ def test_moments_refuse_what_does_not_belong_together() -> None:
     assert filled.merge(empty) is filled
 
 
+@pytest.mark.parametrize("through", ["add", "merge", "partial_fit"])
+def test_logs_whose_gaps_were_filled_separately_are_refused(through: str) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(200, 2))
+    values[rng.random(200) < 0.2, 0] = np.nan
+    ends = np.arange(200) % 10 == 9
+
+    def load(rows: slice) -> vf.Transitions:
+        return vf.load(
+            {"obs": values[rows], "reward": np.ones(200)[rows], "terminated": ends[rows]}, missing="flag"
+        )  # fmt: skip
+
+    def theta(*logs: vf.Transitions) -> np.ndarray:
+        if through == "partial_fit":
+            evaluator = vf.PolicyEvaluator(features="identity", discount=0.9)
+            for log in logs:
+                evaluator.partial_fit(log)
+            return evaluator.theta_
+        moments = vf.Moments("identity", discount=0.9)
+        for log in logs:
+            more = vf.Moments("identity", discount=0.9).add(log)
+            moments = moments.add(log) if through == "add" else moments.merge(more)
+        return moments.solve().theta
+
+    whole, first, second = load(slice(200)), slice(120), slice(120, 200)
+    with pytest.raises(ValueError, match="not filled like those of the logs before it"):
+        theta(load(first), load(second))
+    assert theta(whole[first], whole[second]) == pytest.approx(theta(whole), rel=1e-7)  # as the message says
+
+
 def test_discount_one_needs_an_end() -> None:
     rng = np.random.default_rng(0)
     endless = vf.Transitions.from_arrays(rng.normal(size=(20, 1)), np.ones(20), truncated=np.arange(20) == 19,

@@ -177,3 +177,19 @@ def test_features_that_are_all_zero_have_no_error():
     value = vf.evaluate(log, features="identity", discount=0.9).policy_value
     assert value.estimate == 0
     assert not value.standard_error
+
+
+@pytest.mark.usefixtures("every_iteration")
+@pytest.mark.parametrize("storage", ["dense", "csr"])
+def test_what_one_episode_alone_determines_is_undetermined_without_it_by_iterations_too(storage):
+    log = small_log()
+    rare = (log.episode == 4) * np.random.default_rng(0).uniform(1, 2, len(log.episode))
+    log = log._replace(Phi=np.column_stack([log.Phi, rare]), Psi=np.column_stack([log.Psi, rare]))
+    problem = problem_of(log, storage)
+    expected = replicates_of(problem, log.episode)
+    with patch.object(jackknife, "MAX_SMALL_FLOPS", 0):
+        found = replicates_of(problem, log.episode)
+    assert found.first_order is not None  # it was iterated
+    assert list(found.undetermined) == list(expected.undetermined) == [4]
+    for one, other in zip(found.undetermined[4].T, expected.undetermined[4].T, strict=True):
+        assert abs(one @ other) == pytest.approx(np.linalg.norm(one) * np.linalg.norm(other))

@@ -11,6 +11,7 @@ NOT_PACKAGES = {"claims", "fixtures", "helpers", "project"}
 OTHER_TESTS = {
     "cli/test_formats.py": "the commands and vf.evaluate agree for every file format",
     "cli/test_refusals.py": "messages and exit codes of all commands",
+    "data/test_load_memory.py": "the memory that loading takes, by format",
     "data/test_mutated_files.py": "damaged files of every format, made by seeded mutations",
     "data/test_untrusted_files.py": "damaged and malicious files, in all readers",
     "datasets/test_datasets.py": "all generators against known solutions",

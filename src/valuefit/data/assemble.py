@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import END_FIELDS, VECTOR_FIELDS, ColumnMap, columns_of, quote_names
-from valuefit.data.continuity import Continuity, continuity_of, find_jumps
+from valuefit.data.continuity import Continuity, Spread, continuity_of, find_jumps
 from valuefit.data.exact import common_dtype, exact, in_native_order
 from valuefit.data.fill import fill_gaps
 from valuefit.data.gaps import Column, GapScan
@@ -450,7 +450,7 @@ def drop_incomplete(log: Transitions) -> Transitions:
     previous = np.flatnonzero(incomplete & ~begins) - 1
     truncated = log.truncated.copy()
     truncated[previous] = True
-    continuity = log.continuity + Continuity(cut=int(incomplete.sum()))
+    continuity = log.continuity + Continuity(cut=int(incomplete.sum()), cut_rewards=Spread.of(log.reward[incomplete]))
     return replace(log, truncated=truncated, continuity=continuity)[~incomplete]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,49 @@ OBSERVATION_ROUNDING = 1e-5  # relative to the largest observation: those of flo
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Count, mean and root mean squared deviation of some rewards."""
+
+    count: int = 0
+    mean: float = 0.0
+    deviation: float = 0.0
+
+    @classmethod
+    def of(cls, rewards: Array) -> Spread:
+        scale = float(np.abs(rewards).max(initial=0.0)) or 1.0  # squares could overflow
+        scaled = rewards / scale
+        mean = float(scaled.mean()) if len(scaled) else 0.0
+        scaled -= mean
+        np.square(scaled, out=scaled)
+        return cls(len(rewards), scale * mean, scale * math.sqrt(scaled.mean()) if len(scaled) else 0.0)
+
+    def __add__(self, other: Spread) -> Spread:
+        count = self.count + other.count
+        own, others = self.count / max(count, 1), other.count / max(count, 1)
+        parts = (
+            math.sqrt(own) * self.deviation,
+            math.sqrt(others) * other.deviation,
+            math.sqrt(own * others) * (self.mean - other.mean),
+        )
+        return Spread(count, own * self.mean + others * other.mean, math.hypot(*parts))
+
+    def share(self, some: Spread) -> float:
+        """The share of the squared deviations that some of these rewards hold; 0 where all rewards are equal."""
+        own = math.hypot(some.deviation, some.mean - self.mean)
+        if not own or not self.deviation:
+            return 0.0
+        return min(some.count / self.count * (own / self.deviation) ** 2, 1.0)
+
+
+@dataclass(frozen=True)
 class Continuity:
     """Counts of a source. The default is that of a source of which nothing is known.
 
     steps: of the source. pairs: of consecutive rows of an episode, where something says whether they are consecutive
     steps. jumps: pairs whose step numbers, or times, are further apart than the others. detours: pairs where the next
     observation of the first is not the observation of the second. apart: pairs that are either. cut: last steps of
-    episodes that were left out, because what follows them is not known.
+    episodes that were left out, because what follows them is not known. rewards, cut_rewards: of all steps, and of
+    those that were left out; they do not compare, because their last digits depend on the parts.
     """
 
     steps: int = 0
@@ -32,6 +69,8 @@ class Continuity:
     detours: int = 0
     apart: int = 0
     cut: int = 0
+    rewards: Spread = field(default_factory=Spread, compare=False)
+    cut_rewards: Spread = field(default_factory=Spread, compare=False)
 
     @property
     def apart_text(self) -> str:
@@ -50,12 +89,19 @@ class Continuity:
         """How many last steps were left out, and why."""
         share = 100 * self.cut / max(self.steps, 1)
         return (
-            f"The last step of {self.cut:,} episodes ({share:.2g}% of the steps) was left out: it did not terminate "
-            "and its next observation is missing"
+            f"The last step of {self.cut:,} episodes ({share:.2g}% of the steps, {100 * self.cut_variation:.2g}% of "
+            "the variance of the rewards) was left out: it did not terminate and its next observation is missing"
         )
 
+    @property
+    def cut_variation(self) -> float:
+        """The share of the squared deviations of the rewards from their mean that the left-out steps hold."""
+        return self.rewards.share(self.cut_rewards)
+
     def __add__(self, other: Continuity) -> Continuity:
-        return Continuity(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+        return Continuity(
+            *(one + another for one, another in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
 def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool) -> Continuity:
@@ -77,6 +123,7 @@ def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool) -> Contin
         0 if jumps is None else int((jumps & inside).sum()),
         int(detours.sum()),
         int(both.sum()),
+        rewards=Spread.of(log.reward),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
-from valuefit.data.continuity import Continuity
+from valuefit.data.archive import is_number
+from valuefit.data.continuity import Continuity, Spread
 from valuefit.data.gaps import Column, Filling, Gap
 from valuefit.typing import Array
 
@@ -18,7 +19,7 @@ def plain_facts(filling: Filling | None, continuity: Continuity) -> dict[str, An
     if filling is not None:
         gaps = [vars(gap) for gap in filling.gaps]
         filled = {"columns": [list(column) for column in filling.columns], "shape": list(filling.shape), "gaps": gaps}
-    return {"filling": filled, "continuity": vars(continuity)}
+    return {"filling": filled, "continuity": asdict(continuity)}
 
 
 def facts_from(facts: Any, observations: Array | None = None) -> dict[str, Any]:
@@ -28,13 +29,19 @@ def facts_from(facts: Any, observations: Array | None = None) -> dict[str, Any]:
     """
     try:
         filling = None if facts.get("filling") is None else _filling(facts["filling"])
-        counts = facts.get("continuity", {})
-        continuity = Continuity(**counts)
+        counts = dict(facts.get("continuity", {}))
+        rewards: dict[str, Any] = {
+            name: Spread(**counts.pop(name)) for name in ("rewards", "cut_rewards") if name in counts
+        }
+        continuity = Continuity(**counts, **rewards)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError("its facts on gaps and consecutive steps are damaged") from error
     names = {one.name for one in fields(Continuity)}
     if set(counts) - names or not all(type(count) is int and count >= 0 for count in counts.values()):
         raise ValueError("its counts of consecutive steps are damaged")
+    for one in rewards.values():
+        if type(one.count) is not int or one.count < 0 or not (is_number(one.mean) and is_number(one.deviation)):
+            raise ValueError("what it says of its rewards is damaged")
     if filling is not None and observations is not None and observations.shape[1:] != filling.filled_shape:
         raise ValueError("what fills its gaps does not fit its observations")
     return {"filling": filling, "continuity": continuity}

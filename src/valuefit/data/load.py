@@ -30,11 +30,14 @@ from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import byte_count, one_of
-from valuefit.memory import TooLarge, memory_limit
+from valuefit.memory import TooLarge, format_bytes, memory_limit
 from valuefit.messages import said, shown
 
-LOAD_COPIES = 4  # of its contents that a log takes while it is loaded: 3.3 to 4.2 from Parquet with 10 to 50 columns
-
+# Of its contents that a log takes while it is loaded: with few numbers a step, as the log itself adds about 100 bytes
+# to each step, where it can be read in parts instead; with 30 where it cannot, and then at most twice that with two.
+STREAMED_COPIES = 8
+LOAD_COPIES = {".csv": 6, ".tsv": 6, ".json": 4, ".jsonl": 4, ".ndjson": 4, ".npz": 3}
+FOLDERS = ("native", "minari")
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
@@ -76,10 +79,10 @@ def load(
 
     `memory="stream"` does not load the log: it returns a `ShardedLog`, which `evaluate` reads in parts that take about
     `limit` bytes (None: an eighth of memory). Parquet and HDF5 files, Minari datasets and folders that valuefit saved
-    can be read so; "auto" does it with those whose contents exceed an eighth of memory, as loading takes several
-    times that, unless a limit is given. A `Transitions` is cut into such parts too, for feature rows that would not fit
-    into memory. The partitions of a Dask DataFrame are such parts, which the workers of the default client of Dask
-    compute.
+    can be read so; "auto" does it with those whose contents exceed a sixteenth of memory, as loading takes up to eight
+    times that, unless a limit is given, and refuses other files that would take more than half of memory. A
+    `Transitions` is cut into such parts too, for feature rows that would not fit into memory. The partitions of a Dask
+    DataFrame are such parts, which the workers of the default client of Dask compute.
     """
     one_of("memory", memory, ("auto", "stream"))
     one_of("missing", missing, MISSING)
@@ -104,30 +107,40 @@ def load(
         return open_frame(source, columns=columns, limit=part)
     if memory == "stream":
         return open_shards(source, columns=columns, limit=part, missing=missing)
-    if given:
-        return _in_memory(source, columns, allowed, missing)
-    try:
-        return _in_memory(source, columns, allowed // LOAD_COPIES, missing)
-    except TooLarge:
-        if _has_shards(source):
-            return open_shards(source, columns=columns, limit=part, missing=missing)
-        return _in_memory(source, columns, allowed, missing)
-
-
-def _has_shards(source: Any) -> bool:
-    """Whether the source can be read in parts."""
-    if isinstance(source, str | os.PathLike) and (is_native(Path(source)) or _is_minari(source)):
-        return True
-    paths = [source] if isinstance(source, str | os.PathLike) else source
-    if not isinstance(paths, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in paths):
-        return False
-    return all(file_format(file) in FORMATS for file in find_files(source, READERS))
-
-
-def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int, missing: str) -> Transitions:
     for one in source if isinstance(source, list | tuple) else [source]:
         if _is_path(one):
             _refuse_impossible_name(one)
+    formats = _formats(source)
+    if given or not formats:
+        return _in_memory(source, columns, allowed, missing)
+    copies = max(LOAD_COPIES.get(one.removesuffix(".gz"), STREAMED_COPIES) for one in formats)
+    try:
+        return _in_memory(source, columns, allowed // copies, missing)
+    except TooLarge as error:
+        if formats <= {*FORMATS, *FOLDERS}:
+            return open_shards(source, columns=columns, limit=part, missing=missing)
+        raise TooLarge(
+            f"Loading {error.where} takes up to {copies} times its contents, {format_bytes(copies * error.size)} or "
+            f"more, but half of the memory is {format_bytes(allowed)}. Convert it to Parquet, for example with "
+            'pyarrow, and load that with memory="stream"; or load fewer columns, or give a limit for its contents.',
+            error.where, error.size,
+        ) from error  # fmt: skip
+
+
+def _formats(source: Any) -> set[str]:
+    """The formats of the files of a source; those of `FOLDERS` for a folder; none for arrays and frames."""
+    if isinstance(source, str | os.PathLike):
+        if is_native(Path(source)):
+            return {"native"}
+        if _is_minari(source):
+            return {"minari"}
+    paths = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in paths):
+        return set()
+    return {file_format(file) for file in find_files(source, READERS)}
+
+
+def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int, missing: str) -> Transitions:
     if _is_path(source) and not is_pattern(source):
         return read_folder(Path(source), lambda: _load(source, columns, limit, missing))
     return _load(source, columns, limit, missing)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.columns import ColumnMap, columns_to_read
+from valuefit.data.columns import ColumnMap, columns_of, columns_to_read
 from valuefit.data.continuity import Continuity
 from valuefit.data.exact import common_dtype, exact
 from valuefit.data.gaps import Filling
@@ -49,6 +50,22 @@ class Table:
         return f"row {row} of {self.where}"
 
 
+def released(
+    columns: dict[str, Any], matched: ColumnMap, convert: Callable[[str, Any], Array]
+) -> Callable[[str], Array]:
+    """The `read` of a `Table` of these columns, each of which is released when the last field that has it is read.
+
+    convert: a column to an array, by its name.
+    """
+    uses = Counter(name for field in matched for name in columns_of(matched, field))
+
+    def read(name: str) -> Array:
+        uses[name] -= 1
+        return convert(name, columns[name] if uses[name] > 0 else columns.pop(name))
+
+    return read
+
+
 class Scan(NamedTuple):
     """What is known of a file before its rows are read.
 
@@ -73,6 +90,7 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     known: dict[str, list[str]] = {}
     counts: list[Continuity | None] = []
     first, size, filled_alike = None, 0, True
+    empty: dict[str, Array] = {}
     for table in tables:
         first = table if first is None else first
         _check_same_columns(first, table)
@@ -81,6 +99,7 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
         arrays = {name: table.read(name) for name in columns_to_read(table.matched)}
         rows = len(arrays[str(table.matched["reward"])])
         if rows == 0 and all(len(array) == 0 for array in arrays.values()):
+            empty = empty or arrays
             continue  # columns of an empty file have neither type nor shape
         files.append((table.where, rows))
         for name, names in table.known.items():
@@ -91,7 +110,7 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
             parts.setdefault(name, []).append(array)
     assert first is not None
     if not files:
-        return first
+        return replace(first, read=empty.__getitem__)
     paths = [path for path, _ in files]
     columns = {name: join_parts(name, parts.pop(name), paths) for name in list(parts)}
     note = f"Read {len(files)} files in the order of their names, from {paths[0]} to {paths[-1]}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from valuefit.data.gaps import Filling
 from valuefit.data.transitions import Transitions, check_log
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
@@ -25,6 +26,7 @@ class Moments:
         self.features, self.discount, self.trace = features, fraction("discount", discount), fraction("trace", trace)
         self.fitted: Fitted | None = features if isinstance(features, Fitted) else None
         self.sums: PartSums | None = None
+        self.filling: Filling | None = None  # of the gaps in the parts
 
     def __repr__(self) -> str:
         if self.sums is None:
@@ -34,9 +36,11 @@ class Moments:
     def add(self, log: Transitions) -> Moments:
         """Add whole episodes; returns self."""
         check_log("add", log)
+        self._require_same_filling(log.filling)
         if self.fitted is None:
             self.fitted, _ = make(self.features, log, effective_share=log.effective_share)
-        self._add(PartSums.of(Problem(log, self.fitted, discount=self.discount, trace=self.trace, part=True)))
+        problem = Problem(log, self.fitted, discount=self.discount, trace=self.trace, part=True)
+        self._add(PartSums.of(problem), log.filling)
         return self
 
     def merge(self, other: Moments) -> Moments:
@@ -54,11 +58,21 @@ class Moments:
             self.fitted = other.fitted
         elif self.fitted is not other.fitted and (self.fitted.spec is None or self.fitted.spec != other.fitted.spec):
             raise ValueError("The two moments have different features. Fit the features once, and give them to both.")
-        self._add(other.sums)
+        self._require_same_filling(other.filling)
+        self._add(other.sums, other.filling)
         return self
 
-    def _add(self, sums: PartSums) -> None:
-        self.sums = sums if self.sums is None else self.sums + sums
+    def _require_same_filling(self, filling: Filling | None) -> None:
+        """Raise ValueError if the gaps of another part are filled by other medians, or in other columns."""
+        if self.sums is not None and filling != self.filling:
+            raise ValueError(
+                "The gaps in the observations of this log are not filled like those of the logs before it, so equal "
+                'observations would have different features. Load all of them at once with missing="flag", and add '
+                "that log, or parts of it."
+            )
+
+    def _add(self, sums: PartSums, filling: Filling | None) -> None:
+        self.sums, self.filling = sums if self.sums is None else self.sums + sums, filling
 
     def problem(self, *, ridge: float = 0.0) -> MomentProblem:
         """The problem of all that was added."""

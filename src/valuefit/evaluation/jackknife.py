@@ -230,6 +230,8 @@ def replicates(
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
         found, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
+        if plain:
+            left[_alone_with_a_feature(log)] = True
     x, undetermined = np.zeros((count, basis.size)), dict[int, Array]()  # weights are solved for once, for all clusters
     for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
         raw = plain and steps.shape[1] >= basis.size and not problem.phi.sparse
@@ -262,6 +264,24 @@ def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[
 def _td_errors(problem: Problem, theta: Array) -> Array:
     value = problem.phi.dot(theta)
     return np.asarray(problem.reward + problem.discount * value[problem.next] - value[problem.now])
+
+
+def _alone_with_a_feature(log: _Log) -> Array:
+    """Clusters without which a feature has no data: iterations converge there too, but not to what is determined."""
+    problem = log.problem
+    counted = problem.ratio != 0
+    rows, m = problem.now[counted], problem.psi.shape[0]
+    ends = np.full(m, log.count), np.full(m, -1)  # the first and the last cluster with each row
+    np.minimum.at(ends[0], rows, log.cluster[counted])
+    np.maximum.at(ends[1], rows, log.cluster[counted])
+    low, high, left = np.full(problem.k, log.count), np.full(problem.k, -1), np.arange(problem.k)
+    size = m if problem.psi.sparse else max(1, CHUNK_NUMBERS // problem.k)
+    for start in range(0, m, size):
+        row, column = problem.psi.matrix[start : start + size][:, left].nonzero()
+        np.minimum.at(low, left[column], ends[0][start + row])
+        np.maximum.at(high, left[column], ends[1][start + row])
+        left = left[low[left] >= high[left]]  # few, after the first rows of dense features
+    return np.unique(low[low == high])
 
 
 def _max_iterations(log: _Log, flops: float) -> int:

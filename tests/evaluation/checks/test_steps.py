@@ -60,21 +60,40 @@ def test_logs_of_which_nothing_is_known_have_no_check():
     assert "consecutive steps" not in checks
 
 
-def test_left_out_last_steps_warn_from_two_per_cent_on():
-    without = walk().drop(columns="next_obs_0")
-    check = answer(without)[1]["last steps"]
-    assert (check.outcome, check.statistic) == ("warn", pytest.approx(1 / STEPS))
-    assert check.message.startswith("The last step of 100 episodes (3.3% of the steps) was left out")
-    _, checks, right = answer(walk())  # as the message says: give the next observations
-    assert right
-    assert "last steps" not in checks
-    ended = without.assign(terminated=without["truncated"], truncated=False)  # or mark them as terminated
-    assert "last steps" not in answer(ended)[1]
-    few = without[(without["episode"] % 2 == 0) | (without["step"] < STEPS)]
-    few = few.assign(
-        terminated=few["truncated"] & (few["episode"] % 2 == 0), truncated=few["truncated"] & (few["episode"] % 2 == 1)
-    )
-    assert answer(few)[1]["last steps"].outcome == "pass"
+def test_a_time_limit_that_leaves_out_rewards_like_the_others_is_harmless():
+    check = answer(walk().drop(columns="next_obs_0"))[1]["last steps"]
+    assert check.outcome == "pass"
+    assert check.message.startswith("The last step of 100 episodes (3.3% of the steps, ")
+    assert "last steps" not in answer(walk())[1]
+
+
+@pytest.mark.parametrize("steps", [6, 300])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_reward_that_is_paid_at_a_left_out_last_step_warns(steps, noise):
+    rng = np.random.default_rng(0)
+    last = np.tile(np.arange(steps) == steps - 1, 50)
+    frame = pd.DataFrame({
+        "episode": np.repeat(np.arange(50), steps), "obs": np.tile(np.arange(steps), 50),
+        "reward": last * 10.0 + noise * rng.standard_normal(50 * steps), "terminated": False,
+    })  # fmt: skip
+    truth = 10 * 0.99 ** (steps - 1)
+
+    def value_and_check(log):
+        evaluation = vf.evaluate(log, features="one-hot", discount=0.99)
+        found = {check.name: check for check in evaluation.checks}
+        return evaluation.policy_value.estimate, found.get("last steps")
+
+    estimate, check = value_and_check(frame)
+    assert abs(estimate - truth) > 0.4
+    assert check.outcome == "warn"
+    assert check.statistic > 0.4
+    estimate, check = value_and_check(frame.assign(terminated=last))  # as the message says
+    assert estimate == pytest.approx(truth, abs=0.3)
+    assert check is None
+    estimate, check = value_and_check(frame.assign(next_obs=frame["obs"] + 1, truncated=last))
+    assert check is None
+    shifted = value_and_check(frame.assign(reward=1e6 + 1e3 * frame["reward"]))[1]
+    assert shifted.outcome == "warn"
 
 
 def test_counts_of_a_log_in_parts_are_those_of_the_whole(tmp_path):
@@ -83,5 +102,6 @@ def test_counts_of_a_log_in_parts_are_those_of_the_whole(tmp_path):
     frame.to_parquet(tmp_path / "log.parquet")
     whole = answer(frame)[1]
     parts = answer(vf.load(tmp_path / "log.parquet", memory="stream", limit=50_000))[1]
-    for name in ("consecutive steps", "last steps"):
-        assert parts[name] == whole[name]
+    assert parts["consecutive steps"] == whole["consecutive steps"]
+    assert parts["last steps"].message == whole["last steps"].message
+    assert parts["last steps"].statistic == pytest.approx(whole["last steps"].statistic, rel=1e-9)

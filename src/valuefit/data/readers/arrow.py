@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
-from valuefit.data.table import Table
+from valuefit.data.table import Table, released
 from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
+# of a table, before whose columns the memory that pyarrow keeps of released ones, or of text, is returned to the system
+RELEASED_BYTES = 1 << 24
 MAX_TYPES = 64  # whose kinds are remembered: a shard asks several times for the type of each of its columns
 
 
@@ -71,7 +73,15 @@ def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Ta
 
 def matched_table(table: Any, matched: ColumnMap, where: str) -> Table:
     """The columns of a pyarrow.Table whose names are matched, and whose types are checked, already."""
-    return Table(matched, lambda name: to_array(name, table[name], where), where)
+    columns = {name: table[name] for name in columns_to_read(matched)}
+    large = table.nbytes >= RELEASED_BYTES
+
+    def convert(name: str, column: Any) -> Array:
+        if large:
+            _pyarrow().default_memory_pool().release_unused()
+        return to_array(name, column, where)
+
+    return Table(matched, released(columns, matched, convert), where)
 
 
 @cache

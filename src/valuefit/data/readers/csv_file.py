@@ -10,7 +10,7 @@ from typing import Any
 
 from valuefit.data.columns import VECTOR_FIELDS, columns_to_read, match_columns
 from valuefit.data.files import open_file
-from valuefit.data.readers.arrow import check_unique_names, to_array
+from valuefit.data.readers.arrow import check_unique_names, matched_table
 from valuefit.data.table import Table
 from valuefit.data.validation import MAX_EXACT_FLOAT
 from valuefit.extras import need
@@ -35,7 +35,7 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
         if _has_rounded_integers(table[name]):
             text = _read_columns(path, delimiter, [name], text=True)[name]
             table = table.set_column(table.column_names.index(name), name, _exact_integers(text, table[name]))
-    return Table(matched, lambda name: to_array(name, table[name], where), where)
+    return matched_table(table, matched, where)
 
 
 def _read_columns(path: Path, delimiter: str, wanted: list[str], *, text: bool = False) -> Any:

@@ -1,11 +1,14 @@
-"""Checks of the source: whether its rows are consecutive steps, and how many last steps were left out."""
+"""Checks of the source: whether its rows are consecutive steps, and what the last steps that were left out hold."""
 
 from __future__ import annotations
 
 from valuefit.evaluation.checks.check import Check, warn_if
 from valuefit.evaluation.fit import Fit
 
-MAX_SHARE = 0.02  # of pairs of rows that are not consecutive steps, and of steps that were left out
+MAX_SHARE = 0.02  # of pairs of rows that are not consecutive steps
+# Of the variance of the rewards, above the share of the steps. Where a time limit cuts episodes, the last rewards are
+# like the others; a reward that is paid at the end holds most of the variance.
+MAX_LEFT_OUT = 0.1
 
 
 def consecutive(fit: Fit) -> Check | None:
@@ -22,13 +25,16 @@ def consecutive(fit: Fit) -> Check | None:
 
 
 def last_steps(fit: Fit) -> Check | None:
-    """The share of steps that were left out because nothing says what follows them."""
+    """Whether the rewards of the steps that were left out, because nothing says what follows them, are unlike others.
+
+    The statistic is their share of the squared deviations of the rewards from the mean, less their share of the steps.
+    """
     counts = fit.log.continuity
     if not counts.cut:
         return None
-    share, text = counts.cut / counts.steps, counts.cut_text
+    excess, text = counts.cut_variation - counts.cut / counts.steps, counts.cut_text
     warning = (
-        f"{text}. If no reward can follow these steps, mark them as terminated; otherwise give the observation after "
-        "them as next_obs."
+        f"{text}. Their rewards are unlike the others, and the value is computed without them. If no reward can follow "
+        "these steps, mark them as terminated; otherwise give the observation after them as next_obs."
     )
-    return warn_if(share > MAX_SHARE, "last steps", share, warning, f"{text}.")
+    return warn_if(excess > MAX_LEFT_OUT, "last steps", excess, warning, f"{text}.")
