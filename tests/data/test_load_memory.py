@@ -48,7 +48,7 @@ def write(path, n, width):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
-@pytest.mark.parametrize("width", [2, 30])
+@pytest.mark.parametrize("width", [2, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet", ".npz"])
 def test_loading_takes_at_most_what_is_expected(kind, width, tmp_path):
     n = (8 << 20) // (8 * width) // (3 if kind == ".jsonl" else 1)

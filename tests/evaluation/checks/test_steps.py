@@ -67,7 +67,7 @@ def test_a_time_limit_that_leaves_out_rewards_like_the_others_is_harmless():
     assert "last steps" not in answer(walk())[1]
 
 
-@pytest.mark.parametrize("steps", [6, 300])
+@pytest.mark.parametrize("steps", [4, 6, 300])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_a_reward_that_is_paid_at_a_left_out_last_step_warns(steps, noise):
     rng = np.random.default_rng(0)

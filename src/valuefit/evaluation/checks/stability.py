@@ -31,7 +31,7 @@ def stability_test(inputs: TestInputs) -> HypothesisTest | None:
         starts = np.unique(fit.log.episode, return_index=True)[1]
         rows = inputs.instruments.current(fit.log.now[starts])
         compared["first observations"] = _difference(rows, late, cluster[starts])
-    found = {name: sums.scaled() for name, sums in compared.items() if sums is not None}
+    found = {name: sums.scaled() for name, sums in compared.items() if sums is not None and sums.parts.any()}
     if not found:
         return None
     sums = Sums(np.concatenate([one.total for one in found.values()]), np.hstack([one.parts for one in found.values()]))
