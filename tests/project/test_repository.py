@@ -213,3 +213,15 @@ def test_solve_is_the_function_after_any_import():
     run(sys.executable, "-c", code)
     for name in vf.__all__:
         assert getattr(vf, name) is not None
+
+
+def test_docstrings_say_what_is_returned_or_done():
+    """None begins as if a sentence before it had named what it is about."""
+    vague = re.compile(r"(Of|Those of|That of|The same (as before|for|of|at|with|steps|problem|theta))\b")
+    offenders = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and vague.match(ast.get_docstring(node) or "")
+    ]
+    assert offenders == []

@@ -43,7 +43,7 @@ def _whole_range(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def in_native_order(values: Array) -> Array:
-    """The same numbers in the byte order of this machine, which compiled code needs; copied only if it is another."""
+    """Return the numbers in the byte order of this machine, which compiled code needs; copied only if it is another."""
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 

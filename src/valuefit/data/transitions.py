@@ -152,7 +152,7 @@ class Transitions:
         return replace(log, continuity=continuity_of(log, None, next_logged=next_observation is not None))._frozen()
 
     def _frozen(self) -> Transitions:
-        """The same log with read-only arrays."""
+        """Return this log with read-only arrays."""
         for name, column in list(vars(self).items()):
             if isinstance(column, np.ndarray):
                 view = column.view()  # the caller's array stays writeable

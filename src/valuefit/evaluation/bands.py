@@ -57,7 +57,7 @@ class BandRows:
 
     @property
     def draws(self) -> int:
-        """Of random signs of the steps."""
+        """Sums with random signs of the steps."""
         return -(-MIN_SIGN_SUMS // self.clusters)
 
 
@@ -79,7 +79,7 @@ class BandSums(NamedTuple):
 def band_sums(
     asked: BandRows, errors: Uncertainty, *, simultaneous: bool, first_step: int = 0, first_cluster: int = 0
 ) -> BandSums:
-    """Those of the clusters of a log, or of a part of it that begins with this step and this cluster."""
+    """Sum over the clusters of a log, or of a shard that begins with this step and this cluster."""
     by_sign = _grouped(errors.sandwich.sign_changes(asked.draws, first_step), asked.clusters, first_cluster)
     changes = errors.unscaled_changes
     columns = changes.shape[1]

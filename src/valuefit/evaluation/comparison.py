@@ -217,7 +217,7 @@ def _policy_name(evaluation: Evaluation, unnamed: str) -> str:
 
 
 class _Difference(NamedTuple):
-    """Of two values. rounding: its part of the solver error. unseen: as in `Comparison`."""
+    """The difference of two values. rounding: its part of the solver error. unseen: as in `Comparison`."""
 
     estimate: float
     error: ErrorEstimate
@@ -240,7 +240,7 @@ class _Difference(NamedTuple):
 
 
 def _differences(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[list[_Difference], Paired]:
-    """Of all pairs, and their errors."""
+    """Return the differences of all pairs, and their errors."""
     if any(evaluation.sampled for evaluation in evaluations):
         errors, solver_errors = _paired_in_parts(evaluations, names)
     else:
@@ -279,7 +279,7 @@ def _paired_in_memory(evaluations: list[Evaluation], names: tuple[str, ...]) -> 
 
 
 def _paired_in_parts(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
-    """The same of a log that was read in parts, in one more pass."""
+    """Return the paired errors of a log that was read in parts, in one more pass."""
     streamed = [evaluation.streamed for evaluation in evaluations if evaluation.streamed is not None]
     if len(streamed) < len(evaluations):
         raise ValueError(
@@ -334,7 +334,7 @@ def _not_comparable(name: str, error: ErrorEstimate) -> ValueError:
 
 
 def _effective_clusters(sandwich: Sandwich, x: Influence, y: Influence) -> float:
-    """Of the difference of two numbers."""
+    """Effective number of clusters of the difference of two numbers."""
     steps = x.steps - y.steps
     return Influence(steps, np.bincount(sandwich.cluster, steps**2, sandwich.clusters), 0.0).effective_clusters
 

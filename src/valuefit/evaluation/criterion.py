@@ -47,7 +47,7 @@ class Score:
 
     @property
     def standard_error(self) -> float:
-        """Of the criterion for a fixed value function."""
+        """Standard error of the criterion for a fixed value function."""
         count = len(self.parts)
         if count < 2:
             return math.inf
@@ -80,7 +80,7 @@ class Criterion(ABC):
 
     @abstractmethod
     def score(self, td_errors: Array) -> Score:
-        """Of a value function with these TD errors, (n,)."""
+        """Criterion of a value function with these TD errors, (n,)."""
 
 
 class SquaredReturns(Criterion):

@@ -39,7 +39,7 @@ class ErrorEstimate:
 
     @property
     def degrees_of_freedom(self) -> float:
-        """Of Student's t."""
+        """Degrees of freedom of Student's t."""
         return max(self.effective_clusters - 1, 1.0)
 
     def interval(self, estimate: float, level: float) -> tuple[float, float] | None:

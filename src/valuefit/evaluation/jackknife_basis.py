@@ -38,7 +38,7 @@ class Basis:
         return np.asarray(x @ self.primal.T)
 
     def coordinates(self, rows: Any) -> Array:
-        """Of feature rows (m, d), (m, size)."""
+        """Coordinates of feature rows (m, d), (m, size)."""
         return np.asarray(rows @ self.primal)
 
 

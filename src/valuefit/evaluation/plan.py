@@ -102,7 +102,7 @@ class Cluster:
     coefficients: Coefficients = MEASURED
 
     def pass_seconds(self, shards: int, shard_seconds: float, *, sent: float, returned: float) -> float:
-        """Of a pass in which a shard takes so long; sent, returned: bytes sent to a worker and returned by a task."""
+        """Seconds of a pass in which a shard takes so long; sent, returned: bytes to a worker and from a task."""
         one = self.coefficients
         if self.workers == 1:
             return shards * shard_seconds / self.threads

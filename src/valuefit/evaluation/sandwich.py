@@ -147,7 +147,7 @@ class Sandwich:
         return np.asarray((values - mean) / function.starts)
 
     def of_part(self, problem: Problem, episode: Array) -> Sandwich:
-        """The same for a part of the log; `problem` has its steps, but the number of steps and moments of the whole.
+        """Return the sandwich of one shard; `problem` has its steps, but the number of steps and moments of the log.
 
         Factorisations, adjoints and dual weights are shared.
         """
@@ -365,7 +365,7 @@ class Sandwich:
 
     @cached_property
     def _lu(self) -> ScaledLU | None:
-        """Of A or of the saddle matrix; None where it is nearly singular."""
+        """LU factors of A or of the saddle matrix; None where it is nearly singular."""
         problem = self.problem
         if self._square:
             return scaled_lu(problem.completed(problem.A))

@@ -164,7 +164,7 @@ def _part(problem: Problem, steps: Array, trace: float) -> Problem:
 
 @contextmanager
 def _with_ridge(problem: Problem, ridge: float) -> Iterator[Problem]:
-    """The same problem with another ridge; the moments that a solver forms are kept for the next one."""
+    """Return the problem with another ridge; the moments that a solver forms are kept for the next one."""
     other = problem.with_ridge(ridge)
     yield other
     problem.__dict__.update({k: v for k, v in other.__dict__.items() if k not in ("ridge", *DEPENDS_ON_RIDGE)})

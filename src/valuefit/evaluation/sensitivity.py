@@ -75,7 +75,7 @@ class CountedSteps:
         return cls(state[log.now], action_numbers(log), log.reward, after, ends, np.ones(len(log)), starts, start_count)
 
     def merged(self) -> CountedSteps:
-        """The same with equal steps counted together."""
+        """Return the steps with equal ones counted together."""
         order = np.lexsort((self.state, self.action, self.reward, self.after, self.ends))
         columns = [column[order] for column in (self.state, self.action, self.reward, self.after, self.ends)]
         new = np.ones(len(order), bool)

@@ -101,7 +101,7 @@ class Samples:
             self._logs.append((np.repeat(episode, lengths * chosen), compact(log[np.repeat(chosen, lengths)])))
 
     def __add__(self, other: Samples) -> Samples:
-        """Those of both; other: of shards that come after these. The samples are those of one after the other."""
+        """Join the samples of these shards and of `other`, whose shards come after them."""
         known = [states for states in (self.states, other.states) if states is not None]
         both = Samples(
             self.most, other.steps, other.episodes, self.terminated or other.terminated,

@@ -83,7 +83,7 @@ class StreamedErrors:
 
     @property
     def adjoint(self) -> tuple[Array, Array] | ErrorEstimate:
-        """Of the policy value."""
+        """Adjoint of the policy value."""
         return self.sandwich._adjoint(self.function.c)
 
     @cached_property
@@ -102,7 +102,7 @@ class StreamedErrors:
 
     @property
     def weight_adjoints(self) -> list[tuple[Array, Array] | ErrorEstimate]:
-        """Of each weight; none where weights are not listed."""
+        """Adjoint of each weight; none where weights are not listed."""
         d = self.sandwich.problem.d
         return [self.sandwich._adjoint(row) for row in np.eye(d)] if d <= MAX_LISTED_WEIGHTS else []
 
@@ -196,7 +196,7 @@ class EpisodeSums:
 
 
 class _Influences(NamedTuple):
-    """Of some episodes on the policy value: of their steps, (n,), and what counts them; parts in its error by episode.
+    """Influences of some episodes on the policy value: by step, (n,), with what counts them, and by episode.
 
     deviations: of the values at their starts, over the number of all. alone: whether one of them determines the value.
     """
@@ -278,7 +278,7 @@ def _counted(log: Transitions, number: int) -> tuple[CountedSteps]:
 
 
 class Paired(NamedTuple):
-    """Of the differences of all pairs of policy values: standard errors, effective clusters and biases, (pairs,).
+    """Errors of the differences of all pairs of values: standard errors, effective clusters, biases, (pairs,).
 
     correlation: of the differences, (pairs, pairs). kind: the method of the standard errors; by "cr1" biases are 0.
     """

@@ -58,7 +58,7 @@ class UnseenPairs(NamedTuple):
 def unseen_pairs(
     log: Transitions, fitted: Fitted, policy: Policy | None, problem: Problem, theta: Array
 ) -> UnseenPairs | None:
-    """Those of state-action values with these weights; None if there are none."""
+    """Return the pairs without data of state-action values with these weights; None if there are none."""
     continues = problem.discount > 0
     if not len(problem.dead) or not continues.any():
         return None

@@ -112,7 +112,7 @@ class Checkpoint:
             )
 
     def _encoded(self, value: Any, arrays: dict[str, Array]) -> Any:
-        """As JSON, with arrays by name."""
+        """Encode as JSON, with arrays by name."""
         if isinstance(value, np.ndarray):
             name = f"array{len(arrays)}"
             arrays[name] = value

@@ -34,7 +34,7 @@ class PartSums:
 
     @classmethod
     def of(cls, problem: Problem) -> PartSums:
-        """Those of a problem, which is a part of a longer log."""
+        """Return the sums of a problem, which is a shard of a longer log."""
         n, (A, b, C) = problem.n, problem.moments()
         return cls(
             n, n * A, n * b, n * C, n * np.array(problem.reward_squares()),

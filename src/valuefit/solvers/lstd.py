@@ -101,7 +101,7 @@ class LSTD(Solver):
         return state, info._replace(passes=spent + info.passes, note=note)
 
     def verify(self, problem: SaddlePoint, state: State) -> tuple[State, Info]:
-        """The same theta, with its residual and gap from passes over the rows."""
+        """Return the same theta with its residual and gap from passes over the rows."""
         factors: Factors = state.memory
         theta = state.theta
         residual = problem.residual(theta)

@@ -217,7 +217,7 @@ def single_rows(rows, order, draws, table, mean, iterate, step):
 
 @compiled
 def batches(rows, order, draws, weight, table, mean, preconditioner, iterate, average, batch, step):
-    """The same with `batch` weighted rows together, times the preconditioner; a row counts once in a batch.
+    """Make the steps of `single_rows` with `batch` weighted rows at once, preconditioned; a row counts once in a batch.
 
     average += the mean of the iterates at which gradients were taken.
     """

@@ -184,7 +184,7 @@ def single_rows(rows, draws, gradient, deviation, step):
 
 @compiled
 def batches(rows, draws, weight, gradient, preconditioner, deviation, batch, step):
-    """The same steps with `batch` weighted rows together, times the preconditioner."""
+    """Make the steps of `single_rows` with `batch` weighted rows together, times the preconditioner."""
     phi, psi, u = rows
     (G_theta, G_w), (theta, w) = gradient, deviation
     P_theta, P_w = preconditioner

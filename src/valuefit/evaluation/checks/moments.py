@@ -50,7 +50,7 @@ class Sums:
         return Sums(self.total / scale, self.parts / scale)
 
     def p_value(self, seed: int) -> float:
-        """Of |total|^2 against |sum of signs_g parts_g|^2 with random signs (wild bootstrap)."""
+        """P-value of |total|^2 against |sum of signs_g parts_g|^2 with random signs (wild bootstrap)."""
         parts, (group, signs) = self.parts, _random_signs(seed, len(self.parts))
         if group is not None:
             parts = cluster_sums(parts, group, MAX_SIGN_GROUPS)
@@ -86,7 +86,7 @@ class Terms(NamedTuple):
     B: Array
 
     def columns(self, chosen: slice) -> Terms:
-        """Those of some instruments."""
+        """Return the terms of some instruments."""
         return Terms(self.total[chosen], self.squares[chosen], self.parts[:, chosen], self.B[chosen])
 
     def plus(self, other: Terms, *, own: float = 1.0, factor: float = 1.0) -> Terms:
@@ -143,11 +143,11 @@ class TDMoments:
         return self.sandwich.changes(np.ones(self.problem.n), self.td_errors)
 
     def sums(self, steps: Array, z: Array) -> Sums | None:
-        """Of instruments (m, k) at these steps; None where they are features, or their sums cannot be corrected."""
+        """Corrected sums of instruments (m, k) at these steps; None for features, or where they cannot be corrected."""
         return self.corrected(self.terms(steps, z))
 
     def terms(self, steps: Array, z: Array) -> Terms:
-        """Of instruments (m, k) at these steps."""
+        """Uncorrected sums of instruments (m, k) at these steps."""
         ratio, cluster = self.problem.ratio[steps], self.sandwich.cluster[steps]
         error = ratio * self.td_errors[steps]
         parts = cluster_sums(z, cluster, self.sandwich.clusters, error - 0.5 * ratio * self._v_changes[steps])
