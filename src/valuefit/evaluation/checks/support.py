@@ -116,8 +116,10 @@ def _what_determines(fit: Fit) -> str:
     """What to do where the data do not determine the value. Fewer features determine one, by extrapolation."""
     texts = ["Give starts that the log has visited."] if fit.starts.first is None else []
     texts.append(BETTER_LOG)
-    problem = fit.problem
-    if fit.values == "state" and not len(problem.dead) and problem.k == problem.d > fit.rank_and_condition[0]:
+    problem, iterative = fit.problem, fit.errors.sandwich.method is AdjointMethod.ITERATIVE
+    if iterative or problem.identity or fit.values != "state" or len(problem.dead) or problem.k != problem.d:
+        return " ".join(texts)
+    if fit.rank_and_condition[0] < problem.d:
         texts.append("Leave out features that depend on others, but only if they do so in all states, logged or not.")
     return " ".join(texts)
 
