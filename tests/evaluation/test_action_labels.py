@@ -284,3 +284,46 @@ def test_select_and_compare_take_names():
 def test_a_function_of_a_classifier_by_keyword_still_works():
     """A partial has no classes, so its columns are taken in the order of the log's actions."""
     np.testing.assert_allclose(ratios(partial(BY_NAME.predict_proba), NAMED), ratios(BY_NAME, NAMED))
+
+
+def rows_in_order(observations):
+    """As `in_order`, from a function that hides the names of its classifier."""
+    return BY_NAME.predict_proba(observations)
+
+
+@pytest.mark.parametrize("values", ["state", "state-action"])
+def test_columns_without_names_warn_with_the_order_and_the_advice_gives_the_right_value(values):
+    settings = {**SETTINGS, "values": values}
+    expected = vf.evaluate(NUMBERED, policy=by_number, **settings).policy_value
+    wrong = vf.evaluate(NAMED, policy=by_number, **settings)  # in the order of the doses, not of their names
+    check = {check.name: check for check in wrong.checks}["order of actions"]
+    assert (check.outcome, check.statistic) == ("warn", 3)
+    assert "taken in the sorted order of the actions: 'high', 'low', 'none'." in check.message
+    assert abs(wrong.policy_value.estimate - expected.estimate) > 3 * expected.standard_error
+    assert "order of actions" not in {
+        check.name for check in vf.evaluate(NUMBERED, policy=by_number, **settings).checks
+    }
+    for policy in (as_mapping, NAMED_POLICIES["pandas"]):
+        named = vf.evaluate(NAMED, policy=policy, **settings)
+        assert {check.name: check.outcome for check in named.checks}["order of actions"] == "pass"
+        assert named.policy_value.estimate == pytest.approx(expected.estimate)
+    hidden, itself = (vf.evaluate(NAMED, policy=policy, **settings) for policy in (rows_in_order, BY_NAME))
+    found = [{check.name: check.outcome for check in one.checks}["order of actions"] for one in (hidden, itself)]
+    assert found == ["warn", "pass"]
+
+
+def test_tables_without_names_warn_and_functions_of_the_actions_do_not():
+    names, table = np.array(["treat", "wait"]), np.array([[0.2, 0.8], [0.6, 0.4]])
+    rng = np.random.default_rng(0)
+    state, action = rng.integers(0, 2, 400), rng.integers(0, 2, 400)
+    log = vf.Transitions.from_arrays(
+        state, state + action + rng.normal(size=400), action=names[action], behaviour_prob=np.full(400, 0.5),
+        terminated=np.arange(400) % 4 == 3,
+    )  # fmt: skip
+    policies = {
+        "warn": table, "pass": dict(zip(names, table.T, strict=True)),
+        None: lambda states, actions: table[states, (actions == "wait").astype(int)],
+    }  # fmt: skip
+    for outcome, policy in policies.items():
+        found = vf.evaluate(log, policy=policy, discount=0.5)
+        assert {check.name: check.outcome for check in found.checks}.get("order of actions") == outcome

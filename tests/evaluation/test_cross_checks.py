@@ -251,9 +251,9 @@ def test_the_sentence_names_what_differs():
     def entry(name, agrees):
         return CrossCheck(name, 1.5, 0.1, 50.0, agrees is not None, agrees, "")
 
-    assert agreement([]).outcome == "skip"
-    assert agreement([entry("a", None), entry("b", True)]).outcome == "pass"
-    check = agreement([entry("doubly robust", False), entry("b", True)])
+    assert agreement([], "state").outcome == "skip"
+    assert agreement([entry("a", None), entry("b", True)], "state").outcome == "pass"
+    check = agreement([entry("doubly robust", False), entry("b", True)], "state")
     assert check.outcome == "warn"
     assert "doubly robust (1.5)" in check.message
 

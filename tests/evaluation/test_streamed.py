@@ -236,6 +236,11 @@ def test_a_small_sample_neither_clears_a_value_nor_rules_it_out_and_the_named_li
     assert small.verdict.level == "caution"
     assert size.outcome == "warn"
     assert "fail" not in [check.outcome for check in small.checks]
+    sampled = [
+        check for check in small.checks if check.message.startswith(f"In a sample of {len(small.log):,} steps: ")
+    ]
+    assert sampled
+    assert "pass" not in {check.outcome for check in sampled}
     named = re.search(r"with a limit of (\d+MB) or more", size.message)
     assert named is not None
     found = vf.evaluate(vf.load(log, memory="stream", limit=named[1]), **options)

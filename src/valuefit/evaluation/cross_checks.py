@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from valuefit.engine.loop import solve
-from valuefit.evaluation.checks.check import Check
+from valuefit.evaluation.checks.check import Check, without_probabilities
 from valuefit.evaluation.episode_weights import EpisodeWeights
 from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
@@ -110,8 +110,8 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     return _judged(found, fit, units), note
 
 
-def agreement(found: Sequence[CrossCheck]) -> Check:
-    """Whether the reliable cross-checks agree with the estimate; statistic: how many do not."""
+def agreement(found: Sequence[CrossCheck], values: str) -> Check:
+    """Whether the reliable cross-checks agree with the estimate; statistic: how many do not. values: of the fit."""
     compared = [entry for entry in found if entry.agrees is not None]
     different = [entry for entry in compared if not entry.agrees]
     if not compared:
@@ -124,7 +124,8 @@ def agreement(found: Sequence[CrossCheck]) -> Check:
     return Check(
         "cross-checks", "warn",
         f"The policy value differs from other estimates beyond their joint errors: {listed}. The features, the "
-        "probabilities of the log, or the Markov assumption are wrong. Use richer features, and check behaviour_prob.",
+        "probabilities of the log, or the Markov assumption are wrong. Use richer features, and check behaviour_prob."
+        f"{without_probabilities(values)}",
         len(different),
     )  # fmt: skip
 

@@ -207,6 +207,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Any) -> Evaluation:
         log=fit.log, problem=fit.problem, result=fit.result, features=fit.features, policy=fit.policy,
         discount=fit.discount, trace=fit.problem.trace, ridge=fit.problem.ridge,
         values=fit.values, seed=fit.seed, policy_value=_cut(fit.value, fit.reward_range, reachable(fit)),
-        notes=[*notes, left_out] if left_out else notes, checks=(*run_checks(fit, checks), agreement(others)),
+        notes=[*notes, left_out] if left_out else notes,
+        checks=(*run_checks(fit, checks), agreement(others, fit.values)),
         starts=None if starts is None else fit.log.as_stored(starts), cross_checks=others, follows=following(fit),
     )  # fmt: skip

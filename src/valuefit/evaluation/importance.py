@@ -119,6 +119,13 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     return normalised_rows(valid_probabilities(values, title), found.name, actions)
 
 
+def has_names(policy: Policy, observations: Array) -> bool:
+    """Whether the columns of the probabilities of all actions have names. observations: any of the log."""
+    if policy.labels is not None or policy.function is None:
+        return policy.labels is not None
+    return split_labels(_called(policy, observations), f"The policy {policy.name}")[1] is not None
+
+
 def _called(policy: Policy, observations: Array, *actions: Array) -> Any:
     assert policy.function is not None
     try:

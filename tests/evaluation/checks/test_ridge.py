@@ -129,9 +129,27 @@ def test_a_value_that_the_ridge_alone_decides_is_not_used_and_its_advice_gives_o
     found = vf.evaluate(log, ridge=0.01, starts=np.array([2]), **settings)
     check = next(check for check in found.checks if check.name == "ridge")
     assert (found.verdict.level, check.outcome) == ("do not use", "fail")
-    assert "Use fewer features, or starts that the log has visited." in check.message
-    constant = vf.evaluate(log, features=lambda x: np.ones((len(x), 1)), discount=0.9, starts=np.array([2]))
-    assert constant.policy_value.estimate == pytest.approx(10)
+    assert "If you gave starts, give some that the log has visited." in check.message
+    visited = vf.evaluate(log, starts=np.array([0]), **settings)
+    assert visited.policy_value.estimate == pytest.approx(10)
+
+
+def test_a_ridge_that_hides_the_uncertainty_warns_although_the_value_hardly_moves():
+    """All values shrink to 0, which is the policy value here."""
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(600, 1)), rng.normal(size=600)
+    last = np.arange(600) % 10 == 9
+    flat, ones = (vf.Transitions.from_arrays(x, reward, terminated=last) for reward in (noise, np.ones(600)))
+    shift = np.divide(*(vf.evaluate(log, **FOURIER).policy_value.estimate for log in (flat, ones)))
+    log = replace(flat, reward=noise - shift)
+    found, plain = (vf.evaluate(log, ridge=ridge, **FOURIER).policy_value for ridge in (1.0, 0.0))
+    check, weak = (checks_of(log, ridge=ridge, **FOURIER)["ridge"] for ridge in (1.0, 1e-3))
+    assert (check.outcome, weak.outcome) == ("warn", "pass")
+    assert check.size < 0.5
+    assert found.standard_error < 0.1 * plain.standard_error
+    assert f"the ridge hides {1 - found.standard_error / plain.standard_error:.0%} of the uncertainty" in check.message
+    low, high = plain.interval  # as the message says: without the ridge
+    assert low < 0 < high
 
 
 def test_tests_and_cross_checks_are_those_without_the_ridge_and_say_so():

@@ -251,3 +251,54 @@ def test_a_reader_may_name_the_time_limit():
     found = vf.evaluate(replace(log, warnings=("It looks like a time limit.",)), features=linear, discount=0.9)
     assert found.verdict.level == "caution"
     assert found.verdict.reasons == ("It looks like a time limit.",)
+
+
+# ---- what messages advise -----------------------------------------------------------------------------------------
+
+
+def by_name(evaluation):
+    return {check.name: check for check in evaluation.checks}
+
+
+def covers(evaluation, value):
+    low, high = evaluation.policy_value.interval
+    return low <= value <= high
+
+
+def test_a_late_reward_is_asked_for_first_and_the_aligned_one_is_right():
+    columns = walk()
+    late = vf.Transitions.from_arrays(**{**columns, "reward": np.roll(columns["reward"], 1)})
+    settings = {"features": linear, "discount": 0.9}
+    message = by_name(vf.evaluate(late, **settings))["observations are Markov"].message
+    assert message.index("Check first that rewards and steps are aligned") < message.index("earlier observations")
+    found = vf.evaluate(vf.Transitions.from_arrays(**columns), **settings)
+    assert found.verdict.level == "sound"
+    assert covers(found, 2.5)
+
+
+def test_state_action_values_without_wrong_probabilities_are_right():
+    """The value is 1.5 for the treatments and -0.4 (10 - 1 / 0.37) for the drift of x by -0.12 a step."""
+    columns = walk()
+    columns["behaviour_prob"] = np.where(columns["action"] == 1, 0.9, 0.1)  # 0.5 in truth
+    del columns["target_prob"]
+    settings = {
+        "features": linear, "discount": 0.9, "values": "state-action",
+        "policy": lambda x: np.tile([0.7, 0.3], (len(x), 1)),
+    }  # fmt: skip
+    wrong = vf.evaluate(vf.Transitions.from_arrays(**columns), **settings)
+    told = [one for one in wrong.checks if one.outcome == "warn" and "leave it out" in one.message]
+    assert {one.name for one in told} >= {"cross-checks"}
+    del columns["behaviour_prob"]
+    found = vf.evaluate(vf.Transitions.from_arrays(**columns), **settings)
+    assert found.verdict.level == "sound"
+    assert covers(found, 1.5 - 0.4 * (10 - 1 / 0.37))
+
+
+def test_wrong_probabilities_are_rejected_with_the_chance_of_a_right_log_and_right_ones_pass():
+    columns = walk(target=0.7)
+    settings = {"features": linear, "discount": 0.9}
+    right = by_name(vf.evaluate(vf.Transitions.from_arrays(**columns), **settings))["ratios are right"]
+    columns["behaviour_prob"] = np.where(columns["action"] == 1, 0.45, 0.55)
+    wrong = by_name(vf.evaluate(vf.Transitions.from_arrays(**columns), **settings))["ratios are right"]
+    assert (right.outcome, wrong.outcome) == ("pass", "warn")
+    assert "by chance in at most 1 of 20 logs" in wrong.message

@@ -102,3 +102,24 @@ def test_where_nothing_tells_which_the_message_says_so():
     message = check(found, "observations are Markov").message
     assert "this log does not tell which" in message
     assert 'Use richer features, such as features="auto"' in message
+
+
+def peak(episodes):
+    """A reward of 3 near 0, where episodes start, and of 0 elsewhere."""
+    rng = RNG(0)
+    x = rng.uniform(-1, 1, (10 * episodes, 2))
+    x[::10] *= 0.1
+    reward = 3.0 * (np.abs(x).max(axis=1) < 0.3) + 0.1 * rng.normal(size=len(x))
+    return vf.Transitions.from_arrays(x, reward, terminated=np.arange(len(x)) % 10 == 9)
+
+
+def test_features_beyond_what_the_log_can_pay_for_are_not_told_to_be_more():
+    few, many = peak(40), peak(1000)
+    truth = 3 + 0.09 * 3 * sum(0.5**t for t in range(1, 10))
+    coarse = check(vf.evaluate(few, features="kernel:landmarks=18", discount=0.5), "features suffice")
+    beyond = check(vf.evaluate(few, features="kernel:landmarks=22", discount=0.5), "features suffice")
+    assert "kernel:landmarks=36" in coarse.message
+    assert "landmarks" not in beyond.message
+    assert "The log is too short for features that could express the value" in beyond.message
+    found = vf.evaluate(many, features="auto", discount=0.5)
+    assert covers(found, truth)

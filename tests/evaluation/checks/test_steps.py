@@ -46,6 +46,20 @@ def test_removed_rows_warn_from_two_per_cent_on(share, outcome):
     assert checks["consecutive steps"].message == "0 of 2,900 pairs of consecutive rows (0%) are not consecutive steps."
 
 
+def test_ids_that_restart_in_another_file_are_named_and_unique_ones_are_right():
+    """Steps are dates, so rows of the same id follow one another; every file is of another year."""
+    files = [walk(seed).drop(columns=["next_obs_0", "truncated"]) for seed in range(4)]
+    files = [frame.assign(step=frame["step"] + 1000 * year) for year, frame in enumerate(files)]
+    _, checks, right = answer(pd.concat(files))
+    assert (checks["consecutive steps"].outcome, right) == ("warn", False)
+    assert "If ids of episodes restart (in another hospital or file), make them unique" in checks[
+        "consecutive steps"
+    ].message  # fmt: skip
+    unique = [frame.assign(episode=frame["episode"] + EPISODES * year) for year, frame in enumerate(files)]
+    _, checks, right = answer(pd.concat(unique))
+    assert (checks["consecutive steps"].outcome, right) == ("pass", True)
+
+
 def test_next_observations_that_are_not_the_following_ones_warn():
     frame = walk()
     kept = np.random.default_rng(1).random(len(frame)) >= 0.1
@@ -64,7 +78,10 @@ def test_a_time_limit_that_leaves_out_rewards_like_the_others_is_harmless():
     check = answer(walk().drop(columns="next_obs_0"))[1]["last steps"]
     assert check.outcome == "pass"
     assert check.message.startswith("The last step of 100 episodes (3.3% of the steps, ")
-    assert "last steps" not in answer(walk())[1]
+    _, checks, right = answer(walk())
+    assert right
+    assert "last steps" not in checks
+    assert not answer(walk().drop(columns="next_obs_0").assign(terminated=walk()["truncated"], truncated=False))[2]
 
 
 @pytest.mark.parametrize("steps", [4, 6, 300])
@@ -87,7 +104,8 @@ def test_a_reward_that_is_paid_at_a_left_out_last_step_warns(steps, noise):
     assert abs(estimate - truth) > 0.4
     assert check.outcome == "warn"
     assert check.statistic > 0.4
-    estimate, check = value_and_check(frame.assign(terminated=last))  # as the message says
+    assert "mark them as truncated. Only if the process itself ends there" in check.message
+    estimate, check = value_and_check(frame.assign(terminated=last))  # as the message says: the process ends here
     assert estimate == pytest.approx(truth, abs=0.3)
     assert check is None
     estimate, check = value_and_check(frame.assign(next_obs=frame["obs"] + 1, truncated=last))

@@ -106,7 +106,7 @@ def test_all_starts_undetermined_leave_the_reachable_range():
     assert f"it can be {reach}" in found["value is determined"].message
 
 
-def test_fewer_features_or_visited_starts_determine_the_value():
+def test_visited_starts_determine_the_value():
     """The second column is 0 in the log, so its weight is unknown."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 2)) * [1.0, 0.0]
@@ -114,12 +114,71 @@ def test_fewer_features_or_visited_starts_determine_the_value():
     starts, settings = [[0.5, 1.0]], {"discount": 0.9, "features": "identity"}
     unknown = checks_of(log, starts=starts, **settings)["value is determined"]
     assert unknown.outcome == "fail"
-    assert "Use fewer features, or give starts that the log has visited." in unknown.message
-    fewer = vf.evaluate(log, starts=starts, discount=0.9, features=lambda x: x[:, :1])
-    visited = vf.evaluate(log, starts=[[0.5, 0.0]], **settings)
-    for found in (fewer, visited):
-        low, high = found.policy_value.interval
-        assert low < 0.5 < high
+    assert "Give starts that the log has visited." in unknown.message
+    low, high = vf.evaluate(log, starts=[[0.5, 0.0]], **settings).policy_value.interval
+    assert low < 0.5 < high
+
+
+def test_features_that_depend_on_others_in_all_states_may_be_left_out():
+    """The second column is twice the first one, but was not filled in for the given starts."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 1)) * [1.0, 2.0]
+    log = vf.Transitions.from_arrays(x, x[:, 0] + 0.1 * rng.normal(size=600), terminated=np.ones(600))
+    settings = {"discount": 0.9, "starts": [[0.5, 0.0]]}
+    unknown = checks_of(log, features="identity", **settings)["value is determined"]
+    assert unknown.outcome == "fail"
+    assert "Leave out features that depend on others, but only if they do so in all states" in unknown.message
+    low, high = vf.evaluate(log, features=lambda x: x[:, :1], **settings).policy_value.interval
+    assert low < 0.5 < high
+
+
+def treatments(doctor, episodes=100, length=10):
+    """Treatment is worth sin(3x) at once; x is noise. doctor: whether he treats at each x."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(episodes, length + 1))
+    now, after = x[:, :-1].ravel(), x[:, 1:].ravel()
+    action = doctor(now, rng).astype(int)
+    reward = np.where(action, np.sin(3 * now), 0.0) + 0.1 * rng.normal(size=len(now))
+    return vf.Transitions.from_arrays(
+        now[:, None], reward, action=action, next_observation=after[:, None],
+        episode=np.repeat(range(episodes), length), truncated=np.arange(len(now)) % length == length - 1,
+    )  # fmt: skip
+
+
+def test_a_value_without_overlap_needs_another_log_not_fewer_features():
+    def policy(x):
+        return np.column_stack([x[:, 0] <= -0.5, x[:, 0] > -0.5]).astype(float)
+
+    x = np.random.default_rng(1).normal(size=10**6)
+    truth = np.where(x > -0.5, np.sin(3 * x), 0.0).mean() / (1 - 0.5)
+    settings = {"policy": policy, "values": "state-action", "discount": 0.5}
+    without = treatments(lambda x, rng: x > 0)
+    check = checks_of(without, features="auto", **settings)["value is determined"]
+    assert check.outcome == "fail"
+    assert "Use a log of more episodes or of a policy that is closer to the evaluated one" in check.message
+    assert "features" not in check.message.lower()
+    fewer = vf.evaluate(without, features="polynomial:degree=1", **settings).policy_value
+    assert fewer.interval[0] > truth  # extrapolated
+    closer = vf.evaluate(treatments(lambda x, rng: rng.random(len(x)) < 0.5), features="auto", **settings)
+    low, high = closer.policy_value.interval
+    assert closer.verdict.level == "sound"
+    assert low < truth < high
+
+
+def test_the_share_of_undetermined_starts_is_never_0_and_their_range_no_point():
+    """One of 3,000 starts, which is not among those that are sampled."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2)) * [1.0, 0.0]
+    log = vf.Transitions.from_arrays(x, x[:, 0] + rng.normal(size=600), terminated=np.arange(600) % 10 == 9)
+    starts = np.tile([0.5, 0.0], (3000, 1))
+    starts[1] = 0.5, 1000.0
+    check = checks_of(log, features="identity", discount=0.9, starts=starts)["value is determined"]
+    assert (check.outcome, check.statistic) == ("warn", pytest.approx(1 / 3000))
+    assert "at 0.033% of the starts" in check.message
+    low, high = check.message.split("it can be ")[1].split(". ")[0].split(" to ")
+    assert float(low) < float(high)
+    nothing = vf.Transitions.from_arrays(x, np.zeros(600), terminated=np.arange(600) % 10 == 9)
+    assert "it can be" not in checks_of(nothing, features="identity", starts=starts)["value is determined"].message
 
 
 @pytest.mark.parametrize("seed", range(5))

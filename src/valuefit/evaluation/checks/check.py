@@ -41,6 +41,12 @@ class Check:
     size_error: float | None = None
 
 
+def without_probabilities(values: str) -> str:
+    """What else to do where behaviour_prob may be wrong; empty for values that need it."""
+    needed = values != "state-action"
+    return "" if needed else " If it is wrong or unknown, leave it out: state-action values do not need it."
+
+
 def warn_if(bad: bool, name: str, statistic: float, warning: str, passed: str) -> Check:
     """A check that warns in one case and passes otherwise, with a message for each."""
     return Check(name, "warn" if bad else "pass", warning if bad else passed, statistic)

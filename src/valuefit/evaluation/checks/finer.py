@@ -14,6 +14,7 @@ from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.inputs import make_problem
 from valuefit.evaluation.policy_value import starts_of
 from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
+from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_AUTO_OPERATIONS, StepCount, landmark_count, make, name_of
 from valuefit.memory import fits
 
@@ -38,11 +39,22 @@ def finer_features(fit: Fit) -> str:
     return "one-hot" if fit.log.has_numbered_states else f"kernel:landmarks={_landmarks(fit)}"
 
 
+def too_short_for_more(fit: Fit) -> bool:
+    """Whether kernel features have fewer than `STEPS_PER_LANDMARK` effective steps of the log for each landmark."""
+    if name_of(fit.features.transformer) != "kernel" or fit.log.has_numbered_states:
+        return False
+    landmarks = _actions(fit) * len(fit.features.transformer.landmarks_)
+    return _steps(fit).effective < STEPS_PER_LANDMARK * landmarks
+
+
 def _landmarks(fit: Fit) -> int:
     if name_of(fit.features.transformer) == "kernel":
         return FINER * len(fit.features.transformer.landmarks_)
-    share = fit.log.effective_share if fit.values == "state" else 1.0
-    return FINER * landmark_count(StepCount(len(fit.log), _actions(fit), share))
+    return FINER * landmark_count(_steps(fit))
+
+
+def _steps(fit: Fit) -> StepCount:
+    return StepCount(len(fit.log), _actions(fit), fit.log.effective_share if fit.values == "state" else 1.0)
 
 
 def _actions(fit: Fit) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from valuefit.evaluation.checks.check import Check, Outcome
+from valuefit.evaluation.checks.check import BETTER_LOG, Check, Outcome
 from valuefit.evaluation.errors import MATERIAL_SIZE, ErrorEstimate
 from valuefit.evaluation.fit import Fit
 from valuefit.evaluation.policy_value import ROUNDING, PolicyValue
@@ -13,15 +15,27 @@ from valuefit.typing import Array
 
 NAME = "ridge"
 LARGE_CHANGE = 2.0  # standard errors; the value without the ridge is then at the end of the interval or beyond it
-REMEDY = "Evaluate with ridge=0, and with fewer features if the log then does not determine the value."
+REMEDY = "Evaluate with ridge=0."
 
 
 def ridge(fit: Fit) -> Check | None:
-    """The change of the policy value without the ridge; None where there is none."""
+    """The change of the policy value without the ridge, and of its standard error; None where there is no ridge.
+
+    In shards the change of the value alone is known: the standard error takes another pass over the log.
+    """
     if not fit.problem.ridge:
         return None
     without = fit.without_ridge.sandwich.at(fit.result.theta)
-    return ridge_change(fit.problem.ridge, without, fit.value, fit.starts.c)
+    check = ridge_change(fit.problem.ridge, without, fit.value, fit.starts.c)
+    if check.outcome != "pass" or not fit.value.standard_error:
+        return check
+    error = fit.without_ridge.error(fit.starts).standard_error
+    if not error or fit.value.standard_error > MATERIAL_SIZE * error:
+        return check
+    text = (
+        f"{check.message} But the ridge hides {1 - fit.value.standard_error / error:.0%} of the uncertainty: without it"
+    )
+    return replace(check, outcome="warn", message=f"{text} the standard error is {error:.2g}. {REMEDY}")
 
 
 def ridge_change(ridge: float, without: Sandwich, value: PolicyValue, c: Array) -> Check:
@@ -35,7 +49,9 @@ def ridge_change(ridge: float, without: Sandwich, value: PolicyValue, c: Array) 
     if isinstance(change, ErrorEstimate):
         if not change.determined:
             text = f"Without the ridge of {ridge:g} the data do not determine the policy value: the ridge decides it. "
-            return Check(NAME, "fail", f"{text}Use fewer features, or starts that the log has visited.", ridge)
+            return Check(
+                NAME, "fail", f"{text}If you gave starts, give some that the log has visited. {BETTER_LOG}", ridge
+            )
         text = f"What the ridge of {ridge:g} does to the policy value is not known, because the equations without it "
         return Check(NAME, "warn", f"{text}were not solved. {REMEDY}", ridge)
     text = f"Without the ridge of {ridge:g} the policy value would be {value.estimate + change:.5g}"

@@ -14,6 +14,7 @@ from valuefit.evaluation.checks.stays import stays
 from valuefit.evaluation.fit import Fit
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 
+OF_WHOLE_LOG = ("consecutive steps", "last steps", "order of actions")  # also where they are computed with a sample
 WHICH = ("standard", "all")  # "all" also solves the problem with other traces
 FIRST: tuple[Callable[[Fit], Check | None], ...] = (
     lambda fit: numerics.solver(fit.result),
@@ -37,6 +38,7 @@ LAST: tuple[Callable[[Fit], Check | None], ...] = (
     support.ratio_tail,
     support.mean_ratio,
     support.episode_weights,
+    support.order_of_actions,
     support.overlap,
     support.unseen_actions,
     stays,
@@ -63,11 +65,17 @@ def run_checks(fit: Fit, which: str = "standard") -> tuple[Check, ...]:
 
 
 def checks_of_sample(checks: Sequence[Check], steps: int, columns: int, limit: int) -> tuple[Check, ...]:
-    """The checks of a sample of a log in shards, and one of its size.
+    """The checks of a sample of a log in shards, whose messages say so unless they passed, and one of its size.
 
     A sample that is too small for its features is a reason for caution: it neither clears a value nor rules it out.
     limit: with which a sample has enough steps, in bytes; 0 if none has.
     """
+    checks = [
+        check
+        if check.outcome == "pass" or check.name in OF_WHOLE_LOG
+        else replace(check, message=f"In a sample of {steps:,} steps: {check.message}")
+        for check in checks
+    ]
     name, needed = "size of the sample", STEPS_PER_LANDMARK * columns
     sizes = f"The checks are those of a sample of {steps:,} steps for {columns:,} features"
     if steps >= needed:

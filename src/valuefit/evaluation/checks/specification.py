@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.evaluation.checks.check import CERTAIN, TEST_LEVEL, HypothesisTest
+from valuefit.evaluation.checks.check import CERTAIN, TEST_LEVEL, HypothesisTest, without_probabilities
 from valuefit.evaluation.checks.enrichment import Change, enrichment
-from valuefit.evaluation.checks.finer import FinerChange, finer_change, richer_features
+from valuefit.evaluation.checks.finer import FinerChange, finer_change, richer_features, too_short_for_more
 from valuefit.evaluation.checks.inputs import TestInputs
 from valuefit.evaluation.checks.moments import Sums, cluster_sums
 from valuefit.evaluation.fit import Fit
+from valuefit.features.kernel import STEPS_PER_LANDMARK
 
+ALIGNMENT = "Check first that rewards and steps are aligned: a reward logged one step late or early looks like this."
 NEXT_FUNCTIONS = 10  # of the next observation; a reward that belongs to the next action depends on it in any of them
 
 
@@ -32,8 +34,10 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
     size, error, advice = None, None, _richer(fit)
     change = _change(inputs) if p < TEST_LEVEL else None
     if isinstance(change, FinerChange):  # what the advice does, so chance is no reason to leave it
-        size, advice = _size(fit, change.value), "Use these."
-        rejected += f'. With features="{change.features}" the policy value would change by {_numbers(fit, change)}'
+        size = _size(fit, change.value)
+        if not too_short_for_more(fit):
+            advice = "Use these."
+            rejected += f'. With features="{change.features}" the policy value would change by {_numbers(fit, change)}'
     elif change is not None:
         size, error = _size(fit, change.value), _size(fit, change.standard_error)
         rejected += f". With {_added(fit, change, depends)}"
@@ -63,14 +67,11 @@ def markov_test(inputs: TestInputs) -> HypothesisTest | None:
         rejected += f". With {_added(fit, change, 'these')}"
     missing = "add what is missing to the observations (the time left, earlier observations or actions)"
     if p >= TEST_LEVEL or inputs.hidden:
-        rejected += (
-            ". Finer functions of the observation do not explain it: the observation does not contain all that "
-            f"matters, or rewards belong to other steps. Check that rewards and steps are aligned, and {missing}."
-        )
+        rejected += f". Finer functions of the observation do not explain it. {ALIGNMENT} Then {missing}."
     else:
         rejected += (
-            ". Either the features are too coarse, or the observation does not contain all that matters; this log does "
-            f"not tell which. {_richer(fit)} If that does not help, {missing}."
+            ". Rewards belong to other steps, the features are too coarse, or the observation does not contain all "
+            f"that matters; this log does not tell which. {ALIGNMENT} {_richer(fit)} If that does not help, {missing}."
         )
     return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected, size)
 
@@ -111,6 +112,11 @@ def _numbers(fit: Fit, change: Change | FinerChange) -> str:
 
 
 def _richer(fit: Fit) -> str:
+    if too_short_for_more(fit):
+        return (
+            f"The log is too short for features that could express the value: it has fewer than {STEPS_PER_LANDMARK} "
+            "effective steps for each weight. Use a log of more episodes."
+        )
     return f'Use richer features, such as features="{richer_features(fit)}".'
 
 
@@ -137,7 +143,7 @@ def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
         f"TD errors depend on the action of the next step (p = {p:.2g}), which is chosen after the reward: rewards "
         "were logged with the step before their own, actions were chosen by what the observations do not contain, or "
         "their probabilities are wrong. Check that rewards and steps are aligned, add to the observations what the "
-        "behaviour policy knew, and check behaviour_prob."
+        f"behaviour policy knew, and check behaviour_prob.{without_probabilities(fit.values)}"
     )
     return HypothesisTest("rewards precede actions", sums.statistic, p, passed, rejected)
 
@@ -156,7 +162,8 @@ def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
     mean = f"mean over the log {ratio.mean():.3g}, p = {p:.2g}"
     passed = f"Given the observation, the ratios have mean 1 up to chance ({mean}), as with right probabilities."
     rejected = (
-        f"Given the observation, the ratios do not have mean 1 ({mean}), so some probabilities are wrong. Check that "
+        f"Given the observation, the ratios do not have mean 1 ({mean}); with right probabilities that happens by "
+        f"chance in at most 1 of {1 / TEST_LEVEL:.0f} logs. Check that "
         "behaviour_prob is the probability (not its logarithm) of the logged action under the policy that generated "
         "the log, and that actions are numbered as in the policy; or use state-action values, which need no ratios."
     )

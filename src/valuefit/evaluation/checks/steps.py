@@ -18,8 +18,9 @@ def consecutive(fit: Fit) -> Check | None:
         return None
     share, text = counts.apart / counts.pairs, counts.apart_text
     warning = (
-        f"{text}, but the evaluation takes each row for the step after the one before it. If rows were left out "
-        'because values are missing, put them back and load the log with missing="flag"; otherwise log every step.'
+        f"{text}, but the evaluation takes each row for the step after the one before it, and steps as equally long. "
+        "If ids of episodes restart (in another hospital or file), make them unique. If rows were left out because "
+        'values are missing, put them back and load the log with missing="flag"; otherwise log every step.'
     )
     return warn_if(share > MAX_SHARE, "consecutive steps", share, warning, f"{text}.")
 
@@ -34,7 +35,8 @@ def last_steps(fit: Fit) -> Check | None:
         return None
     excess, text = counts.cut_variation - counts.cut / counts.steps, counts.cut_text
     warning = (
-        f"{text}. Their rewards are unlike the others, and the value is computed without them. If no reward can follow "
-        "these steps, mark them as terminated; otherwise give the observation after them as next_obs."
+        f"{text}. Their rewards are unlike the others, and the value is computed without them. Give the observation "
+        "after these steps as next_obs, and mark them as truncated. Only if the process itself ends there, so that no "
+        "reward can follow, mark them as terminated."
     )
     return warn_if(excess > MAX_LEFT_OUT, "last steps", excess, warning, f"{text}.")

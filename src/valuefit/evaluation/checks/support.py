@@ -6,12 +6,12 @@ import numpy as np
 
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
-from valuefit.evaluation.action_labels import label_of
-from valuefit.evaluation.checks.check import Check, warn_if
+from valuefit.evaluation.action_labels import label_of, listed
+from valuefit.evaluation.checks.check import BETTER_LOG, Check, warn_if
 from valuefit.evaluation.checks.reach import reachable, sampled_rows
 from valuefit.evaluation.errors import MATERIAL_SIZE, ErrorEstimate, LinearFunction
 from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.importance import action_probabilities, is_continuous
+from valuefit.evaluation.importance import action_probabilities, has_names, is_continuous
 from valuefit.evaluation.sandwich import AdjointMethod
 from valuefit.evaluation.uncertainty import MIN_EFFECTIVE_CLUSTERS
 from valuefit.evaluation.unseen import Unseen
@@ -90,12 +90,11 @@ def determined(fit: Fit) -> Check | None:
         return Check(name, "pass", "The data determine the value at the starts.", 0.0) if known else None
     rows = _sampled_starts(fit)
     inside = fit.errors.sandwich.determines(rows)
-    share = 1 - float(inside.mean())
+    share = max(1 - float(inside.mean()), 1 / fit.starts.rows.shape[0])  # those that are not sampled may be different
     text = (
         "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
-        f"different value at {share:.0%} of the starts. The value of the minimum-norm weights is shown, without an "
-        f"interval. {_bounds(fit, rows[inside], share)}Use fewer features, or give starts that the log "
-        "has visited."
+        f"different value at {100 * share:.2g}% of the starts. The value of the minimum-norm weights is shown, without "
+        f"an interval. {_bounds(fit, rows[inside], share)}{_what_determines(fit)}"
     )
     return Check(name, "fail" if share > MAX_UNDETERMINED_SHARE else "warn", text, share)
 
@@ -109,7 +108,20 @@ def _bounds(fit: Fit, inside: Array, share: float) -> str:
     mean = float(part.c @ fit.result.theta)
     low, high = fit.errors.error(part).interval(mean, fit.value.level) or (mean, mean)
     rewards = "logged" if fit.reward_range is None else "declared"
-    return f"With the {rewards} rewards it can be {low + share * reach.low:.5g} to {high + share * reach.high:.5g}. "
+    least, most = (f"{bound:.5g}" for bound in (low + share * reach.low, high + share * reach.high))
+    return "" if least == most else f"With the {rewards} rewards it can be {least} to {most}. "
+
+
+def _what_determines(fit: Fit) -> str:
+    """What to do where the data do not determine the value. Fewer features determine one, by extrapolation."""
+    texts = ["Give starts that the log has visited."] if fit.starts.first is None else []
+    texts.append(BETTER_LOG)
+    problem, iterative = fit.problem, fit.errors.sandwich.method is AdjointMethod.ITERATIVE
+    if iterative or problem.identity or fit.values != "state" or len(problem.dead) or problem.k != problem.d:
+        return " ".join(texts)
+    if fit.rank_and_condition[0] < problem.d:
+        texts.append("Leave out features that depend on others, but only if they do so in all states, logged or not.")
+    return " ".join(texts)
 
 
 def extrapolation(fit: Fit) -> Check | None:
@@ -216,6 +228,22 @@ def _has_ratios(fit: Fit) -> bool:
 
 
 # ---- actions ------------------------------------------------------------------------------------------------------
+
+
+def order_of_actions(fit: Fit) -> Check | None:
+    """Whether the columns of a policy for actions with names have names; statistic: how many columns have none."""
+    log, policy, name = fit.log, fit.policy, "order of actions"
+    if log.action_names is None or policy is None or policy.takes_actions or policy.by_step is not None:
+        return None
+    if has_names(policy, log.observations[log.now[:1]]):
+        return Check(name, "pass", f"The columns of {policy.name} have the names of the actions.", 0.0)
+    names = log.action_names.tolist()
+    text = (
+        f"The columns of {policy.name} have no names, so they were taken in the sorted order of the actions: "
+        f"{listed(names)}. If theirs is another, the value is that of another policy. Return a mapping or a data frame "
+        "with a column for each action, by name, or give the classifier itself."
+    )
+    return Check(name, "warn", text, float(len(names)))
 
 
 def overlap(fit: Fit) -> Check | None:
