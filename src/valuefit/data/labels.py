@@ -62,18 +62,26 @@ def as_text(values: Any, name: str) -> list[str | None]:
     return texts
 
 
-def refuse_numbers_as_text(texts: Sequence[str | None], what: str, place: Callable[[int], str]) -> None:
+def refuse_numbers_as_text(
+    texts: Sequence[str | None], what: str, place: Callable[[int], str], *, names: bool = False
+) -> None:
     """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names.
 
-    place: the name of a row, for the message.
+    place: the name of a row, for the message. names: accept numbers among at least as many words, as one of the names
+    may be "10", and with codes such as "007", which a number is not written as.
     """
-    numeric = [reads_as_number(text) for text in texts]
-    if any(numeric):
-        row = numeric.index(False) if not all(numeric) else 0
-        raise ValueError(
-            f"{what} holds text, {texts[row]!r} at {place(row)}, and numbers. Correct that entry, or write all of them "
-            "as numbers."
-        )
+    distinct = set(texts) - {None}
+    numeric = {text for text in distinct if reads_as_number(text)}
+    coded = any(text.isdecimal() and str(int(text)) != text for text in numeric if text is not None)
+    if not numeric or (names and (coded or 2 * len(numeric) <= len(distinct))):
+        return
+    row, text = next((row, text) for row, text in enumerate(texts) if text in (distinct - numeric or numeric))
+    number = next(text for text in texts if text in numeric)
+    remedy = "If that is a typing error, correct it" if numeric < distinct else "Write all of them as numbers"
+    raise ValueError(
+        f"{what} holds text, {text!r} at {place(row)}, and numbers, such as {number!r}. {remedy}; if all are names, "
+        f"write each so that it is not a number, as in 'no. {number}'."
+    )
 
 
 def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] = ()) -> tuple[Array, list[Array]]:

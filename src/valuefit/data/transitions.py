@@ -374,7 +374,7 @@ def _numbered_actions(action: Any, n: int) -> tuple[Array, Array | None]:
         texts = as_text(values, "action")
         if None in texts:
             raise RowError("action is missing at", texts.index(None), ". Give every step an action.", "step")
-        refuse_numbers_as_text(texts, "action", "step {}".format)
+        refuse_numbers_as_text(texts, "action", "step {}".format, names=True)
         names, (codes,) = number_names([texts])
         return codes, names
     return (check_observations("action", values) if values.dtype.kind == "f" else values), None
