@@ -105,7 +105,7 @@ def incomplete_log(source: Table) -> Transitions:
     entries += () if filling is None else filling.indicators
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
-    continuity = source.continuity or continuity_of(log, jumps, next_logged=next_obs is not None)
+    continuity = source.continuity or continuity_of(log, jumps, next_logged=next_obs is not None, filling=filling)
     ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
     return replace(
         log, terminated=terminated, notes=tuple(notes), warnings=warnings, source=where, names=entries,
