@@ -39,7 +39,7 @@ class Policy:
     labels: the actions of the columns, where they are known; else columns are in the order of the log's actions.
     known: the labels of the actions by number, once the policy is matched to a log; None before. missing: those of the
     log that the policy does not know, which have probability 0. filling: of the log whose observations the function is
-    given, with their gaps.
+    given, with their gaps. columns: the names of the entries of an observation, for error messages.
     """
 
     name: str
@@ -51,10 +51,14 @@ class Policy:
     known: tuple[Label, ...] | None = None
     missing: tuple[Label, ...] = ()
     filling: Filling | None = None
+    columns: tuple[str, ...] = ()
 
     def on(self, log: Any) -> Policy:
         """The policy for observations of this log, which are filled where the source had gaps."""
-        return self if log.filling is None else replace(self, filling=log.filling)
+        entries = log.names if log.filling is None else log.names[: log.filling.width]
+        if log.filling is None and not entries:
+            return self
+        return replace(self, filling=log.filling or self.filling, columns=entries or self.columns)
 
     def seen(self, observations: Array) -> Array:
         """Observations as the function is given them."""
