@@ -284,3 +284,19 @@ def test_one_of_the_names_of_actions_may_be_a_number(tmp_path):
     assert ids_of(tmp_path, [line.replace("l", "1") for line in lines]).action.tolist() == [1, 2, 1, 1]
     names = ids_of(tmp_path, ["a,no. 1,.1,1,0", "a,no. 2,.2,1,1", "b,l,.3,1,0", "b,no. 1,.4,1,1"])
     assert names.action_names.tolist() == ["l", "no. 1", "no. 2"]
+
+
+def test_text_in_an_observation_of_numbers_is_refused_with_the_columns():
+    rng = np.random.default_rng(0)
+    rows = {"age": rng.normal(60, 9, 200), "ward": rng.integers(0, 3, 200), "kind": rng.choice(["a", "b"], 200)}
+    table = {**rows, "reward": rng.normal(size=200), "terminated": [0, 1] * 100}
+    evaluation = vf.evaluate(vf.load(table, columns={"obs": ["age", "ward"]}), discount=0.5, features="identity")
+    with pytest.raises(ValueError, match=r"'icu' in row 1 is text.* of 2 numbers, in this order: 'age', 'ward'\.$"):
+        evaluation.value([[60.0, 1], [60.0, "icu"]])
+    assert evaluation.value([[60.0, 1], [60.0, 2]]).shape == (2,)
+    evaluation = vf.evaluate(vf.load(table, columns={"obs": ["age", "kind"]}), discount=0.5, features="identity")
+    with pytest.raises(
+        ValueError, match=r"'a' in row 0 .* order: 'age', 'kind=a', 'kind=b'\. A category is 1 in the en"
+    ):
+        evaluation.value([[60.0, "a"]])
+    assert evaluation.value([[60.0, 1, 0]]).shape == (1,)

@@ -189,6 +189,7 @@ def test_a_function_by_name_is_found_in_the_working_directory(module):
     [
         ("my_policy:chanses", "has no 'chanses'. Did you mean 'chances'"),
         ("my_policy:Greedy.x", "has no 'x'"),
+        ("my_policy:nope", r"'my_policy' has no 'nope'\.$"),  # not 'np', which it imports
         ("my_policy:number", "is int, not a function"),
         ("no_such_policy:f", "There is no module 'no_such_policy'"),
         ("broken_policy:f", "Importing 'broken_policy' for the policy failed: No module named 'no_such_thing_at_all'"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.messages import RowError, said
+from valuefit.data.columns import quote_names
+from valuefit.messages import RowError, said, shown
 from valuefit.typing import Array
 
 # field whose entries may be text -> attribute of a log, and array in files, that lists all names
@@ -82,6 +83,25 @@ def refuse_numbers_as_text(
         f"{what} holds text, {text!r} at {place(row)}, and numbers, such as {number!r}. {remedy}; if all are names, "
         f"write each so that it is not a number, as in 'no. {number}'."
     )
+
+
+def refuse_text_entries(observations: Any, names: Sequence[str]) -> None:
+    """Raise ValueError naming the first entry of observations that is text. names: of the entries, if known."""
+    try:
+        if not is_text(observations):
+            return
+        entries = np.asarray(observations, dtype=object)
+    except ValueError:  # rows of unequal length, which the caller refuses
+        return
+    place = next((place for place, entry in np.ndenumerate(entries) if isinstance(entry, str | bytes)), None)
+    if place is None:
+        return
+    where = f" in row {place[0]}" if place else ""
+    order = f"{len(names)} numbers, in this order: {quote_names(names)}" if names else "numbers only"
+    remedy = (
+        " A category is 1 in the entry of its name and 0 in the others." if any("=" in one for one in names) else ""
+    )
+    raise ValueError(f"The entry {shown(entries[place])}{where} is text. Give observations of {order}.{remedy}")
 
 
 def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] = ()) -> tuple[Array, list[Array]]:

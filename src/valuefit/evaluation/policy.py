@@ -234,7 +234,8 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
             raise ValueError(f"Importing {module_name!r} for the policy failed: {error!r}.") from error
     for part in name.split("."):
         if part not in dir(found):
-            near = difflib.get_close_matches(part, dir(found), n=1)
+            own = [one for one in dir(found) if getattr(getattr(found, one, None), "__module__", None) == module_name]
+            near = difflib.get_close_matches(part, own, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{module_name!r} has no {part!r}.{hint}")
         found = getattr(found, part)
