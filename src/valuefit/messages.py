@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from traceback import extract_tb
 from typing import Any
+
+MAX_NAMES = 20  # columns that a message names
 
 
 @contextmanager
@@ -21,6 +25,39 @@ def translated(problem: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ValueError(f"{problem} ({said(error)}). {remedy}") from error
+
+
+@contextmanager
+def user_errors(what: str, observations: Any, names: Sequence[str] = (), *, actions: bool = False) -> Iterator[None]:
+    """Raise any error of the user's code, `what`, as a ValueError that says what it was called with.
+
+    observations: the array that it is given. names: of its columns. actions: whether it is given actions, too.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        own = (os.path.dirname(__file__), "site-packages")  # the line of the user's code, if it is not in a library
+        lines = [one for one in extract_tb(error.__traceback__) if not any(part in one.filename for part in own)]
+        place = f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
+        columns, remedy = "", "It must take arrays of them."
+        if names and observations.shape[1:] == (len(names),):
+            shown_names = ", ".join(repr(printable(name)[:60]) for name in names[:MAX_NAMES])
+            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            columns = f" with the columns {shown_names}{more}"
+            remedy = "It must take these columns in this order, as observations[:, 0] and so on."
+        if observations.dtype.kind == "f" and (observations != observations).any():
+            remedy = (
+                "Some values are missing (NaN): fill the gaps inside of it, for example with a SimpleImputer in a "
+                "Pipeline; the log keeps its gaps."
+            )
+        first_line = said(ValueError(str(error).partition("\n")[0])) if str(error) else ""
+        raise ValueError(
+            f"{what} failed with {type(error).__name__}{': ' * bool(first_line)}{first_line}{place}. It was called "
+            f"with an array of observations of shape {observations.shape}{columns}{', and their actions' * actions}. "
+            f"{remedy}"
+        ) from error
 
 
 class RowError(ValueError):

@@ -127,13 +127,17 @@ def test_code_in_a_file_runs_only_if_the_command_line_repeats_it(workdir):
     assert run("evaluate", "--config", "run.toml", *words, "--json").stdout == first.stdout
 
 
-def test_a_repeated_run_overwrites_nothing_without_force(workdir):
-    words = ("evaluate", "log.csv", "--columns", "reward=r", "--save", "runs/kept.npz")
+def test_a_written_file_runs_again_and_overwrites_nothing(workdir):
+    words = ("evaluate", "log.csv", "--columns", "reward=r", "--save", "runs/kept.npz", "--report", "runs/page.html")
     assert run(*words, "--write-config", "runs/run.toml").exit_code == 0
-    assert tomllib.loads(Path("runs/run.toml").read_text())["save"] == "kept.npz"
+    assert "Give --report or --save again to write files." in Path("runs/run.toml").read_text()
+    kept = {path: path.stat().st_mtime_ns for path in Path("runs").iterdir()}
+    again = run("evaluate", "--config", "runs/run.toml")
+    assert again.exit_code == 0, again.stderr
+    assert {path: path.stat().st_mtime_ns for path in Path("runs").iterdir()} == kept
     message = "runs/kept.npz already exists. Choose another name, or overwrite it with --force."
-    assert message in refused("evaluate", "--config", "runs/run.toml")
-    assert run("evaluate", "--config", "runs/run.toml", "--force").exit_code == 0
+    assert message in refused("evaluate", "--config", "runs/run.toml", "--save", "runs/kept.npz")
+    assert run("evaluate", "--config", "runs/run.toml", "--save", "runs/kept.npz", "--force").exit_code == 0
 
 
 def test_values_that_are_not_relative_paths_are_written_unchanged(workdir):

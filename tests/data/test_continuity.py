@@ -67,6 +67,19 @@ def test_next_observations_that_are_not_those_of_the_next_row_are_counted():
     assert vf.load(moved[kept]).continuity.detours == 20
 
 
+def test_gaps_do_not_make_next_observations_differ():
+    rng = np.random.default_rng(3)
+    frame = table().assign(obs_0=np.arange(N) + 1.0, obs_1=rng.normal(size=N))
+    after = frame[["obs_0", "obs_1"]].shift(-1).fillna(0.0)
+    full = frame.assign(next_obs_0=after["obs_0"], next_obs_1=after["obs_1"])
+    gaps = full.assign(obs_1=full["obs_1"].where(rng.random(N) < 0.7))
+    assert vf.load(gaps, missing="flag").continuity == Continuity(N, 380, 0, 0, 0, 0)
+    kept = np.arange(N) % 20 != 7  # the entries that are known still show that rows are missing
+    assert vf.load(gaps[kept], missing="flag").continuity == Continuity(380, 360, 0, 20, 20, 0)
+    hollow = gaps.assign(next_obs_1=full["next_obs_1"].where(rng.random(N) < 0.5))
+    assert vf.load(hollow, missing="flag").continuity == Continuity(N, 380, 0, 0, 0, 0)
+
+
 def test_nothing_is_known_without_numbers_and_next_observations():
     assert vf.load(table()).continuity == Continuity(steps=N)
 

@@ -156,7 +156,7 @@ def test_uuids_are_ids():
         ),
         (
             {"obs": ["1", "2", "3", "4", "5", "6"]},
-            r"holds text, '1' at row 0 of the dict, and numbers.*write all of them as",
+            r"holds text, '1' at row 0 of the dict, and numbers.*Write all of them as numbers; if all",
         ),
         ({"obs": [*PLACES[:5], None]}, r"'obs' labels states, and 1 of 6 are missing, the first at row 5"),
         ({"episode": ["a", None, "b", "b", "c", "c"]}, r"episode is missing or infinite at row 1"),
@@ -242,3 +242,61 @@ def test_damaged_names_of_actions_in_a_folder_are_refused(tmp_path):
         vf.load(path)
     with pytest.raises(ValueError, match=r"action_names\.npy does not name every id"):
         vf.load(path, memory="stream").shards[0].read()
+
+
+# ---- ids that are digits ---------------------------------------------------------------------------
+
+
+def ids_of(tmp_path, *files):
+    """The log of CSV files with these lines of id, action, observation, reward and end."""
+    for number, lines in enumerate(files):
+        text = "\n".join(["episode,action,obs,reward,terminated", *lines])
+        (tmp_path / f"part-{number}.csv").write_text(text)
+    return vf.load([tmp_path / f"part-{number}.csv" for number in range(len(files))])
+
+
+def test_leading_zeros_of_ids_in_csv_are_kept(tmp_path):
+    log = ids_of(tmp_path, ["007,01,.1,1,0", "007,1,.2,1,1", "7,1,.3,1,0", "7,01,.4,1,1"])
+    assert (len(log), len(log.episodes), log.episode_names.tolist()) == (4, 2, ["007", "7"])
+    assert log.action_names[log.action].tolist() == ["01", "1", "1", "01"]
+
+
+def test_ids_with_leading_zeros_join_with_larger_ones_of_other_files(tmp_path):
+    log = ids_of(tmp_path, ["098,0,.1,1,1", "099,1,.2,1,0"], ["099,1,.2,1,1", "100,0,.3,1,1"])
+    assert log.episode_names.tolist() == ["098", "099", "100"]
+    assert log.episode_names[log.episode].tolist() == ["098", "099", "099", "100"]
+
+
+def test_ids_that_are_numbers_in_csv_remain_numbers(tmp_path):
+    log = ids_of(tmp_path, ["7, 0.50,.1,1,0", "7,0.5,.2,1,1", " 8,.25,.3,1,0", "8,1e-1,.4,1,1"])
+    assert (log.episode_names, log.action_names) == (None, None)
+    assert log.action.tolist() == [0.5, 0.5, 0.25, 0.1]
+    log = ids_of(tmp_path, ["7,true,.1,1,0", "7,false,.2,1,1"])
+    assert (log.action_names, log.action.tolist()) == (None, [True, False])
+
+
+def test_one_of_the_names_of_actions_may_be_a_number(tmp_path):
+    log = ids_of(tmp_path, ["a,10,.1,1,0", "a,sport,.2,1,1", "10,news,.3,1,0", "10,10,.4,1,1"])
+    assert log.action_names[log.action].tolist() == ["10", "sport", "news", "10"]
+    lines = ["a,1,.1,1,0", "a,2,.2,1,1", "b,l,.3,1,0", "b,1,.4,1,1"]
+    with pytest.raises(ValueError, match=r"holds text, 'l' at row 2 of .* such as '1'. If that is a typing error, cor"):
+        ids_of(tmp_path, lines)
+    assert ids_of(tmp_path, [line.replace("l", "1") for line in lines]).action.tolist() == [1, 2, 1, 1]
+    names = ids_of(tmp_path, ["a,no. 1,.1,1,0", "a,no. 2,.2,1,1", "b,l,.3,1,0", "b,no. 1,.4,1,1"])
+    assert names.action_names.tolist() == ["l", "no. 1", "no. 2"]
+
+
+def test_text_in_an_observation_of_numbers_is_refused_with_the_columns():
+    rng = np.random.default_rng(0)
+    rows = {"age": rng.normal(60, 9, 200), "ward": rng.integers(0, 3, 200), "kind": rng.choice(["a", "b"], 200)}
+    table = {**rows, "reward": rng.normal(size=200), "terminated": [0, 1] * 100}
+    evaluation = vf.evaluate(vf.load(table, columns={"obs": ["age", "ward"]}), discount=0.5, features="identity")
+    with pytest.raises(ValueError, match=r"'icu' in row 1 is text.* of 2 numbers, in this order: 'age', 'ward'\.$"):
+        evaluation.value([[60.0, 1], [60.0, "icu"]])
+    assert evaluation.value([[60.0, 1], [60.0, 2]]).shape == (2,)
+    evaluation = vf.evaluate(vf.load(table, columns={"obs": ["age", "kind"]}), discount=0.5, features="identity")
+    with pytest.raises(
+        ValueError, match=r"'a' in row 0 .* order: 'age', 'kind=a', 'kind=b'\. A category is 1 in the en"
+    ):
+        evaluation.value([[60.0, "a"]])
+    assert evaluation.value([[60.0, 1, 0]]).shape == (1,)

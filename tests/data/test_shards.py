@@ -14,6 +14,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -407,3 +408,21 @@ def test_columns_of_other_types_are_refused_in_shards_too(name: str, dtype: type
     np.save(file, np.load(file).astype(dtype))
     with pytest.raises(ValueError, match=rf"{name}.npy has shape .* and dtype {np.dtype(dtype)}"):
         vf.load(tmp_path / "log", memory="stream")
+
+
+def test_declared_categories_are_refused_in_parts_with_what_to_do(tmp_path):
+    wards = np.arange(200) // 2 % 3
+    table = {"age": np.arange(200.0) % 7, "ward": wards, "reward": np.ones(200), "terminated": [0, 1] * 100}
+    pd.DataFrame(table).to_parquet(tmp_path / "log.parquet")
+    columns = {"obs": ["age", "ward"], "categorical": ["ward"]}
+    with pytest.raises(
+        ValueError, match=r"columns declares 'ward' as categorical.* read in parts.* load it into memory"
+    ):
+        vf.load(tmp_path / "log.parquet", columns=columns, memory="stream")
+    expected = vf.load(tmp_path / "log.parquet", columns=columns, limit="1GB")
+    dummies = pd.get_dummies(pd.DataFrame(table), columns=["ward"], dtype=float)
+    dummies.to_parquet(tmp_path / "dummies.parquet")
+    columns = {"obs": ["age", "ward_0", "ward_1", "ward_2"]}
+    streamed = vf.load(tmp_path / "dummies.parquet", columns=columns, memory="stream")
+    rows = np.concatenate([(log := shard.read()).observations[log.now] for shard in streamed.shards])
+    np.testing.assert_array_equal(rows, expected.observations[expected.now])

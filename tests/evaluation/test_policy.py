@@ -5,9 +5,13 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import valuefit as vf
 from helpers.npy_headers import DAMAGED, damaged_npy
@@ -185,6 +189,7 @@ def test_a_function_by_name_is_found_in_the_working_directory(module):
     [
         ("my_policy:chanses", "has no 'chanses'. Did you mean 'chances'"),
         ("my_policy:Greedy.x", "has no 'x'"),
+        ("my_policy:nope", r"'my_policy' has no 'nope'\.$"),  # not 'np', which it imports
         ("my_policy:number", "is int, not a function"),
         ("no_such_policy:f", "There is no module 'no_such_policy'"),
         ("broken_policy:f", "Importing 'broken_policy' for the policy failed: No module named 'no_such_thing_at_all'"),
@@ -314,3 +319,59 @@ def test_policies_do_not_import_scikit_learn():
     code = "import sys, valuefit.evaluation.policy; assert 'sklearn' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# ---- policies that raise an error ----------------------------------------------------------------------------
+
+
+def log_of_patients(gaps):
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(rng.normal(size=(200, 3)), columns=["age", "severity", "lab"])
+    frame = frame.assign(action=rng.integers(0, 2, 200), reward=frame["age"], behaviour_prob=0.5)
+    frame = frame.assign(terminated=np.arange(200) % 10 == 9)
+    if gaps:
+        frame["lab"] = frame["lab"].where(rng.random(200) < 0.8)
+    return frame, vf.load(frame, columns={"obs": ["age", "severity", "lab"]}, missing="flag")
+
+
+def test_a_policy_that_refuses_gaps_is_told_to_fill_them():
+    frame, log = log_of_patients(gaps=True)
+    X, actions = log.filling.raw(log.observations[log.now]), frame["action"]
+    classifier = LogisticRegression().fit(np.nan_to_num(X), actions)
+    with pytest.raises(ValueError, match=r"LogisticRegression failed with ValueError: Input X contains NaN\.") as error:
+        vf.evaluate(log, policy=classifier, discount=0.9, features="identity")
+    assert "drop" not in str(error.value)
+    assert "fill the gaps inside of it, for example with a SimpleImputer in a Pipeline" in str(error.value)
+    assert isinstance(error.value.__cause__, ValueError)
+    filled = make_pipeline(SimpleImputer(), LogisticRegression()).fit(X, actions)
+    assert np.isfinite(vf.evaluate(log, policy=filled, discount=0.9, features="identity").policy_value.estimate)
+
+
+@pytest.mark.parametrize("actions", [False, True])
+def test_a_policy_that_fails_is_told_its_columns(actions):
+    _, log = log_of_patients(gaps=False)
+    failing = (lambda x, a: x["severity"]) if actions else (lambda x: x["severity"])
+    with pytest.raises(ValueError, match=r"failed with IndexError: .*test_policy.py, line \d+\)") as error:
+        vf.evaluate(log, policy=failing, discount=0.9, features="identity")
+    called = "an array of observations of shape (200, 3) with the columns 'age', 'severity', 'lab'"
+    assert called in str(error.value)
+    assert isinstance(error.value.__cause__, IndexError)
+
+    def following(x, a=None):
+        high = 1 / (1 + np.exp(-x[:, 1]))
+        return np.stack([1 - high, high], axis=1)
+
+    assert np.isfinite(vf.evaluate(log, policy=following, discount=0.9, features="identity").policy_value.estimate)
+
+
+def test_a_classifier_of_other_columns_is_told_those_of_the_log():
+    frame, log = log_of_patients(gaps=False)
+    classifier = LogisticRegression().fit(frame[["age", "severity"]].to_numpy(), frame["action"])
+    with pytest.raises(ValueError, match=r"X has 3 features, but .* with the columns 'age', 'severity', 'lab'\. It "):
+        vf.evaluate(log, policy=classifier, discount=0.9, features="identity")
+
+
+def test_features_that_fail_say_what_they_were_called_with():
+    _, log = log_of_patients(gaps=False)
+    with pytest.raises(ValueError, match=r"features failed with IndexError: .* of shape \(1, 3\)"):
+        vf.evaluate(log, discount=0.9, features=lambda x: x["severity"])

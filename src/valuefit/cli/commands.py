@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.evaluation.evaluate import evaluate
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.policy import FILES, Policy, find_policy, read_numbers
+from valuefit.evaluation.policy import FILES, find_policy, read_numbers
 from valuefit.evaluation.text import summary
 from valuefit.extras import need
 from valuefit.messages import said, shown
@@ -92,7 +90,8 @@ def evaluate_with(
     log: Any, settings: Settings, callback: Callable[[SolverProgress], Any] | None, client: Any = None
 ) -> Evaluation:
     """Evaluate a log with the settings of the command line, which have at most one policy."""
-    policy = next(map(load_policy, settings.policies()), None)
+    # `config.merge` has rejected code named only in a TOML file
+    policy = next((find_policy(name, allow_code=True) for name in settings.policies()), None)
     example = next(iter(log.shards)).read() if isinstance(log, ShardedLog) else log
     return evaluate(
         log,
@@ -178,25 +177,6 @@ def check_outputs(settings: Settings, saved: Sequence[str], write_config: str | 
         if other != option:
             raise ValueError(f"{option} would overwrite {other}: both are {name!r}. Choose another name.")
         check_target(path, force=settings.force)
-
-
-def load_policy(name: str) -> Policy:
-    """The policy with this name; an exception in its code becomes a ValueError with file and line."""
-    policy = find_policy(name, allow_code=True)  # `config.merge` has rejected code named only in a TOML file
-    if policy.function is None:
-        return policy
-
-    def guarded(*arguments: Array) -> Any:
-        assert policy.function is not None
-        try:
-            return policy.function(*arguments)
-        except Exception as error:  # the user's own code may raise anything
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            raise ValueError(
-                f"The policy {name} failed with {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."
-            ) from error
-
-    return replace(policy, function=guarded)
 
 
 def read_starts(path: Path, log: Transitions) -> Array:

@@ -21,6 +21,9 @@ MAX_SEED = 2**63 - 1
 POLICY_FILES = (".npy", ".csv", ".txt")
 
 
+OUTPUTS = ("report", "save")  # not written to a file, as the run that it repeats has made them
+
+
 @dataclass(frozen=True)
 class Settings:
     """Every option with its default; None if the option has no value. Several policies are for `compare` alone."""
@@ -218,10 +221,12 @@ def _is_relative_path(name: str, value: str) -> bool:
 
 
 def config_text(settings: Settings, folder: Path) -> str:
-    """The TOML text of a file in `folder` that repeats a run: every setting that affects the result, with defaults."""
+    """The TOML text of a file in `folder` that repeats a run: every setting that affects the result, with defaults,
+    and none of the files that the run wrote."""
     import tomli_w
 
     lines = [f"# Written by valuefit {__version__}; the same command with --config FILE runs it again."]
+    lines += ["# Give --report or --save again to write files."] * any(getattr(settings, name) for name in OUTPUTS)
     if settings.log is None:
         lines.append("# No log is named, so the example log of valuefit is used.")
     if any(map(is_code, settings.policies())):
@@ -229,7 +234,7 @@ def config_text(settings: Settings, folder: Path) -> str:
     options: dict[str, Any] = {}
     for one in fields(settings):
         value = getattr(settings, one.name)
-        if one.type == "bool" or value is None or value == {}:  # switches affect only how a run is shown and written
+        if one.type == "bool" or one.name in OUTPUTS or value is None or value == {}:  # they do not affect the result
             continue
         if one.name == "columns":  # TOML has no null
             value = {ours: theirs or "" for ours, theirs in value.items()}

@@ -105,7 +105,7 @@ def incomplete_log(source: Table) -> Transitions:
     entries += () if filling is None else filling.indicators
     if len(entries) != math.prod(log.observations.shape[1:]):  # columns of lists: their entries have no names
         entries = ()
-    continuity = source.continuity or continuity_of(log, jumps, next_logged=next_obs is not None)
+    continuity = source.continuity or continuity_of(log, jumps, next_logged=next_obs is not None, filling=filling)
     ids: dict[str, Any] = {name: names.get(field) for field, name in NAMED_FIELDS.items()}
     return replace(
         log, terminated=terminated, notes=tuple(notes), warnings=warnings, source=where, names=entries,
@@ -170,7 +170,8 @@ def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
             continue
         columns = [as_text(table[name], f"Column {source.matched[name]!r} of {source.where}") for name in fields]
         if field in ("obs", "action"):
-            refuse_numbers_as_text(columns[0], f"Column {source.matched[field]!r} of {source.where}", source.place)
+            what = f"Column {source.matched[field]!r} of {source.where}"
+            refuse_numbers_as_text(columns[0], what, source.place, names=field == "action")
         if field == "obs" and source.missing == "flag":
             columns[0] = [UNKNOWN_STATE if text is None else text for text in columns[0]]
         names[field], numbered = number_names(columns, source.known.get(field, ()))

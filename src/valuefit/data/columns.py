@@ -32,6 +32,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "cluster": ("cluster",),
 }
 VECTOR_FIELDS = ("obs", "next_obs", "action")
+ID_FIELDS = ("episode", "cluster", "action")  # whose entries may be ids: text is kept, also where it is digits
 END_FIELDS = ("terminated", "truncated", "done")  # each marks ends of episodes
 FIELD_OF_ALIAS = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
 
@@ -95,6 +96,11 @@ def columns_of(matched: ColumnMap, field: str) -> tuple[str, ...]:
 def columns_to_read(matched: ColumnMap) -> list[str]:
     """The columns of all matched fields, each once."""
     return list(dict.fromkeys(name for field in matched for name in columns_of(matched, field)))
+
+
+def single_columns(matched: ColumnMap, fields: Sequence[str]) -> list[str]:
+    """The columns of those of these fields that have one column each."""
+    return list(dict.fromkeys(names for field in fields if isinstance(names := matched.get(field), str)))
 
 
 def quote_names(names: Sequence[str] | Array) -> str:

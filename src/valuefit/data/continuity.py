@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.data.gaps import Filling
 from valuefit.data.validation import ROWS_PER_CHECK
 from valuefit.typing import Array
 
@@ -104,10 +105,11 @@ class Continuity:
         )
 
 
-def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool) -> Continuity:
+def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool, filling: Filling | None = None) -> Continuity:
     """The counts of a log, incomplete steps included.
 
     jumps: of each pair of rows (n - 1,), or None without step numbers. next_logged: whether next observations are.
+    filling: of its observations.
     """
     inside = ~log.begins[1:]
     known = inside & next_logged & (log.next[:-1] >= 0)
@@ -115,7 +117,7 @@ def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool) -> Contin
     detours[known] = log.next[:-1][known] != log.now[1:][known]
     if not log.has_numbered_states:
         pairs = np.flatnonzero(detours)
-        detours[pairs] = _differ(log.observations, log.next[:-1][pairs], log.now[1:][pairs])
+        detours[pairs] = _differ(log.observations, log.next[:-1][pairs], log.now[1:][pairs], filling)
     both = detours if jumps is None else detours | (jumps & inside)
     return Continuity(
         len(log),
@@ -127,13 +129,15 @@ def continuity_of(log: Any, jumps: Array | None, *, next_logged: bool) -> Contin
     )
 
 
-def _differ(observations: Array, one: Array, other: Array) -> Array:
-    """Whether these rows of observations differ by more than rounding."""
+def _differ(observations: Array, one: Array, other: Array, filling: Filling | None) -> Array:
+    """Whether these rows of observations differ by more than rounding, in entries that neither of them misses."""
     differ = np.zeros(len(one), bool)
     for start in range(0, len(one), ROWS_PER_CHECK):
         here = slice(start, start + ROWS_PER_CHECK)
-        a, b = (observations[rows[here]].astype(np.float64).reshape(len(rows[here]), -1) for rows in (one, other))
-        scale = np.maximum(np.abs(a).max(axis=0), np.abs(b).max(axis=0))
+        pair = [observations[rows[here]] for rows in (one, other)]
+        pair = pair if filling is None else [filling.raw(rows) for rows in pair]
+        a, b = (rows.astype(np.float64).reshape(len(rows), -1) for rows in pair)
+        scale = np.fmax.reduce(np.abs([a, b]), axis=(0, 1))  # without those that are missing, which are NaN
         differ[here] = (np.abs(a - b) > OBSERVATION_ROUNDING * scale).any(axis=1)
     return differ
 

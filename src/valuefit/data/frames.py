@@ -16,6 +16,7 @@ from valuefit.data.columns import END_FIELDS, columns_to_read
 from valuefit.data.labels import distinct_names
 from valuefit.data.readers.arrow import holds_text, read_frame, to_array
 from valuefit.data.shards import TEXT_IDS, ShardedLog, refuse_interleaved, refuse_text_columns, text_action
+from valuefit.data.text import without_categorical
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need
 from valuefit.messages import said
@@ -144,6 +145,7 @@ def open_frame(frame: Any, *, columns: Mapping[str, Any] | None, limit: int) -> 
     An episode that goes on in the next partitions belongs to the shard of its first. To plan this, only numbers of rows
     and ids of episodes are computed, by the default client of Dask if there is one. Rows must be sorted by episode.
     """
+    columns = without_categorical(columns, WHERE)
     client, matched = default_client(), read_frame(frame._meta, columns=columns).matched
     schema = need("pyarrow", "files", WHERE).table(frame._meta).schema
     types = {one.name: "text" if holds_text(one.type) else "numbers" for one in schema}

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.messages import RowError, said
+from valuefit.data.columns import quote_names
+from valuefit.messages import RowError, said, shown
 from valuefit.typing import Array
 
 # field whose entries may be text -> attribute of a log, and array in files, that lists all names
@@ -62,18 +63,45 @@ def as_text(values: Any, name: str) -> list[str | None]:
     return texts
 
 
-def refuse_numbers_as_text(texts: Sequence[str | None], what: str, place: Callable[[int], str]) -> None:
+def refuse_numbers_as_text(
+    texts: Sequence[str | None], what: str, place: Callable[[int], str], *, names: bool = False
+) -> None:
     """Raise ValueError if some entries of a text column are numbers: then the others are typing errors, not names.
 
-    place: the name of a row, for the message.
+    place: the name of a row, for the message. names: accept numbers among at least as many words, as one of the names
+    may be "10", and with codes such as "007", which a number is not written as.
     """
-    numeric = [reads_as_number(text) for text in texts]
-    if any(numeric):
-        row = numeric.index(False) if not all(numeric) else 0
-        raise ValueError(
-            f"{what} holds text, {texts[row]!r} at {place(row)}, and numbers. Correct that entry, or write all of them "
-            "as numbers."
-        )
+    distinct = set(texts) - {None}
+    numeric = {text for text in distinct if reads_as_number(text)}
+    coded = any(text.isdecimal() and str(int(text)) != text for text in numeric if text is not None)
+    if not numeric or (names and (coded or 2 * len(numeric) <= len(distinct))):
+        return
+    row, text = next((row, text) for row, text in enumerate(texts) if text in (distinct - numeric or numeric))
+    number = next(text for text in texts if text in numeric)
+    remedy = "If that is a typing error, correct it" if numeric < distinct else "Write all of them as numbers"
+    raise ValueError(
+        f"{what} holds text, {text!r} at {place(row)}, and numbers, such as {number!r}. {remedy}; if all are names, "
+        f"write each so that it is not a number, as in 'no. {number}'."
+    )
+
+
+def refuse_text_entries(observations: Any, names: Sequence[str]) -> None:
+    """Raise ValueError naming the first entry of observations that is text. names: of the entries, if known."""
+    try:
+        if not is_text(observations):
+            return
+        entries = np.asarray(observations, dtype=object)
+    except ValueError:  # rows of unequal length, which the caller refuses
+        return
+    place = next((place for place, entry in np.ndenumerate(entries) if isinstance(entry, str | bytes)), None)
+    if place is None:
+        return
+    where = f" in row {place[0]}" if place else ""
+    order = f"{len(names)} numbers, in this order: {quote_names(names)}" if names else "numbers only"
+    remedy = (
+        " A category is 1 in the entry of its name and 0 in the others." if any("=" in one for one in names) else ""
+    )
+    raise ValueError(f"The entry {shown(entries[place])}{where} is text. Give observations of {order}.{remedy}")
 
 
 def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] = ()) -> tuple[Array, list[Array]]:

@@ -24,6 +24,7 @@ from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
 from valuefit.data.readers.native import is_native, native_steps, read_native_part
 from valuefit.data.readers.parquet import read_parquet, scan_parquet
 from valuefit.data.table import Scan, Table, join
+from valuefit.data.text import without_categorical
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.memory import memory_limit
@@ -215,6 +216,7 @@ def open_shards(
     Only what marks episodes is read; with missing="flag" also the observations, once, to learn what fills their gaps.
     Episodes must be contiguous, as the shards are not sorted.
     """
+    columns = without_categorical(columns, "this log")
     log = _planned_shards(source, columns=columns, limit=limit)
     return _filled(log) if missing == "flag" else log
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from valuefit.data.columns import ColumnMap, columns_of, columns_to_read
+from valuefit.data.columns import ID_FIELDS, ColumnMap, columns_of, columns_to_read, single_columns
 from valuefit.data.continuity import Continuity
 from valuefit.data.exact import common_dtype, exact
 from valuefit.data.gaps import Filling
@@ -112,6 +112,8 @@ def join(tables: Iterable[Table], where: str, limit: int) -> Table:
     if not files:
         return replace(first, read=empty.__getitem__)
     paths = [path for path, _ in files]
+    for name in single_columns(first.matched, ID_FIELDS):
+        parts[name] = _ids_as_text(parts[name])
     columns = {name: join_parts(name, parts.pop(name), paths) for name in list(parts)}
     note = f"Read {len(files)} files in the order of their names, from {paths[0]} to {paths[-1]}."
     notes = (note,) if len(files) > 1 else ()
@@ -138,6 +140,19 @@ def _quote(names: str | tuple[str, ...] | None) -> str:
     if isinstance(names, str) or len(names) == 1:
         return f"the column {(names if isinstance(names, str) else names[0])!r}"
     return f"the columns {names[0]!r} to {names[-1]!r} ({len(names)})"
+
+
+def _ids_as_text(parts: list[Array]) -> list[Array]:
+    """The parts of a column of ids, integers as text if the other parts are text that is all digits: "007" and 100."""
+    texts = {text for part in parts if is_text(part) for text in part.tolist()} - {None}
+    if not texts or not all(str(text).isdecimal() for text in texts):
+        return parts
+    return [
+        np.array([None if number is None else str(number) for number in part.tolist()], object)
+        if part.ndim == 1 and part.dtype.kind in "iu"
+        else part
+        for part in parts
+    ]
 
 
 def join_parts(name: str, parts: list[Array], files: list[str]) -> Array:

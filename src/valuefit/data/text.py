@@ -32,6 +32,18 @@ def split_categorical(columns: Mapping[str, Any] | None) -> tuple[Any, tuple[str
     return {key: value for key, value in columns.items() if key != "categorical"}, tuple(declared)
 
 
+def without_categorical(columns: Mapping[str, Any] | None, where: str) -> Any:
+    """The user's `columns` for a log that is read in parts; raises ValueError if it declares categories."""
+    columns, declared = split_categorical(columns)
+    if declared:
+        raise ValueError(
+            f"columns declares {declared[0]!r} as categorical, but categories are numbered by all values of a log, and "
+            f"{where} is read in parts. Write a column of 0 and 1 for each category (as pandas.get_dummies does), or "
+            "load it into memory, with a limit that is large enough for it."
+        )
+    return columns
+
+
 def encode_categories(table: Table, declared: Sequence[str], limit: int) -> Table:
     """The table with each categorical column of the observations as a matrix of one-hot entries.
 

@@ -11,7 +11,7 @@ import numpy as np
 from valuefit.data.continuity import Continuity, continuity_of
 from valuefit.data.exact import concatenate
 from valuefit.data.gaps import MISSING, Filling, fill_arrays, gaps_error, has_gaps, numbered_columns, with_nan
-from valuefit.data.labels import as_text, find_names, is_text, number_names, refuse_numbers_as_text
+from valuefit.data.labels import as_text, find_names, is_text, number_names, refuse_numbers_as_text, refuse_text_entries
 from valuefit.data.validation import (
     PROBABILITY_TOL,
     are_state_numbers,
@@ -241,6 +241,8 @@ class Transitions:
 
     def as_stored(self, observations: Any) -> Any:
         """Observations as the log stores them: names of states as numbers, gaps filled; anything else unchanged."""
+        if self.state_names is None and not self.has_numbered_states:
+            refuse_text_entries(observations, self.names)
         if self.filling is not None:
             return self.filling.fill(observations)
         return find_names(observations, self.state_names, "state")
@@ -374,7 +376,7 @@ def _numbered_actions(action: Any, n: int) -> tuple[Array, Array | None]:
         texts = as_text(values, "action")
         if None in texts:
             raise RowError("action is missing at", texts.index(None), ". Give every step an action.", "step")
-        refuse_numbers_as_text(texts, "action", "step {}".format)
+        refuse_numbers_as_text(texts, "action", "step {}".format, names=True)
         names, (codes,) = number_names([texts])
         return codes, names
     return (check_observations("action", values) if values.dtype.kind == "f" else values), None

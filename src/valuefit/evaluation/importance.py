@@ -11,7 +11,7 @@ from valuefit.data.transitions import Transitions, rounded_ratios
 from valuefit.data.validation import array_of, numbers
 from valuefit.evaluation.action_labels import all_labels, by_number, labels_in, listed, split_labels
 from valuefit.evaluation.policy import Policy, find_policy, normalised_rows, valid_probabilities
-from valuefit.messages import said
+from valuefit.messages import user_errors
 from valuefit.threads import user_code
 from valuefit.typing import Array
 
@@ -63,10 +63,8 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
             "one target probability per step."
         )
     if found.takes_actions:
-        assert found.function is not None
-        with user_code:
-            action = np.asarray(log.action if log.action_names is None else log.action_names[log.action])
-            returned = found.function(found.seen(log.observations[log.now]), action)
+        action = np.asarray(log.action if log.action_names is None else log.action_names[log.action])
+        returned = _called(found, log.observations[log.now], action)
         values = array_of(f"The policy {found.name}", returned)
         if values.shape != (len(log),):
             raise ValueError(
@@ -128,14 +126,9 @@ def has_names(policy: Policy, observations: Array) -> bool:
 
 def _called(policy: Policy, observations: Array, *actions: Array) -> Any:
     assert policy.function is not None
-    try:
-        with user_code:
-            return policy.function(policy.seen(observations), *actions)
-    except TypeError as error:
-        raise ValueError(
-            f"The policy {policy.name} could not be called with observations"
-            f"{' and actions' if actions else ''} ({said(error)}). It must take arrays of them."
-        ) from error
+    seen = policy.seen(observations)
+    with user_code, user_errors(f"The policy {policy.name}", seen, policy.columns, actions=bool(actions)):
+        return policy.function(seen, *actions)
 
 
 def ratios(policy: Any, log: Transitions, *, part: bool = False) -> Array:

@@ -39,7 +39,7 @@ class Policy:
     labels: the actions of the columns, where they are known; else columns are in the order of the log's actions.
     known: the labels of the actions by number, once the policy is matched to a log; None before. missing: those of the
     log that the policy does not know, which have probability 0. filling: of the log whose observations the function is
-    given, with their gaps.
+    given, with their gaps. columns: the names of the entries of an observation, for error messages.
     """
 
     name: str
@@ -51,10 +51,14 @@ class Policy:
     known: tuple[Label, ...] | None = None
     missing: tuple[Label, ...] = ()
     filling: Filling | None = None
+    columns: tuple[str, ...] = ()
 
     def on(self, log: Any) -> Policy:
         """The policy for observations of this log, which are filled where the source had gaps."""
-        return self if log.filling is None else replace(self, filling=log.filling)
+        entries = log.names if log.filling is None else log.names[: log.filling.width]
+        if log.filling is None and not entries:
+            return self
+        return replace(self, filling=log.filling or self.filling, columns=entries or self.columns)
 
     def seen(self, observations: Array) -> Array:
         """Observations as the function is given them."""
@@ -230,7 +234,8 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
             raise ValueError(f"Importing {module_name!r} for the policy failed: {error!r}.") from error
     for part in name.split("."):
         if part not in dir(found):
-            near = difflib.get_close_matches(part, dir(found), n=1)
+            own = [one for one in dir(found) if getattr(getattr(found, one, None), "__module__", None) == module_name]
+            near = difflib.get_close_matches(part, own, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{module_name!r} has no {part!r}.{hint}")
         found = getattr(found, part)

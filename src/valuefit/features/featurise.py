@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from valuefit.data.validation import are_state_numbers
-from valuefit.messages import said, translated
+from valuefit.messages import translated, user_errors
 from valuefit.typing import Array
 
 
@@ -27,12 +27,12 @@ def featurise(table: Array, used: Array, features: Any, name: str) -> Any:
             f"{name} is {type(features).__name__}; give a callable or a scikit-learn transformer. "
             "To use feature rows, call Problem.from_rows."
         )
-    remedy = f"It must return a matrix with one row for each of {len(observations)} observations"
-    try:
+    with user_errors(name, observations):
         rows = features(observations) if callable(features) else features.fit_transform(observations)
-    except TypeError as error:
-        raise ValueError(f"{name} failed with {said(error)}. {remedy}.") from error
-    with translated(f"{name} did not return an array", f"{remedy}."):
+    with translated(
+        f"{name} did not return an array", f"It must return a matrix with one row for each of {len(observations)} "
+        "observations.",
+    ):  # fmt: skip
         shape = rows.shape if sparse.issparse(rows) else np.shape(rows)
     check_shape(name, shape, len(observations))
     return rows

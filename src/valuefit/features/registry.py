@@ -30,7 +30,7 @@ from valuefit.features.kernel import (
 )
 from valuefit.features.transformer import FeatureTransformer, has_fitted_attributes
 from valuefit.memory import fits
-from valuefit.messages import said, shown
+from valuefit.messages import said, shown, user_errors
 from valuefit.threads import user_code
 from valuefit.typing import Array
 
@@ -328,8 +328,9 @@ def fit_custom(transformer: Any, observations: Array) -> Fitted:
     """A user's transformer: unchanged if it is fitted, else a fitted clone."""
     class_name, ready = type(transformer).__name__, is_fitted(transformer)
     if not ready:
-        transformer = clone(transformer)
-        transformer.fit(at_least_one_column(observations))
+        transformer, given = clone(transformer), at_least_one_column(observations)
+        with user_errors("features", given):
+            transformer.fit(given)
     columns = count_columns(transformer, observations[0])
     how = "already fitted, used unchanged" if ready else f"fitted to {len(observations)} observations"
     return Fitted(transformer, observations.shape[1:], columns, f"Used {class_name} ({columns} features), {how}.")
@@ -353,11 +354,9 @@ def feature_rows(transformer: Any, observations: Array, columns: int | None = No
     """Rows of a fitted transformer or a callable; raises unless they are a matrix with one row per observation."""
     if name_of(transformer) is not None:
         return transformer.rows_of_checked(flat(observations))
-    with user_code:
-        if isinstance(transformer, Transformer):
-            rows = transformer.transform(at_least_one_column(observations))
-        else:
-            rows = transformer(observations)
+    given = at_least_one_column(observations) if isinstance(transformer, Transformer) else observations
+    with user_code, user_errors("features", given):
+        rows = transformer.transform(given) if isinstance(transformer, Transformer) else transformer(given)
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else array_of("features", rows, place="in row")
     check_shape("features", rows.shape, len(observations))
     if columns is not None and rows.shape[1] != columns:

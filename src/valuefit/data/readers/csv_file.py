@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from valuefit.data.columns import VECTOR_FIELDS, columns_to_read, match_columns
+from valuefit.data.columns import ID_FIELDS, VECTOR_FIELDS, columns_to_read, match_columns, single_columns
 from valuefit.data.files import open_file
 from valuefit.data.readers.arrow import check_unique_names, matched_table
 from valuefit.data.table import Table
@@ -29,17 +29,20 @@ def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Ta
     matched = match_columns(names, columns, where)
     wanted = columns_to_read(matched)
     _check_lines(path, 8 * len(wanted), limit)
-    table = _read_columns(path, delimiter, wanted)
-    may_be_ids = ("episode", "step", *VECTOR_FIELDS)
+    ids = single_columns(matched, ID_FIELDS)
+    table = _read_columns(path, delimiter, wanted, as_text=ids)
+    for name in ids:
+        table = table.set_column(table.column_names.index(name), name, _ids(table[name]))
+    may_be_ids = ("step", *VECTOR_FIELDS)
     for name in columns_to_read({field: matched[field] for field in may_be_ids if field in matched}):
-        if _has_rounded_integers(table[name]):
-            text = _read_columns(path, delimiter, [name], text=True)[name]
+        if name not in ids and _has_rounded_integers(table[name]):
+            text = _read_columns(path, delimiter, [name], as_text=[name])[name]
             table = table.set_column(table.column_names.index(name), name, _exact_integers(text, table[name]))
     return matched_table(table, matched, where)
 
 
-def _read_columns(path: Path, delimiter: str, wanted: list[str], *, text: bool = False) -> Any:
-    """A pyarrow.Table of these columns, with inferred types or as text."""
+def _read_columns(path: Path, delimiter: str, wanted: list[str], *, as_text: Sequence[str]) -> Any:
+    """A pyarrow.Table of these columns, with inferred types, those in `as_text` as text."""
     pyarrow = need("pyarrow", "files", "Reading CSV")
     arrow_csv = need("pyarrow.csv", "files", "Reading CSV")
     # a stream, because pyarrow would decompress a file by its extension
@@ -50,9 +53,33 @@ def _read_columns(path: Path, delimiter: str, wanted: list[str], *, text: bool =
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=wanted,
                 strings_can_be_null=True,
-                column_types=dict.fromkeys(wanted, pyarrow.string()) if text else None,
+                column_types=dict.fromkeys(as_text, pyarrow.string()),
             ),
         )
+
+
+def _ids(text: Any) -> Any:
+    """A column of text as the numbers that it holds, or as it is where another text could be the same number.
+
+    So "7" becomes a number and "007" does not: as numbers, two ids would be one. Decimals are quantities, and are read
+    as such however they are written.
+    """
+    pyarrow = need("pyarrow", "files", "Reading CSV")
+    compute = need("pyarrow.compute", "files", "Reading CSV")
+    if text.null_count == len(text):
+        return pyarrow.chunked_array([pyarrow.nulls(len(text))])
+    for trim in (False, True):  # as pyarrow trims numbers whose types it infers
+        written = compute.utf8_trim_whitespace(text) if trim else text
+        for kind in (pyarrow.int64(), pyarrow.uint64(), pyarrow.float64(), pyarrow.bool_()):
+            try:
+                values = written.cast(kind)
+            except pyarrow.ArrowInvalid:
+                continue
+            if pyarrow.types.is_integer(kind):
+                canonical = compute.all(compute.equal(values.cast(text.type), written)).as_py()
+                return values if canonical else text
+            return _exact_integers(text, values) if _has_rounded_integers(values) else values
+    return text
 
 
 def _has_rounded_integers(column: Any) -> bool:
