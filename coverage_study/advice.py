@@ -187,7 +187,7 @@ def quiet_lander() -> str:
 # ---- the diagnosis -------------------------------------------------------------------------------------------------
 
 
-@scenario("Diagnosis", "`make demo`: Mountain Car, the logged policy, automatic features", "")
+@scenario("Diagnosis", "`make demo`: Mountain Car, the logged policy, automatic features", "-70.6")
 def demo() -> str:
     evaluation = vf.evaluate(example_log())
     warned = [check.name for check in evaluation.checks if check.outcome in ("warn", "fail")]
