@@ -35,7 +35,7 @@ def user_errors(what: str, observations: Any, names: Sequence[str] = (), *, acti
     """
     try:
         yield
-    except MemoryError:
+    except (MemoryError, RowError):  # the latter says what is wrong with the rows that the code returned
         raise
     except Exception as error:
         own = (os.path.dirname(__file__), "site-packages")  # the line of the user's code, if it is not in a library
