@@ -39,7 +39,7 @@ def saddle_matrix(A, C, ridge):
 
 
 def sparse_one(problem, kind):
-    moment = sparse_moment(problem, limit=np.inf)
+    moment = sparse_moment(problem, limit=np.inf, ridge=problem.ridge)
     assert moment is not None
     return sparse_preconditioner(
         problem, moment if kind == "factor" else moment._replace(plan=None), ridge=problem.ridge

@@ -208,7 +208,7 @@ class Certificate:
         if matrix is None:
             self.passes += 1
             return self.problem.C_dot(x)
-        self.passes += self.problem.cost.sparse_product(matrix.inside.nnz)
+        self.passes += self.problem.cost.sparse_product(matrix.stored)
         return matrix @ x
 
     def _conjugate_gradients(

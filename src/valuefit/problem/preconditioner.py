@@ -13,6 +13,7 @@ import scipy.sparse as sparse
 from valuefit.linalg import sparse_cholesky
 from valuefit.linalg.gauss_seidel import GaussSeidel, symmetric_gauss_seidel
 from valuefit.linalg.moments import sparse_second_moment
+from valuefit.linalg.rare_columns import RareColumns, eliminate_rare_columns
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
 from valuefit.problem.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
@@ -20,25 +21,43 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
+MAX_DENSE_GPU_PASSES = 400.0  # the same on a GPU, where a pass over tile-coded rows takes about a millisecond
 MAX_SPARSE_PASSES = 300.0  # passes for a sparse factor of C
 INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
 MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
 class SparseC(NamedTuple):
-    """C (k, k): a sparse matrix `inside` of the features `kept`; the others have no data."""
+    """C (k, k): the sum over rows eliminated with `rare` columns and a sparse matrix `inside` of the features `kept`.
+
+    Dual features that are neither kept nor eliminated have no data, or depend on those that were eliminated.
+    """
 
     inside: Any
     kept: Array
     size: int
+    rare: RareColumns | None = None
+
+    @property
+    def stored(self) -> int:
+        """Numbers read in a product."""
+        return int(self.inside.nnz) + (0 if self.rare is None else 2 * self.rare.size)
 
     def __matmul__(self, x: Array) -> Array:
-        return self.solve(lambda part: self.inside @ part, x)
+        product = self._on_kept(lambda part: self.inside @ part, x)
+        return product if self.rare is None else product + self.rare @ x
 
     def solve(self, inverse: Callable[[Array], Array], r: Array) -> Array:
         """C^+ r, given a function that solves with `inside`; approximately where that does."""
+        if self.rare is None:
+            return self._on_kept(inverse, r)
+        products, left = self.rare.forward(r)
+        return self.rare.backward(products, self._on_kept(inverse, left))
+
+    def _on_kept(self, function: Callable[[Array], Array], x: Array) -> Array:
+        """A function of the features kept, zero elsewhere."""
         out = np.zeros(self.size)
-        out[self.kept] = inverse(r[self.kept])
+        out[self.kept] = function(x[self.kept])
         return out
 
 
@@ -213,15 +232,15 @@ def precondition(
     dense_limit = limit
     if problem.sparse:
         size, cross = problem.n, with_A and not is_fixed_point(problem)
-        dense_limit = min(limit, MAX_DENSE_PASSES)
+        dense_limit = min(limit, MAX_DENSE_GPU_PASSES if problem.cost.gpu else MAX_DENSE_PASSES)
     if affordable(problem, size=size, cross=cross, limit=dense_limit):
-        if "device" in problem.traits:
+        if "device" in problem.traits and not problem.sparse:  # tiles are dependent, which needs pivots
             found = import_module("valuefit.problem.device_factor").device_preconditioner(problem, size, cross=cross)
             if found is not None:
                 return cast(SaddlePreconditioner, found)
         return dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
     ridge = problem.ridge if with_A else 0.0
-    moment = sparse_moment(problem, limit=limit) if problem.shared or not with_A else None
+    moment = sparse_moment(problem, limit=limit, ridge=ridge) if problem.shared or not with_A else None
     if moment is None:
         return diagonal_preconditioner(problem)
     return sparse_preconditioner(problem, moment, ridge=ridge)
@@ -235,11 +254,11 @@ class SparseMoment(NamedTuple):
     passes: float
 
 
-def sparse_moment(problem: SaddlePoint, *, limit: float) -> SparseMoment | None:
+def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> SparseMoment | None:
     """C as a sparse matrix, or None where that would not fit into memory or `limit` passes, or rows are elsewhere.
 
     Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
-    entries than C.
+    entries than C. Rare columns are eliminated, but not where C + ridge I is needed too, which has none.
     """
     forming = 2 + problem.cost.C if problem.sparse else np.inf
     most = min(limit, MAX_SPARSE_PASSES + forming)
@@ -251,13 +270,16 @@ def sparse_moment(problem: SaddlePoint, *, limit: float) -> SparseMoment | None:
     entries = min(float(problem.k) ** 2, problem.n * (psi.stored / psi.shape[0]) ** 2)
     if 24 * entries > memory_limit():
         return None
-    rows, weights = psi.matrix, visits / problem.n
+    rows, weights, rare = psi.matrix, visits / problem.n, None
+    if not ridge:
+        rare = eliminate_rare_columns(psi, weights)
+        rows, weights = rare.rest, rare.rest_weights
     kept = np.flatnonzero((rows**2).T @ weights)
     C = sparse_second_moment(rows[:, kept], weights)
     flops = (most - forming) / problem.cost.host_flops(1.0)
     plan = sparse_cholesky.symbolic_factor(C, flops=flops, numbers=memory_limit() / 16)
     factor_passes = 0.0 if plan is None else problem.cost.host_flops(plan.flops)
-    return SparseMoment(SparseC(C, kept, problem.k), plan, forming + factor_passes)
+    return SparseMoment(SparseC(C, kept, problem.k, rare), plan, forming + factor_passes)
 
 
 def sparse_preconditioner(
@@ -266,11 +288,12 @@ def sparse_preconditioner(
     """The sparse factors of C and C + ridge I, or sweeps over these."""
     matrix, plan, passes = moment
     C, cost = matrix.inside, problem.cost
+    rare_passes = cost.sparse_product(matrix.stored - C.nnz)
     shift = C + ridge * sparse.eye_array(C.shape[0], format="csr") if ridge else C
     if plan is not None:
         factor = sparse_cholesky.numeric_factor(C, plan)
         shifted = sparse_cholesky.numeric_factor(shift, plan) if ridge else factor
-        apply_passes = cost.reads(2 * factor.size)
+        apply_passes = cost.reads(2 * factor.size) + rare_passes
         if ridge:
             passes += cost.host_flops(plan.flops)
             apply_passes = cost.reads(6 * factor.size) + cost.sparse_product(C.nnz)
@@ -280,7 +303,7 @@ def sparse_preconditioner(
     solves = 2 if ridge else 1
     inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
     apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * C.shape[0])
-    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes)
+    return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes + 2 * rare_passes)
 
 
 def diagonal_preconditioner(problem: SaddlePoint) -> Diagonal:
