@@ -21,7 +21,6 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
-MAX_DENSE_GPU_PASSES = 400.0  # the same on a GPU, where a pass over tile-coded rows takes about a millisecond
 MAX_SPARSE_PASSES = 300.0  # passes for a sparse factor of C
 INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
 MIN_INNER, MAX_INNER = 4, 40  # their steps
@@ -232,9 +231,9 @@ def precondition(
     dense_limit = limit
     if problem.sparse:
         size, cross = problem.n, with_A and not is_fixed_point(problem)
-        dense_limit = min(limit, MAX_DENSE_GPU_PASSES if problem.cost.gpu else MAX_DENSE_PASSES)
+        dense_limit = min(limit, MAX_DENSE_PASSES)
     if affordable(problem, size=size, cross=cross, limit=dense_limit):
-        if "device" in problem.traits and not problem.sparse:  # tiles are dependent, which needs pivots
+        if "device" in problem.traits:
             found = import_module("valuefit.problem.device_factor").device_preconditioner(problem, size, cross=cross)
             if found is not None:
                 return cast(SaddlePreconditioner, found)
