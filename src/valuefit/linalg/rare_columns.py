@@ -64,7 +64,7 @@ class RareColumns:
 
 
 def eliminate_rare_columns(rows: Rows, weights: Array) -> RareColumns:
-    """Those of sparse rows, leaving out columns so short that rounding could hide whether they are zero."""
+    """Eliminate rare columns of sparse rows, but not those so short that rounding could hide whether they are zero."""
     squares = rows.column_squares(weights)
     matrix = rows.matrix[weights > 0].astype(np.float64, copy=False)
     matrix.eliminate_zeros()
