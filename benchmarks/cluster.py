@@ -30,12 +30,12 @@ from benchmarks.streaming import anonymous_memory, recorded, settings, write_log
 from valuefit.atomic import write_bytes
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.inputs import MakePart
 from valuefit.evaluation.plan import MEASURED, STEP_FLOPS, Cluster, Coefficients
 from valuefit.evaluation.streamed import _moments, solve_shards, take_samples
 from valuefit.features.registry import make
-from valuefit.problem.parts import Parts, part_sizes, sum_shards
-from valuefit.problem.sharded import ShardedProblem
+from valuefit.inference.inputs import MakePart
+from valuefit.streaming.parts import Parts, part_sizes, sum_shards
+from valuefit.streaming.sharded import ShardedProblem
 from valuefit.threads import limit_threads
 
 PAGE = Path(__file__).with_name("cluster.md")

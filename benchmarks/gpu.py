@@ -16,8 +16,8 @@ import torch
 from scipy.signal import lfilter
 
 import valuefit as vf
-from valuefit.linalg.device import tensor_cores
-from valuefit.problem.placement import Placement
+from valuefit.gpu.device_moments import tensor_cores
+from valuefit.gpu.placement import Placement
 
 HERE = Path(__file__).parent
 DEVICE = "cuda"

@@ -39,7 +39,7 @@ from valuefit.atomic import write_bytes
 from valuefit.data.readers.native import LOG_FORMAT, METADATA_FILE
 from valuefit.evaluation.streamed import solve_shards, take_samples
 from valuefit.linalg.moments import MIN_PRODUCT_ROWS, PRODUCT_BYTES
-from valuefit.problem.parts import Parts
+from valuefit.streaming.parts import Parts
 from valuefit.threads import one_blas_thread, thread_count
 
 PAGE = Path(__file__).with_name("streaming.md")

@@ -24,7 +24,7 @@ from coverage_study.records import FOLDER, Cell, Record, generator, run_cells
 from coverage_study.tasks import often, tasks
 from coverage_study.truths import store, stored_truths, truth_of
 from coverage_study.worlds import Array, Policy, World, log_of, simulated_value
-from valuefit.evaluation.importance import with_ratios
+from valuefit.policies.importance import with_ratios
 
 ROUTES = {"ratios": "state", "state-action": "state-action"}
 TUNED = ("cartpole", "puddle-world", "shi", "quadratic-process", "sine-process", "mountain-car", "acrobot")

@@ -20,7 +20,7 @@ import numpy as np
 import valuefit as vf
 from coverage_study.records import generator
 from coverage_study.worlds import Array
-from valuefit.evaluation.verdict import verdict_of
+from valuefit.checks.verdict import verdict_of
 
 DISCOUNT, PATIENTS, STEPS, ROLLOUTS = 0.95, 200, 60, 200_000
 NUMBERS = 44  # columns of numbers: severity, lactate, creatinine, and others that do not matter

@@ -17,7 +17,7 @@ from coverage_study.records import FOLDER, Record
 from coverage_study.statistics import covers, with_interval
 from coverage_study.tasks import FIT, ROUTES, TEST, tasks
 from coverage_study.verdict import cell_of, keys_of
-from valuefit.evaluation.checks.occupancy import NAMES
+from valuefit.checks.occupancy import NAMES
 
 BOUNDS = {
     NAMES[0]: (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5),

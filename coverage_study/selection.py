@@ -24,10 +24,10 @@ from coverage_study.records import FOLDER, ROOT, Cell, Record, generator, run_ce
 from coverage_study.tasks import Task, tasks
 from coverage_study.worlds import Array, Policy, World, draw
 from valuefit.atomic import write_bytes
-from valuefit.evaluation.inputs import make_problem
-from valuefit.evaluation.policy_value import starts_of, value_rows
 from valuefit.evaluation.scoring import Sample
 from valuefit.features.registry import Fitted, make
+from valuefit.inference.inputs import make_problem
+from valuefit.inference.policy_value import starts_of, value_rows
 
 PAGE = ROOT / "docs" / "selection.md"
 REPLICATIONS = 100

@@ -21,7 +21,7 @@ from fuzz.mutators import TEXTS, Rng, chance, number, odd_array, pick, scalar
 from fuzz.outcome import RIGHT, ask, expect
 from fuzz.runner import Target
 from fuzz.stored import POLICY, small_log
-from valuefit.evaluation.policy import find_policy
+from valuefit.policies.policy import find_policy
 
 OPTIONS = (
     "discount", "trace", "ridge", "values", "solver", "tol", "max_passes", "seed", "starts", "columns",

@@ -33,7 +33,7 @@ from fuzz.mutators import (
 from fuzz.outcome import RIGHT, ask, expect
 from fuzz.runner import Target
 from valuefit.cli.commands import read_starts
-from valuefit.evaluation.policy import find_policy
+from valuefit.policies.policy import find_policy
 
 
 def small_log(seed: int = 0, *, labels: bool = False, n: int = 20) -> vf.Transitions:

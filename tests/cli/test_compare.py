@@ -10,8 +10,8 @@ import valuefit as vf
 from helpers.command_line import facts, piped, run
 from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import log_with_actions
+from valuefit.checks.verdict import Verdict
 from valuefit.evaluation import streamed as streaming
-from valuefit.evaluation.verdict import Verdict
 
 OPTIONS = "--features", "one-hot", "--discount", "0.9"
 

@@ -10,9 +10,9 @@ import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.stopping import FINEST_GAP, MAX_CHECKS
-from valuefit.evaluation.errors import LinearFunction
-from valuefit.evaluation.policy_value import Reported
-from valuefit.evaluation.sandwich import Sandwich
+from valuefit.inference.errors import LinearFunction
+from valuefit.inference.policy_value import Reported
+from valuefit.inference.sandwich import Sandwich
 
 FEATURES = fourier_features(40, spread=1.5)
 

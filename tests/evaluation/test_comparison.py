@@ -8,9 +8,9 @@ from coverage_study.difficult import sparse_table
 from coverage_study.synthetic import mixed, optimal
 from coverage_study.worlds import log_of, table_policy
 from helpers.small_mdp import STATES, SmallMDP
-from valuefit.evaluation import errors
 from valuefit.evaluation.comparison import _comparison, _Difference, _Tails
-from valuefit.evaluation.errors import ErrorEstimate
+from valuefit.inference import errors
+from valuefit.inference.errors import ErrorEstimate
 
 MDP = SmallMDP(off_policy=True, seed=1)
 FIRST, SECOND = np.tile([0.6, 0.4], (STATES, 1)), np.tile([0.65, 0.35], (STATES, 1))

@@ -6,7 +6,7 @@ import torch
 
 import valuefit as vf
 from valuefit.datasets.example import example_log
-from valuefit.rows.device import HostProducts
+from valuefit.gpu.device_rows import HostProducts
 
 SETTINGS = {
     "trace and ridge": {"trace": 0.5, "ridge": 0.01},

@@ -22,8 +22,8 @@ from helpers.problems import ROOT
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets import mountain_car
 from valuefit.evaluation.criterion import HeldOutMoments
-from valuefit.evaluation.importance import with_ratios
 from valuefit.features import Tiles
+from valuefit.policies.importance import with_ratios
 
 
 @parametrize_with_checks([

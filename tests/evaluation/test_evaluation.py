@@ -14,8 +14,8 @@ from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets import mountain_car
 from valuefit.datasets.mdp import random_mdp
-from valuefit.evaluation.policy_value import PolicyValue
 from valuefit.features import Tiles
+from valuefit.inference.policy_value import PolicyValue
 
 
 def within(evaluation, truth, truth_error=0.0, errors=4.0):

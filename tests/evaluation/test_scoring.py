@@ -9,8 +9,8 @@ import pytest
 import valuefit as vf
 from helpers.small_mdp import STATES, SmallMDP
 from valuefit.evaluation.candidates import candidates_of
-from valuefit.evaluation.policy import find_policy
 from valuefit.evaluation.scoring import Sample, SharedRows, Store, groups_of, restricted, score_all
+from valuefit.policies.policy import find_policy
 
 MDP = SmallMDP(off_policy=True, seed=1)
 POLICY = np.tile([0.7, 0.3], (STATES, 1))

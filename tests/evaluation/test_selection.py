@@ -11,13 +11,13 @@ from scipy import stats
 import valuefit as vf
 from helpers import missing_pair
 from helpers.small_mdp import STATES, SmallMDP
+from valuefit.checks.numerics import small_sample_bias
 from valuefit.evaluation import selection
-from valuefit.evaluation.checks.numerics import small_sample_bias
 from valuefit.evaluation.criterion import Score
-from valuefit.evaluation.errors import ErrorEstimate
-from valuefit.evaluation.policy_value import with_errors
 from valuefit.evaluation.scoring import Scored
 from valuefit.evaluation.selection import ALL_REJECTED, SAME_EPISODES, preference
+from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.policy_value import with_errors
 
 MDP = SmallMDP(off_policy=True, seed=1)
 POLICY = np.tile([0.7, 0.3], (STATES, 1))

@@ -17,7 +17,7 @@ from valuefit.evaluation import streamed
 from valuefit.evaluation.streamed import Samples
 from valuefit.features import registry
 from valuefit.features.registry import make
-from valuefit.problem.parts import PART_COPIES
+from valuefit.streaming.parts import PART_COPIES
 
 FOURIER = {"features": "fourier:order=3"}
 CASES: dict[str, dict[str, Any]] = {
@@ -171,7 +171,7 @@ def test_numbered_states_get_a_column_for_every_state_of_the_log(tmp_path: Path)
 def test_features_and_policies_of_the_user_are_called_by_one_thread_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("valuefit.problem.parts.thread_count", lambda: 4)
+    monkeypatch.setattr("valuefit.streaming.parts.thread_count", lambda: 4)
     inside: list[int] = []
     most: list[int] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import valuefit as vf
-from valuefit.problem.diagonal_preconditioner import DiagonalPlusRankTwo
+from valuefit.precondition.diagonal_preconditioner import DiagonalPlusRankTwo
 from valuefit.solvers.adaptive_steps import StepController
 from valuefit.solvers.solver import State
 

@@ -9,7 +9,7 @@ import numpy as np
 import naive
 from helpers.problems import problem_of
 from helpers.twins import Case, apart, start_of
-from valuefit.problem.stochastic_preconditioner import sketched_preconditioner
+from valuefit.precondition.stochastic_preconditioner import sketched_preconditioner
 from valuefit.rows.draws import at
 from valuefit.solvers import saga, svrg
 from valuefit.solvers.solver import StepSizes

@@ -9,7 +9,7 @@ import torch
 
 import naive
 import valuefit as vf
-from valuefit.rows.device import DeviceSteps, TensorRows
+from valuefit.gpu.device_rows import DeviceSteps, TensorRows
 
 # every property of a problem that a device supports; "shuffled": rows in an order other than that of the steps
 KINDS: dict[str, dict[str, Any]] = {

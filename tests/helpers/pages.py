@@ -10,10 +10,10 @@ import numpy as np
 
 import valuefit as vf
 from helpers.small_mdp import SmallMDP
+from valuefit.checks.check import Check
 from valuefit.datasets import mountain_car
-from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.policy import find_policy
 from valuefit.features import Tiles
+from valuefit.policies.policy import find_policy
 
 HOSTILE = ("<script>alert(1)</script>", "[/]")  # markup of HTML and of rich
 VOID = {"meta", "link", "img", "br", "hr", "input"}  # elements without an end tag

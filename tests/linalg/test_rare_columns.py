@@ -9,7 +9,7 @@ import scipy.sparse as sparse
 import valuefit as vf
 from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.rare_columns import _eliminate, eliminate_rare_columns
-from valuefit.problem import preconditioner as module
+from valuefit.precondition import preconditioner as module
 from valuefit.problem.exact import Exact
 from valuefit.rows.storage import Rows
 

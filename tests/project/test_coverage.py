@@ -28,8 +28,8 @@ from coverage_study.tasks import FIT, TEST, tasks
 from coverage_study.truths import truth_of
 from coverage_study.verdict import cell_of, keys_of
 from coverage_study.worlds import log_of, simulated_value, table_policy
-from valuefit.evaluation.checks.check import HypothesisTest, judge
-from valuefit.evaluation.verdict import verdict_of
+from valuefit.checks.check import HypothesisTest, judge
+from valuefit.checks.verdict import verdict_of
 
 # ---- worlds ------------------------------------------------------------------------------------------------
 

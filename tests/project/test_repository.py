@@ -18,14 +18,18 @@ PACKAGE = ROOT / "src" / "valuefit"
 # The direction of the data: a package imports only from packages before it, lazy imports included.
 PACKAGE_ORDER = [
     "typing", "memory", "extras", "messages", "atomic", "threads", "machine", "rows", "linalg", "data", "features",
-    "datasets", "problem", "solvers", "engine", "evaluation", "report", "paper", "cli",
+    "datasets", "problem", "streaming", "precondition", "gpu", "solvers", "engine", "policies", "inference", "checks",
+    "evaluation", "report", "paper", "cli",
 ]  # fmt: skip
 # (module, imported module)
 ALLOWED_BACKWARD_IMPORTS = {
     ("valuefit.evaluation.evaluation", "valuefit.report.page"),
     ("valuefit.evaluation.comparison", "valuefit.report.comparison"),
     ("valuefit.evaluation.selection", "valuefit.report.selection"),
-}  # Evaluation.report, Comparisons.report and Selection.plot, on first use
+    ("valuefit.problem.problem", "valuefit.gpu.on_device"),
+    ("valuefit.precondition.preconditioner", "valuefit.gpu.device_factor"),
+    ("valuefit.precondition.sketched_moments", "valuefit.gpu.device_problem"),
+}  # Evaluation.report, Comparisons.report and Selection.plot, and what a device needs, on first use
 
 
 def module_name(path: Path) -> str:

@@ -14,15 +14,15 @@ import naive
 import valuefit as vf
 from helpers.adaptive import ADAPTIVE, SOLVERS, controller_of, run, zeros
 from helpers.problems import KINDS, Oracle, logs, make, problem_of, sparse_of, tiled, without_dead
-from valuefit.problem import stochastic_preconditioner
-from valuefit.problem.diagonal_preconditioner import DiagonalPlusRankTwo
-from valuefit.problem.exact import Exact
-from valuefit.problem.stochastic_preconditioner import (
+from valuefit.precondition import stochastic_preconditioner
+from valuefit.precondition.diagonal_preconditioner import DiagonalPlusRankTwo
+from valuefit.precondition.stochastic_preconditioner import (
     GROWTH,
     StochasticPreconditioner,
     sketch_passes,
     sketched_preconditioner,
 )
+from valuefit.problem.exact import Exact
 from valuefit.solvers import adaptive_steps
 from valuefit.solvers.adaptive_steps import (
     LEVEL_RATIO,
@@ -313,7 +313,7 @@ def test_pdbg_uses_the_diagonal_preconditioner_if_rows_are_sparse_or_matrices_do
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiles, dense = tiled(), make("badly scaled columns")
-    monkeypatch.setattr("valuefit.problem.stochastic_preconditioner.fits", lambda count: False)
+    monkeypatch.setattr("valuefit.precondition.stochastic_preconditioner.fits", lambda count: False)
     for problem, better in ((tiles, 0.5), (dense, 1e-2), (sparse_of(dense), 1e-2)):
         exact, solver = Exact(problem), vf.solvers.PDBG()
         state, _ = solver.init(problem, *zeros(problem))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import naive
 import valuefit as vf
 from helpers.problems import Oracle, chain, collinear, cosines, hard, problem_of, slow_process, small
-from valuefit.problem import factor as module
+from valuefit.precondition import factor as module
+from valuefit.precondition.preconditioner import Diagonal, diagonal_preconditioner, energy_below
 from valuefit.problem.exact import Exact
-from valuefit.problem.preconditioner import Diagonal, diagonal_preconditioner, energy_below
 from valuefit.solvers.krylov import Krylov
 
 FEW_ROWS = {"fixed point": {}, "ratio": {"ratio": True}, "trace": {"trace": 0.7}, "ridge": {"ridge": 1e-2}}
@@ -392,7 +392,7 @@ def test_hard_problems_are_solved(kind):
 
 def tiled(monkeypatch, **settings):
     """Sparse rows of which no triangular factor is made."""
-    monkeypatch.setattr("valuefit.problem.preconditioner.MAX_DENSE_PASSES", 0.0)
+    monkeypatch.setattr("valuefit.precondition.preconditioner.MAX_DENSE_PASSES", 0.0)
     rng = np.random.default_rng(0)
     rows = sparse.random_array((2001, 80), density=0.08, rng=rng, format="csr")
     return chain(rows, rng.standard_normal(2000), **settings)

@@ -10,9 +10,9 @@ from valuefit.datasets.ar1 import ar1_log
 from valuefit.engine import certificate
 from valuefit.engine.certificate import Certificate
 from valuefit.features import Tiles
-from valuefit.problem import preconditioner as module
+from valuefit.precondition import preconditioner as module
+from valuefit.precondition.preconditioner import Diagonal, GaussSeidelSweeps, SparseCholesky
 from valuefit.problem.exact import Exact
-from valuefit.problem.preconditioner import Diagonal, GaussSeidelSweeps, SparseCholesky
 from valuefit.solvers.krylov import Krylov
 
 KINDS = {

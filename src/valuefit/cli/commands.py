@@ -26,10 +26,10 @@ from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.evaluation.evaluate import evaluate
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.policy import FILES, find_policy, read_numbers
 from valuefit.evaluation.text import summary
 from valuefit.extras import need
 from valuefit.messages import said, shown
+from valuefit.policies.policy import FILES, find_policy, read_numbers
 from valuefit.typing import Array
 
 

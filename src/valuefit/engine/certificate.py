@@ -8,9 +8,9 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.memory import memory_limit
-from valuefit.problem.equations import CANCELLATION
+from valuefit.precondition.equations import CANCELLATION
+from valuefit.precondition.preconditioner import Preconditioner, precondition
 from valuefit.problem.exact import Exact
-from valuefit.problem.preconditioner import Preconditioner, precondition
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 

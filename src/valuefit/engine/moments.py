@@ -10,8 +10,8 @@ from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
 from valuefit.problem.arguments import fraction, refuse_infinite_sums, ridge_of
-from valuefit.problem.moment_problem import MomentProblem, PartSums
 from valuefit.problem.problem import Problem
+from valuefit.streaming.moment_problem import MomentProblem, PartSums
 
 
 class Moments:

@@ -19,14 +19,14 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison_text import comparison_summary
-from valuefit.evaluation.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.evaluation.policy_value import around, check_level, starts_of
-from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.storage import as_plain, is_value_of
-from valuefit.evaluation.streamed_errors import ONE_EPISODE, Paired, paired
-from valuefit.evaluation.uncertainty import Kind, Uncertainty, bias_of, suitable_clusters
+from valuefit.inference.errors import ErrorEstimate, Influence, LinearFunction
+from valuefit.inference.policy_value import around, check_level, starts_of
+from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.streamed_errors import ONE_EPISODE, Paired, paired
+from valuefit.inference.uncertainty import Kind, Uncertainty, bias_of, suitable_clusters
 from valuefit.messages import printable
 from valuefit.typing import Array
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg as linalg
 
+from valuefit.checks.instruments import COUNT, Instruments
+from valuefit.checks.moments import cluster_sums
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.checks.instruments import COUNT, Instruments
-from valuefit.evaluation.checks.moments import cluster_sums
 from valuefit.memory import require_memory
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.traces import backward

@@ -9,21 +9,21 @@ from typing import Any, Literal
 
 import numpy as np
 
+from valuefit.checks.cross_checks import agreement, cross_checks
+from valuefit.checks.reach import reachable
+from valuefit.checks.run import WHICH, checks_of_sample, run_checks
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import one_of
 from valuefit.engine.loop import Progress, solve
-from valuefit.evaluation.checks.reach import reachable
-from valuefit.evaluation.checks.run import WHICH, checks_of_sample, run_checks
-from valuefit.evaluation.cross_checks import agreement, cross_checks
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.fit import Fit
-from valuefit.evaluation.following import following
-from valuefit.evaluation.importance import policy_for, with_ratios
-from valuefit.evaluation.inputs import check_client, load_log, make_problem
 from valuefit.evaluation.notes import actions_notes, cut_notes, longer_notes, policy_note, starts_note
-from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import (
+from valuefit.features.registry import make
+from valuefit.gpu.placement import placement
+from valuefit.inference.fit import Fit
+from valuefit.inference.following import following
+from valuefit.inference.inputs import check_client, load_log, make_problem
+from valuefit.inference.policy_value import (
     INTERVAL_LEVEL,
     PolicyValue,
     Reported,
@@ -31,13 +31,13 @@ from valuefit.evaluation.policy_value import (
     starts_of,
     value_at_starts,
 )
-from valuefit.evaluation.reach import Reach, RewardRange, reward_extremes
-from valuefit.evaluation.sandwich import Sandwich
-from valuefit.evaluation.state_action import action_count
-from valuefit.evaluation.uncertainty import KINDS, Kind, uncertainty
-from valuefit.evaluation.unseen import Unseen, unseen_of
-from valuefit.features.registry import make
-from valuefit.problem.placement import placement
+from valuefit.inference.reach import Reach, RewardRange, reward_extremes
+from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.uncertainty import KINDS, Kind, uncertainty
+from valuefit.inference.unseen import Unseen, unseen_of
+from valuefit.policies.importance import policy_for, with_ratios
+from valuefit.policies.policy import Policy, find_policy
+from valuefit.policies.state_action import action_count
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver

@@ -13,29 +13,29 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.checks.check import Check
+from valuefit.checks.cross_checks import CrossCheck
+from valuefit.checks.verdict import Verdict, verdict_of
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, number
 from valuefit.engine.result import Result
 from valuefit.evaluation import storage
-from valuefit.evaluation.bands import Band, few_clusters, row_intervals
-from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.cross_checks import CrossCheck
-from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.following import Following
-from valuefit.evaluation.importance import policy_for
-from valuefit.evaluation.inputs import make_problem
 from valuefit.evaluation.notes import GIVEN_STARTS
-from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.policy_value import MAX_LISTED_WEIGHTS, PolicyValue, check_level, starts_of, value_rows
-from valuefit.evaluation.sandwich import Sandwich
-from valuefit.evaluation.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
 from valuefit.evaluation.storage import as_plain
-from valuefit.evaluation.streamed_errors import StreamedErrors
 from valuefit.evaluation.text import summary
-from valuefit.evaluation.uncertainty import Kind, Uncertainty, uncertainty
-from valuefit.evaluation.unseen import UnseenPairs, unseen_pairs
-from valuefit.evaluation.verdict import Verdict, verdict_of
 from valuefit.features.registry import Fitted
+from valuefit.inference.bands import Band, few_clusters, row_intervals
+from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.following import Following
+from valuefit.inference.inputs import make_problem
+from valuefit.inference.policy_value import MAX_LISTED_WEIGHTS, PolicyValue, check_level, starts_of, value_rows
+from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
+from valuefit.inference.streamed_errors import StreamedErrors
+from valuefit.inference.uncertainty import Kind, Uncertainty, uncertainty
+from valuefit.inference.unseen import UnseenPairs, unseen_pairs
+from valuefit.policies.importance import policy_for
+from valuefit.policies.policy import Policy
 from valuefit.problem.problem import Problem
 from valuefit.rows.storage import dense, small_rows
 from valuefit.typing import Array

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.action_labels import listed
-from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.policy_value import PolicyValue
-from valuefit.evaluation.reach import Reach, RewardRange
-from valuefit.evaluation.sandwich import AdjointMethod
-from valuefit.evaluation.uncertainty import Uncertainty
+from valuefit.inference.policy_value import PolicyValue
+from valuefit.inference.reach import Reach, RewardRange
+from valuefit.inference.sandwich import AdjointMethod
+from valuefit.inference.uncertainty import Uncertainty
+from valuefit.policies.action_labels import listed
+from valuefit.policies.policy import Policy
 
 GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
 LEARNED_HERE = (

@@ -20,7 +20,7 @@ from typing import Any
 from valuefit.data.shards import shard_steps
 from valuefit.data.validation import byte_count, number, one_of
 from valuefit.evaluation.streamed import MAX_MOMENT_FEATURES
-from valuefit.problem.parts import FAN_IN
+from valuefit.streaming.parts import FAN_IN
 
 SOLVERS = ("auto", "lstd", "krylov", "pdbg")
 ITERATIONS = {"krylov": 30, "pdbg": 200}  # passes of a solve if none are given; they depend on the problem

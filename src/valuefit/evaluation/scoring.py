@@ -23,11 +23,11 @@ from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
 from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
 from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
-from valuefit.evaluation.inputs import make_problem
-from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.state_action import action_count
 from valuefit.features.registry import make
+from valuefit.inference.inputs import make_problem
 from valuefit.messages import shown
+from valuefit.policies.policy import Policy
+from valuefit.policies.state_action import action_count
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import DEPENDS_ON_RIDGE
 from valuefit.threads import limit_threads

@@ -18,23 +18,23 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from valuefit.checks.numerics import SMALL_SAMPLE_BIAS, STABLE_FIXED_POINT
+from valuefit.checks.verdict import LEVELS, Verdict
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, one_of, whole_number
 from valuefit.evaluation.candidates import Settings, candidates_of, described
-from valuefit.evaluation.checks.numerics import SMALL_SAMPLE_BIAS, STABLE_FIXED_POINT
-from valuefit.evaluation.errors import ErrorEstimate
 from valuefit.evaluation.evaluate import VALUES, evaluate
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.importance import action_numbers, policy_for, target_probabilities, with_ratios
-from valuefit.evaluation.inputs import load_log
-from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.policy_value import INTERVAL_LEVEL, PolicyValue, check_level, with_errors
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
 from valuefit.evaluation.selection_text import selection_summary
 from valuefit.evaluation.storage import as_plain
-from valuefit.evaluation.verdict import LEVELS, Verdict
+from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.inputs import load_log
+from valuefit.inference.policy_value import INTERVAL_LEVEL, PolicyValue, check_level, with_errors
 from valuefit.messages import shown
+from valuefit.policies.importance import action_numbers, policy_for, target_probabilities, with_ratios
+from valuefit.policies.policy import Policy, find_policy
 from valuefit.problem.arguments import fraction
 
 FOLDS = 5  # of the cross-validation on each half

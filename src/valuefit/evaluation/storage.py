@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from valuefit.atomic import check_target
+from valuefit.checks.check import OUTCOMES, Check
+from valuefit.checks.cross_checks import CrossCheck
 from valuefit.data.archive import is_number, read_archive, write_archive
 from valuefit.data.facts import facts_from, plain_facts
 from valuefit.data.labels import check_names
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.engine.result import ARRAYS as RESULT_ARRAYS
 from valuefit.engine.result import Result, result_facts, result_of
-from valuefit.evaluation.checks.check import OUTCOMES, Check
-from valuefit.evaluation.cross_checks import CrossCheck
-from valuefit.evaluation.errors import ErrorEstimate
-from valuefit.evaluation.following import Following
-from valuefit.evaluation.policy import Policy, find_policy
-from valuefit.evaluation.uncertainty import KINDS
 from valuefit.features.registry import Fitted, from_spec, make
+from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.following import Following
+from valuefit.inference.uncertainty import KINDS
 from valuefit.messages import said, shown
+from valuefit.policies.policy import Policy, find_policy
 from valuefit.typing import Array
 
 FORMAT_VERSION = 1

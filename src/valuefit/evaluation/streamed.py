@@ -15,6 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.checks import numerics
+from valuefit.checks.check import Check
+from valuefit.checks.occupancy import occupancy_checks
+from valuefit.checks.reach import reachable_range
+from valuefit.checks.ridge import ridge_change
+from valuefit.checks.support import episode_count, unseen_share
 from valuefit.data.continuity import Continuity
 from valuefit.data.joining import compact, join_logs
 from valuefit.data.shards import LogShard, ShardedLog
@@ -22,34 +28,28 @@ from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
 from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
-from valuefit.evaluation.checks import numerics
-from valuefit.evaluation.checks.check import Check
-from valuefit.evaluation.checks.occupancy import occupancy_checks
-from valuefit.evaluation.checks.reach import reachable_range
-from valuefit.evaluation.checks.ridge import ridge_change
-from valuefit.evaluation.checks.support import episode_count, unseen_share
-from valuefit.evaluation.errors import ErrorEstimate, LinearFunction
-from valuefit.evaluation.importance import action_numbers, policy_for
-from valuefit.evaluation.inputs import MakePart, weighted_part
-from valuefit.evaluation.occupancy import OccupancySums
-from valuefit.evaluation.policy import Policy
-from valuefit.evaluation.policy_value import PolicyValue, value_rows, with_errors
-from valuefit.evaluation.reach import Reach, RewardRange, reward_extremes
-from valuefit.evaluation.sandwich import AdjointMethod, Sandwich
-from valuefit.evaluation.state_action import action_count
-from valuefit.evaluation.streamed_errors import EpisodeSums, StreamedErrors
-from valuefit.evaluation.uncertainty import Kind
-from valuefit.evaluation.unseen import Unseen, unseen_in_parts, what_changes
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, fit_stride, make
+from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.inputs import MakePart, weighted_part
+from valuefit.inference.occupancy import OccupancySums
+from valuefit.inference.policy_value import PolicyValue, value_rows, with_errors
+from valuefit.inference.reach import Reach, RewardRange, reward_extremes
+from valuefit.inference.sandwich import AdjointMethod, Sandwich
+from valuefit.inference.streamed_errors import EpisodeSums, StreamedErrors
+from valuefit.inference.uncertainty import Kind
+from valuefit.inference.unseen import Unseen, unseen_in_parts, what_changes
 from valuefit.messages import shown
+from valuefit.policies.importance import action_numbers, policy_for
+from valuefit.policies.policy import Policy
+from valuefit.policies.state_action import action_count
 from valuefit.problem.arguments import fraction
-from valuefit.problem.checkpoint import Checkpoint, KeptParts, facts_of
-from valuefit.problem.moment_problem import MomentProblem, PartSums
-from valuefit.problem.parts import MAX_AT_ONCE, PART_COPIES, Part, Parts, part_sizes, read_ahead, sum_shards
 from valuefit.problem.saddle_point import SaddlePoint
-from valuefit.problem.sharded import ShardedProblem
 from valuefit.solvers.solver import Solver
+from valuefit.streaming.checkpoint import Checkpoint, KeptParts, facts_of
+from valuefit.streaming.moment_problem import MomentProblem, PartSums
+from valuefit.streaming.parts import MAX_AT_ONCE, PART_COPIES, Part, Parts, part_sizes, read_ahead, sum_shards
+from valuefit.streaming.sharded import ShardedProblem
 from valuefit.threads import one_blas_thread, thread_count
 from valuefit.typing import Array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import fill
 from typing import Any
 
-from valuefit.evaluation.following import MIN_FOLLOWING_EPISODES
+from valuefit.inference.following import MIN_FOLLOWING_EPISODES
 from valuefit.messages import printable
 
 LINE_CHARACTERS = 80

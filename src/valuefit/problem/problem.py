@@ -120,7 +120,7 @@ class Problem(SaddlePoint):
                 raise ValueError(
                     "Rows on a device are dense, so `columns` does not apply. Give tile-coded rows as a NumPy array."
                 )
-            device = import_module("valuefit.problem.on_device")
+            device = import_module("valuefit.gpu.on_device")
             return device.from_device_rows(
                 Phi, now, next, reward, discount, ratio, episode, dual_rows=dual_rows, **options
             )
@@ -148,7 +148,7 @@ class Problem(SaddlePoint):
         steps times landmarks, do not fit into the memory of the device. Needs torch (extra `gpu`).
         """
         need("torch", "gpu", "Problem.from_kernel")
-        module = import_module("valuefit.problem.on_device")
+        module = import_module("valuefit.gpu.on_device")
         return module.kernel_problem(log, kernel, device, discount=discount, trace=trace, ridge=ridge)
 
     def _set_up(

@@ -10,11 +10,11 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts, step_numbers
-from valuefit.evaluation.bands import Band
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.policy_value import value_rows
-from valuefit.evaluation.sandwich import Sandwich
 from valuefit.evaluation.text import number
+from valuefit.inference.bands import Band
+from valuefit.inference.policy_value import value_rows
+from valuefit.inference.sandwich import Sandwich
 from valuefit.report import svg as charts
 from valuefit.report.histograms import (
     Cells,

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.machine import seconds
-from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_point import SaddlePoint
-from valuefit.problem.stochastic_preconditioner import (
+from valuefit.precondition.stochastic_preconditioner import (
     GROWTH,
     StochasticPreconditioner,
     first_sketch_size,
@@ -20,6 +18,8 @@ from valuefit.problem.stochastic_preconditioner import (
     sketch_passes,
     sketched_preconditioner,
 )
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Estimate, Info, State, relative_work, wide_factor
 from valuefit.typing import Array, Gradient
 

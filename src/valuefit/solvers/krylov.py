@@ -13,9 +13,9 @@ import numpy as np
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.memory import memory_limit
 from valuefit.messages import said, shown
-from valuefit.problem.equations import Equations, equations_at
-from valuefit.problem.factor import affordable, plan
-from valuefit.problem.preconditioner import SaddlePreconditioner, precondition
+from valuefit.precondition.equations import Equations, equations_at
+from valuefit.precondition.factor import affordable, plan
+from valuefit.precondition.preconditioner import SaddlePreconditioner, precondition
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work, wide_factor
 from valuefit.threads import one_blas_thread

@@ -12,7 +12,7 @@ import numpy as np
 
 from valuefit.data.validation import MAX_INT32, number, whole_number
 from valuefit.messages import shown
-from valuefit.problem.preconditioner import Preconditioner
+from valuefit.precondition.preconditioner import Preconditioner
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.theory import Theory

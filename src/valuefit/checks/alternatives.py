@@ -1,0 +1,84 @@
+"""Other traces, which should give the same value, solved again on request."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtr
+
+from valuefit.checks.check import HypothesisTest
+from valuefit.engine.loop import solve
+from valuefit.inference.errors import Influence
+from valuefit.inference.fit import Fit
+from valuefit.inference.sandwich import AdjointMethod, Sandwich
+from valuefit.inference.uncertainty import Uncertainty
+from valuefit.problem.arguments import MAX_RATIO
+from valuefit.problem.problem import Problem
+
+TRACES = (0.0, 0.5, 0.9)
+DEPENDENT = ("traits", "cost", "A", "b", "u", "u_squared", "u_squared_bound")  # cached, on the trace
+SOLVER_TOL = 1e-10  # gap of these solutions; their error is far below a standard error
+
+
+class Change(NamedTuple):
+    """The policy value with another setting minus that of the evaluation, and its paired standard error."""
+
+    difference: float
+    standard_error: float | None
+
+
+def trace_tests(fit: Fit) -> list[HypothesisTest]:
+    """Tests whether other traces give the same value without a ridge, as they do if the features can express it.
+
+    Traces whose products of ratios leave the range of float64 are left out.
+    """
+    without = fit.without_ridge
+    if not fit.value.standard_error or (fit.problem.ridge and without.sandwich.method is AdjointMethod.ITERATIVE):
+        return []
+    found = []
+    for trace in TRACES:
+        problem = with_trace(without.sandwich.problem, trace)
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
+        if trace == fit.problem.trace or not inside:
+            continue
+        change = change_of(fit, problem)
+        if not change.standard_error:
+            continue
+        t = change.difference / change.standard_error
+        size = change.difference / fit.value.standard_error
+        text = f"With trace {trace:g} the policy value changes by {change.difference:.3g} ({size:.2g} standard errors)"
+        found.append(
+            HypothesisTest(
+                f"trace {trace:g}", t, 2 * float(stdtr(fit.error.degrees_of_freedom, -abs(t))), f"{text}.",
+                f"{text}, more than its sampling error: the features cannot express the value, or the observations do "
+                "not contain all that matters. Use richer features, or add earlier observations to them.",
+                abs(size),
+            )
+        )  # fmt: skip
+    return found
+
+
+def with_trace(problem: Problem, trace: float) -> Problem:
+    """The problem over the same rows with another trace; what does not depend on it is shared."""
+    other = copy.copy(problem)
+    for name in DEPENDENT:
+        other.__dict__.pop(name, None)
+    other.trace = trace
+    return other
+
+
+def change_of(fit: Fit, problem: Problem) -> Change:
+    """Solve another problem over the same log and features, and compare its policy value, paired by cluster."""
+    theta, own = solve(problem, "auto", tol=SOLVER_TOL, seed=fit.seed).theta, fit.without_ridge.sandwich
+    difference = float(fit.starts.c @ (theta - own.theta))
+    sandwich = Sandwich(problem, theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
+    errors = Uncertainty(sandwich, fit.without_ridge.kind)
+    influences = [each.influences([fit.starts])[0] for each in (own, sandwich)]
+    if not isinstance(influences[0], Influence) or not isinstance(influences[1], Influence):
+        return Change(difference, None)
+    mine = fit.without_ridge.contributions(fit.starts, influences[0])
+    other = errors.contributions(fit.starts, influences[1])
+    return Change(difference, float(np.linalg.norm(other - mine)))

@@ -1,0 +1,352 @@
+"""Cross-checks: other estimates of the same policy value, each with a standard error, paired with the estimate.
+
+Each is c'theta-like: a mean over episodes of e_g(theta), linear in theta, whose influence is that of the episodes' own
+sums at fixed theta plus D'(influence of theta), D being the derivative of the mean. With w_t = discount^t ratio_0 ...
+ratio_t and TD errors delta_t, of an episode of T steps that was cut before it terminated:
+
+- mean return, and per-decision importance sampling: e_g = sum_t w_t reward_t + w_{T-1} discount V(s_T);
+- doubly robust: e_g = V(s_0) + sum_t w_t delta_t, with delta_t = reward_t + discount V(s_{t+1}) - V(s_t) for state
+  values, which need right ratios, and Q(s_t, a_t) in place of V(s_t) for state-action values, which need right ratios
+  or right values (Jiang and Li 2016). Where episodes are cut it rests on V(s_T) besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from valuefit.checks.check import Check, without_probabilities
+from valuefit.engine.loop import solve
+from valuefit.features.registry import Fitted, for_actions, for_states
+from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.fit import Fit
+from valuefit.inference.policy_value import starts_of
+from valuefit.inference.sandwich import AdjointMethod, Sandwich
+from valuefit.inference.uncertainty import Uncertainty
+from valuefit.policies.episode_weights import EpisodeWeights
+from valuefit.policies.importance import is_continuous
+from valuefit.policies.state_action import logged_actions, state_action_problem
+from valuefit.problem.problem import Problem
+from valuefit.solvers.lstd import LSTD
+from valuefit.typing import Array
+
+MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% instead of 95%, even with 2,000 episodes
+DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
+ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
+MAX_RELATIVE_COST = 1.5  # of the other route, in time and memory, relative to the problem that was solved
+OTHER_ROUTE_PASSES = 20  # over the log, besides its solve: for rows and errors, with cosines (benchmarks/checks.py)
+SMALL_LOG_NUMBERS = 2_000_000  # in the rows of all steps, up to which these passes do not count
+ALWAYS_AFFORDABLE_SECONDS = 0.05  # predicted, of the other route, also where the solve takes less
+ALWAYS_AFFORDABLE_NUMBERS = 1_000_000  # in the dense rows of the other route
+
+ROUTES = {"state": "importance ratios", "state-action": "state-action values"}  # names of cross-checks by `values`
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """Another estimate of the policy value.
+
+    standard_error: clustered by episode; None where it is unknown. effective_episodes: that it rests on; with fewer
+    than 20 it is not `reliable`, and nothing is concluded from it. agrees: whether it differs from the estimate by no
+    more than the error of the difference, paired by episode; None where nothing is concluded. note: what to know.
+    """
+
+    name: str
+    estimate: float
+    standard_error: float | None
+    effective_episodes: float
+    reliable: bool
+    agrees: bool | None
+    note: str
+
+
+class _Candidate(NamedTuple):
+    """An estimate with the part of each unit in its error at fixed theta, (units,), and its derivative in theta.
+
+    skewed: whether its errors are too far from normal for a comparison with the policy value.
+    """
+
+    name: str
+    estimate: float
+    parts: Array
+    derivative: Array
+    effective: float
+    notes: list[str]
+    skewed: bool = False
+
+
+def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
+    """The cross-checks that this log allows, and a note if the other route was left out.
+
+    There are none for given starts, and none for a log of one episode.
+    """
+    units = _Units(fit)
+    if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
+        return (), ""
+    if fit.problem.ridge and fit.without_ridge.sandwich.method is AdjointMethod.ITERATIVE:
+        return (
+            (),
+            "Cross-checks were left out: they need the weights without the ridge, which would take another solve.",
+        )
+    found, note = [], ""
+    ratio = fit.ratios
+    if ratio is not None:
+        weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
+        found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
+    values = _other_values(fit, ratio)
+    if values is not None and _takes_longer_than_solve(fit.problem):
+        note = (
+            f"The cross-check by {ROUTES[values]} was left out, because it would take longer than the solve. "
+            f'Evaluate with values="{values}" to see its estimate.'
+        )
+    elif values is not None:
+        found += _other_route(fit, values, ratio, units)
+    if fit.problem.ridge:
+        found = [entry._replace(notes=[*entry.notes, "It was computed without the ridge."]) for entry in found]
+    return _judged(found, fit, units), note
+
+
+def agreement(found: Sequence[CrossCheck], values: str) -> Check:
+    """Whether the reliable cross-checks agree with the estimate; statistic: how many do not. values: of the fit."""
+    compared = [entry for entry in found if entry.agrees is not None]
+    different = [entry for entry in compared if not entry.agrees]
+    if not compared:
+        message = "No other estimate of the policy value is precise enough to compare with."
+        return Check("cross-checks", "skip", message)
+    if not different:
+        names = ", ".join(entry.name for entry in compared)
+        return Check("cross-checks", "pass", f"Other estimates agree with the policy value ({names}).", 0.0)
+    listed = " and ".join(f"{entry.name} ({entry.estimate:.5g})" for entry in different)
+    return Check(
+        "cross-checks", "warn",
+        f"The policy value differs from other estimates beyond their joint errors: {listed}. The features, the "
+        "probabilities of the log, or the Markov assumption are wrong. Use richer features, and check behaviour_prob."
+        f"{without_probabilities(values)}",
+        len(different),
+    )  # fmt: skip
+
+
+class _Units:
+    """Independent units, over which errors are summed: the clusters, or episodes where these were cut into blocks."""
+
+    def __init__(self, fit: Fit) -> None:
+        sandwich = fit.errors.sandwich
+        labels, episode = np.unique(fit.log.episode, return_inverse=True)
+        self._of_cluster = np.arange(sandwich.clusters)
+        if sandwich.clusters > len(labels):
+            self._of_cluster[sandwich.cluster] = episode
+        self.count = int(self._of_cluster.max()) + 1
+        self._of_step = self._of_cluster[sandwich.cluster]
+
+    def of_episodes(self, sums: Array, first: Array) -> Array:
+        """Parts of the units in the error of a sum over episodes with these influences, (episodes,)."""
+        total = np.bincount(self._of_step[first], sums, self.count)
+        return np.asarray(np.sqrt(self.count / (self.count - 1)) * total)
+
+    def of_clusters(self, parts: Array) -> Array:
+        """Parts of the clusters, summed over the units."""
+        return np.bincount(self._of_cluster, parts, self.count)
+
+
+class _EpisodeEstimates:
+    """Estimates from sums over episodes."""
+
+    def __init__(self, fit: Fit, weights: EpisodeWeights, units: _Units) -> None:
+        self.fit, self.weights, self.units = fit, weights, units
+        problem = fit.problem
+        self.value = fit.without_ridge.sandwich.values
+        self.now, self.next = problem.now[weights.steps], problem.next[weights.steps]
+        self.discount, self.reward = problem.discount[weights.steps], problem.reward[weights.steps]
+        last = weights.last
+        self.final_discount, self.final_rows = self.discount[last], self.next[last]
+        self.effective = weights.effective_episodes * units.count / weights.count
+        self.notes = []
+        if weights.has_gaps:
+            self.notes.append("Episodes with gaps are used up to the first gap.")
+        cut = int((self.final_discount > 0).sum())
+        if cut:
+            self.notes.append(
+                f"{cut} of {weights.count} episodes were cut: it rests on the estimated value of their last state."
+            )
+
+    def candidates(self, *, on_policy: bool) -> list[_Candidate]:
+        if on_policy:
+            return [self._per_decision("mean return")]
+        weighted = [self._per_decision("importance sampling"), self._self_normalised()]
+        return [*(one._replace(skewed=True) for one in weighted), self._doubly_robust()]
+
+    def _candidate(self, name: str, estimate: float, influence: Array, derivative: Array) -> _Candidate:
+        first = self.fit.starts.first
+        assert first is not None
+        parts = self.units.of_episodes(influence, first)
+        return _Candidate(name, estimate, parts, derivative, self.effective, self.notes)
+
+    def _final_sum(self, weight: Array) -> Array:
+        """The sum of the weighted feature rows at the ends of the episodes, (d,)."""
+        return np.asarray(self.fit.problem.phi.take(self.final_rows).T @ weight)
+
+    def _per_decision(self, name: str) -> _Candidate:
+        weights, count = self.weights, self.weights.count
+        final = weights.weights[weights.last] * self.final_discount
+        each = weights.sums(weights.weights * self.reward) + final * self.value[self.final_rows]
+        derivative = self._final_sum(final / count)
+        return self._candidate(name, float(each.mean()), (each - each.mean()) / count, derivative)
+
+    def _self_normalised(self) -> _Candidate:
+        cut = self.final_discount > 0
+        final = np.where(cut, self.value[self.final_rows], 0.0)
+        estimate, influence, weight = self.weights.self_normalised(self.reward, final)
+        derivative = self._final_sum(np.where(cut, weight, 0.0))
+        return self._candidate("weighted importance sampling", estimate, influence, derivative)
+
+    def _doubly_robust(self) -> _Candidate:
+        weights, count, value = self.weights, self.weights.count, self.value
+        delta = self.reward + self.discount * value[self.next] - value[self.now]
+        starts = np.asarray(self.fit.starts.rows @ self.fit.without_ridge.sandwich.theta).ravel()
+        each = starts + weights.sums(weights.weights * delta)
+        after = np.bincount(self.next, weights.weights * self.discount, len(value))
+        rows = (after - np.bincount(self.now, weights.weights, len(value))) / count
+        derivative = self.fit.starts.c + self.fit.problem.phi.tdot(rows)
+        return self._candidate("doubly robust", float(each.mean()), (each - each.mean()) / count, derivative)
+
+
+# ---- the other route: importance ratios against state-action values -------------------------------------------------
+
+
+def _other_values(fit: Fit, ratio: Array | None) -> str | None:
+    """The `values` of the other route; None where the log or the policy does not allow it."""
+    log, policy = fit.log, fit.policy
+    if fit.values == "state-action":
+        return None if ratio is None else "state"
+    if policy is None or (policy.function is None and policy.table is None) or log.action is None:
+        return None
+    return None if is_continuous(log.action) else "state-action"
+
+
+def _takes_longer_than_solve(problem: Problem) -> bool:
+    """Whether the passes of the other route do."""
+    small = problem.n * problem.cost.row <= SMALL_LOG_NUMBERS
+    return not small and OTHER_ROUTE_PASSES * problem.cost.pass_seconds > _seconds(problem)
+
+
+def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> list[_Candidate]:
+    """The estimate of the other route by lstd; none where the log or the cost forbids it.
+
+    Its features are the same, but for kernel features, of which it has as many as the log can pay for.
+    """
+    other = _ratio_problem(fit, ratio) if values == "state" else _state_action_problem(fit)
+    if other is None:
+        return []
+    problem, features = other
+    if _seconds(problem) > max(MAX_RELATIVE_COST * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
+        return []
+    starts = starts_of(fit.log, problem, features, fit.policy, values, None)
+    mine = fit.errors.sandwich
+    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode, fit.log.cluster)
+    if sandwich.method is AdjointMethod.ITERATIVE:
+        return []
+    kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
+    errors = Uncertainty(sandwich.with_clusters(mine.cluster, blocks=mine.blocks), kind)
+    influence = errors.sandwich.influences([starts])[0]
+    if isinstance(influence, ErrorEstimate):
+        return []
+    parts = units.of_clusters(errors.contributions(starts, influence))
+    estimate, effective = float(starts.c @ sandwich.theta), influence.effective_clusters
+    return [_Candidate(ROUTES[values], estimate, parts, np.zeros(fit.problem.d), effective, [])]
+
+
+def _seconds(problem: Problem) -> float:
+    return LSTD().cost(problem, 0.0).seconds
+
+
+def _ratio_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted]:
+    """The problem of state values with these ratios, and its features."""
+    assert ratio is not None
+    log, own = replace(fit.log, ratio=ratio), fit.problem
+    features = for_states(fit.features, own.d // fit.features.columns, log)
+    return Problem(log, features, discount=fit.discount, trace=own.trace), features
+
+
+def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
+    """The problem of state-action values and its state features; None where it would be too large."""
+    log, policy, own = fit.log, fit.policy, fit.problem
+    assert policy is not None
+    assert log.action is not None
+    actions = logged_actions(log) if policy.table is None else policy.table.shape[1]
+    features = for_actions(fit.features, actions, len(log))
+    numbers = 2 * len(log.observations) * features.columns * actions
+    if not own.phi.sparse and numbers > max(2 * MAX_RELATIVE_COST * own.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):
+        return None
+    try:
+        problem = state_action_problem(
+            log, features, policy=policy, discount=fit.discount, trace=own.trace
+        )  # fmt: skip
+    except ValueError:
+        # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
+        return None
+    return problem, features
+
+
+# ---- errors -----------------------------------------------------------------------------------------------------
+
+
+def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossCheck, ...]:
+    """With standard errors, and compared with the estimate."""
+    starts = np.asarray(fit.starts.rows @ fit.result.theta).ravel()
+    assert fit.starts.first is not None
+    own = units.of_episodes((starts - starts.mean()) / len(starts), fit.starts.first)
+    estimate = _Candidate("", fit.value.estimate, own, fit.starts.c, fit.error.effective_clusters, [])
+    if fit.problem.ridge:
+        every = [*_error_parts([estimate], fit.errors, units), *_error_parts(found, fit.without_ridge, units)]
+    else:
+        every = _error_parts([estimate, *found], fit.errors, units)
+    compared = [entry.effective >= MIN_EFFECTIVE_EPISODES and not entry.skewed for entry in found]
+    level = DISAGREEMENT_LEVEL / max(sum(compared), 1)
+    return tuple(
+        _compared(entry, parts, estimate, every[0], level, fit.error.solver_error or 0.0)
+        for entry, parts in zip(found, every[1:], strict=True)
+    )
+
+
+def _error_parts(found: list[_Candidate], errors: Uncertainty, units: _Units) -> list[Array | None]:
+    """The part of each unit in the error of each, (units,); None where the error of theta is unknown."""
+    functions = [LinearFunction(entry.derivative) for entry in found]
+    if errors.sandwich.method is AdjointMethod.ITERATIVE:  # each derivative would take an iterative solution
+        return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]
+    return [
+        None if parts is None else entry.parts + units.of_clusters(parts)
+        for entry, parts in zip(found, errors.parts(functions), strict=True)
+    ]
+
+
+def _compared(
+    entry: _Candidate, parts: Array | None, estimate: _Candidate, own: Array | None, level: float, solver_error: float
+) -> CrossCheck:
+    """level: of the test that the two estimates are equal."""
+    reliable, agrees, notes = entry.effective >= MIN_EFFECTIVE_EPISODES, None, list(entry.notes)
+    if not reliable:
+        notes.append(
+            f"It rests on {entry.effective:.2g} effective episodes; below {MIN_EFFECTIVE_EPISODES} nothing is "
+            "concluded from it."
+        )
+    elif entry.skewed:
+        notes.append("Its errors are skewed, so nothing is concluded from it.")
+    elif parts is None or own is None:
+        notes.append("Its standard error is unknown.")
+    else:
+        error = float(np.linalg.norm(parts - own))
+        freedom = max(min(entry.effective, estimate.effective) - 1, 1.0)
+        difference = entry.estimate - estimate.estimate
+        rounding = ROUNDING * max(abs(entry.estimate), abs(estimate.estimate))
+        agrees = bool(abs(difference) <= stdtrit(freedom, 1 - level / 2) * error + solver_error + rounding)
+        if not agrees:
+            notes.append(
+                f"It differs from the estimate by {difference:.3g}, while the standard error of the difference is "
+                f"{error:.2g}."
+            )
+    size = None if parts is None else float(np.linalg.norm(parts))
+    return CrossCheck(entry.name, entry.estimate, size, entry.effective, reliable, agrees, " ".join(notes))

@@ -1,0 +1,194 @@
+"""Whether the numbers are accurate: the solver, the errors of the value, and the equations themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.checks.check import Check
+from valuefit.engine.result import Result
+from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.fit import Fit
+from valuefit.inference.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
+from valuefit.inference.sandwich import AdjointMethod
+from valuefit.problem.saddle_point import C_CUTOFF
+from valuefit.typing import Array
+
+# names of checks
+SOLVER, STABLE_FIXED_POINT, SMALL_SAMPLE_BIAS = "solver", "fixed point is stable", "small-sample bias"
+ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
+MIN_RATIO_STEPS = 3  # effective ones for each feature
+MAX_BIAS = 2.0  # standard errors; a larger one is itself estimated roughly
+MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
+MAX_SKEWNESS = 0.35  # of the estimate: that of 8 rare events, with which a 95% interval covers about 90%
+MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
+MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
+POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value, at most
+POWER_TOL = 1e-3  # relative change of an eigenvalue at which they end
+
+
+def solver(result: Result) -> Check:
+    """Whether the solver converged."""
+    if result.status == "converged":
+        return Check(SOLVER, "pass", f"{result.solver} converged.", result.passes)
+    text = f"The solver did not converge ({result.status}). {result.message}"
+    return Check(SOLVER, "fail" if result.status == "diverged" else "warn", text, result.passes)
+
+
+def standard_error(fit: Fit) -> Check | None:
+    """Whether there is a standard error, and it is not 0."""
+    error, name = fit.error, "standard error"
+    if not error.determined:
+        return None
+    if error.standard_error is None:
+        return Check(name, "warn", f"There is no standard error. {error.reason}")
+    if _is_zero(fit):
+        text = "The standard error is 0 because all TD errors are 0"
+        n, d, without_data = fit.problem.n, fit.problem.d, len(fit.problem.dead)
+        if n >= MIN_STEPS_PER_WEIGHT * d and not without_data:
+            return Check(name, "pass", f"{text}: the values satisfy every step of the log.", error.standard_error)
+        text += f": {d} features ({without_data} without data) fit {n} steps exactly, which says nothing about others. "
+        return Check(name, "warn", f"{text}Use fewer features, or a longer log.", error.standard_error)
+    return Check(name, "pass", f"The standard error is {error.standard_error:.5g}.", error.standard_error)
+
+
+def _is_zero(fit: Fit) -> bool:
+    """Whether the standard error is 0 up to rounding."""
+    size = fit.error.standard_error
+    return size is not None and size <= ZERO_ERROR * float(np.abs(fit.log.reward).max())
+
+
+def optimisation_error(fit: Fit) -> Check | None:
+    """The solver error of the policy value against its standard error."""
+    error, name = fit.error, "optimisation error"
+    if error.solver_error is None or not error.standard_error or _is_zero(fit):
+        return None
+    size = error.solver_error / error.standard_error
+    if error.relative_solver_error > 1:
+        text = (
+            f"The solver stopped early: at full convergence the policy value would change by {error.solver_error:.2g}, "
+            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more max_passes, a "
+            "smaller tol, or another solver."
+        )
+        return Check(name, "warn", text, error.solver_error, size=size)
+    text = f"At full convergence the policy value would change by {size:.1g} standard errors."
+    return Check(name, "pass", text, error.solver_error, size=size)
+
+
+def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
+    """Whether few episodes with large errors, as those of rare rewards, decide about the value."""
+    if not value.is_random:
+        return None
+    name, found = "skewness", f"The skewness of the estimate is {error.skewness:.2g}"
+    if abs(error.skewness) <= MAX_SKEWNESS:
+        return Check(name, "pass", f"{found}.", error.skewness)
+    text = (
+        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short, and "
+        f"the value is rather {'above' if error.skewness > 0 else 'below'} it than on the other side. Add episodes."
+    )
+    return Check(name, "warn", text, error.skewness)
+
+
+def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) -> Check | None:
+    """The bias of the estimate in a log of this size, by the jackknife, against its standard error.
+
+    Ratios weight the equations of a weight by their own mean, so with few steps for each the value leans to that of the
+    logged policy. Where most weights have one step, the jackknife does not see it.
+    """
+    if not value.is_random or value.method == "cr1":
+        return None
+    assert error.standard_error is not None
+    name, size = SMALL_SAMPLE_BIAS, abs(error.bias) / error.standard_error
+    text = f"Logs of this size bias the policy value by about {error.bias:.3g}, {size:.2g} standard errors"
+    if value.bias:
+        text += f"; without it the value would be about {value.estimate - value.bias:.5g}. The interval allows for both"
+    live, steps = len(result.theta) - len(result.dead), value.effective_sample_size
+    few = steps is not None and steps < MIN_RATIO_STEPS * live
+    if size <= MAX_BIAS and not few:
+        return Check(name, "pass", f"{text}.", error.bias, size=size)
+    if few:
+        text += f", but it can be larger: the ratios make the log worth {steps:.0f} steps for {live} features"
+    text += '. Use fewer features, a longer log, or, for ratios, values="state-action".'
+    return Check(name, "warn", text, error.bias, size=size)
+
+
+def conditioning(fit: Fit) -> Check | None:
+    """Features without data and dependent features: the rank and the condition number of C."""
+    problem, name = fit.problem, "conditioning"
+    dead = len(problem.dead)
+    if dead > MAX_SHARE_WITHOUT_DATA * problem.d:
+        text = (
+            f"{dead} of {problem.d} features have no data and weight 0: values are extrapolated where these features "
+            "are active. Use fewer features, or take their ranges from the data."
+        )
+        return Check(name, "warn", text, dead / problem.d)
+    if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+        return None
+    rank, condition = fit.rank_and_condition
+    found = f"C has rank {rank} of {problem.k} features, and its condition number is about {condition:.1g}"
+    dependent = problem.k - dead - rank
+    if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
+        text = (
+            f"{found}: {dependent} of the features are linear combinations of others, so single weights are not "
+            "unique. Leave out features that depend on others."
+        )
+        return Check(name, "warn", text, condition)
+    return Check(name, "pass", f"{found}.", condition)
+
+
+def _magnification(fit: Fit, x: Array) -> float:
+    """|C^1/2 A'^-1 C x|^2 / |C^1/2 x|^2, reading the rows twice."""
+    problem, factor = fit.problem, fit.errors.sandwich.factor_of_A
+    assert factor is not None  # the saddle matrix contains C
+    image = problem.C_dot(x)
+    y = factor.solve_transposed(image)
+    return problem.mean_squares(None, y)[1] / float(x @ image)
+
+
+def stability(fit: Fit) -> Check | None:
+    """The smallest singular value of C^-1/2 A C^-1/2, which on-policy is at least 1 - discount.
+
+    Its reciprocal is how much the equations magnify what the features cannot express; off-policy it has no bound
+    (Kolter 2011). It is the power iteration for the largest eigenvalue of (A'C^-1A + ridge I)^-1 C. Where C is
+    estimated, only the vector of this eigenvalue is, so the result is a little too large.
+    """
+    problem, sandwich = fit.problem, fit.errors.sandwich
+    if fit.discount == 1 or problem.identity or problem.k != problem.d or sandwich.method is AdjointMethod.ITERATIVE:
+        return None
+
+    def inverse(x: Array) -> Array:
+        """(A'C^-1A + ridge I)^-1 x."""
+        factor = sandwich.factor_of_A
+        if factor is None:
+            return sandwich.respond(x, np.zeros(x.shape))
+        return factor.solve(C @ factor.solve_transposed(x))
+
+    C, before = fit.estimated_C, 0.0
+    block = np.random.default_rng(0).standard_normal((problem.d, min(POWER_COLUMNS, problem.d)))
+    for _ in range(POWER_ITERATIONS):
+        block, growth = np.linalg.qr(inverse(C @ block))
+        size = float(np.linalg.norm(growth, 2))
+        if abs(size - before) <= POWER_TOL * size:
+            break
+        before = size
+    C_block = C @ block
+    scale, vectors = np.linalg.eigh(block.T @ C_block)
+    kept = scale > C_CUTOFF * scale[-1]
+    if not kept.any():  # all features are zero
+        return None
+    root = vectors[:, kept] / np.sqrt(scale[kept])
+    inner = root.T @ (C_block.T @ inverse(C_block)) @ root
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    largest = float(values[-1])
+    if largest <= 0:  # no determined direction has data
+        return None
+    if C is not vars(problem).get("C"):
+        largest = _magnification(fit, block @ (root @ vectors[:, -1]))
+    smallest = float(1 / np.sqrt(largest))
+    found = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
+    if smallest < MIN_STABILITY * (1 - fit.discount):
+        text = (
+            f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
+            "wrong. Use other features, or a log whose policy is closer to the target policy."
+        )
+        return Check(STABLE_FIXED_POINT, "warn", text, smallest)
+    return Check(STABLE_FIXED_POINT, "pass", f"{found} more.", smallest)

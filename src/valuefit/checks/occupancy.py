@@ -1,0 +1,51 @@
+"""Whether the log says where the policy leads: the occupancy weights of the estimate, whatever the rewards."""
+
+from __future__ import annotations
+
+from valuefit.checks.check import BETTER_LOG, Check, Outcome
+from valuefit.checks.support import MIN_EFFECTIVE_SHARE, MIN_EFFECTIVE_STEPS
+from valuefit.inference.fit import Fit
+from valuefit.inference.occupancy import OccupancySums
+
+NAMES = ("negative occupancy", "effective steps")
+# Limits by the fitted tasks of `python -m coverage_study.occupancy`: ordinary targets have a negative share of at most
+# .05, intervals of greedy ones in CartPole missed from .2 on; it differs by .05 between logs of a task.
+MAX_NEGATIVE_SHARE = (
+    0.075  # of the absolute weights; the smallest limit that warns about no sound ordinary target there
+)
+UNUSABLE_NEGATIVE_SHARE = 0.35  # above it the median error was half of the value
+UNUSABLE_EFFECTIVE_STEPS = 20  # in a larger log, below which most tables gave 0 where the value is not
+
+
+def occupancy(fit: Fit) -> tuple[Check, ...]:
+    """The negative share of the occupancy weights, and the effective number of steps."""
+    return occupancy_checks(None if fit.occupancy is None else OccupancySums.of(fit.occupancy), fit.problem.n)
+
+
+def occupancy_checks(sums: OccupancySums | None, steps: int) -> tuple[Check, ...]:
+    """The two checks of a log of this many steps; None: the adjoint is unknown."""
+    if sums is None:
+        text = "The value is not determined by the log, or the equations were not solved, so steps have no weights."
+        return tuple(Check(name, "skip", text) for name in NAMES)
+    return _negative(sums.negative_share), _effective(sums.effective_steps, steps)
+
+
+def _negative(share: float) -> Check:
+    weights = (
+        f"The estimate is a weighted sum of the rewards, whose weights say how often the policy would be where each "
+        f"step was logged; {share:.1%} of the weight is negative"
+    )
+    if share <= MAX_NEGATIVE_SHARE:
+        return Check(NAMES[0], "pass", f"{weights}.", share)
+    outcome: Outcome = "fail" if share > UNUSABLE_NEGATIVE_SHARE else "warn"
+    says = "cannot say" if outcome == "fail" else "says little about"
+    return Check(NAMES[0], outcome, f"{weights}, so the log {says} where the policy leads. {BETTER_LOG}", share)
+
+
+def _effective(steps: float, of: int) -> Check:
+    """Few of many steps: a small log that is used as a whole has an honest interval."""
+    text = f"The estimate rests on an effective {steps:.0f} of {of:,} steps"
+    if steps >= min(MIN_EFFECTIVE_STEPS, MIN_EFFECTIVE_SHARE * of):
+        return Check(NAMES[1], "pass", f"{text}.", steps)
+    outcome: Outcome = "fail" if steps < UNUSABLE_EFFECTIVE_STEPS else "warn"
+    return Check(NAMES[1], outcome, f"{text}: the log hardly contains what the policy does. {BETTER_LOG}", steps)

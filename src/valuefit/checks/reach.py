@@ -1,0 +1,92 @@
+"""Whether values are possible: which discounted sums the logged rewards can add up to."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr, stdtrit
+
+from valuefit.checks.check import BETTER_LOG, Check
+from valuefit.inference.fit import Fit
+from valuefit.inference.policy_value import PolicyValue
+from valuefit.inference.reach import Reach, reward_extremes
+from valuefit.inference.sandwich import AdjointMethod
+from valuefit.rows.storage import dense
+from valuefit.typing import Array
+
+NAME, VALUES_NAME = "reachable range", "reachable values"
+MAX_EXCESS = 0.05  # of the width of the range; how far an interval or an uncertain estimate may be beyond it
+SAMPLED_STATES = 200  # logged steps at whose states values are checked
+STANDARD_ERRORS = 3.0  # beyond the range, from which a value at a logged state counts as outside
+MAX_IMPOSSIBLE_SHARE = 0.01  # of the sampled states
+REMEDY = (
+    "Use features that can express the value (smaller tiles, a higher order, more centres), or a log with more steps "
+    "where the policy goes."
+)
+
+
+def reachable(fit: Fit) -> Reach | None:
+    """What the declared rewards, or those of the log, can add up to; None with discount 1."""
+    ends = bool(fit.log.terminated.any())
+    return Reach.of(fit.reward_range, reward_extremes(fit.log.reward), fit.discount, ends=ends)
+
+
+def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:
+    """The estimate and its interval, before it is cut, against what rewards can add up to."""
+    if reach is None:
+        return Check(NAME, "skip", "With discount 1 the sums of rewards have no bound.")
+    width, error = reach.high - reach.low, value.standard_error
+    outside = float(reach.beyond(value.estimate))
+    size = outside / error if error else None
+    clearly = outside > 0 and (size is None or size > 1)
+    low, high = value.interval or (value.estimate, value.estimate)
+    interval, excess = f"from {low:.5g} to {high:.5g}", float(reach.beyond(np.array([low, high])).max())
+    if not clearly and excess > 0 and high - low > width:
+        text = (
+            f"This log cannot say what the policy is worth: the interval {interval} is wider than the range of what "
+            f"is possible, as {reach.reason}. {BETTER_LOG}"
+        )
+        return Check(NAME, "fail", text, excess, size=size)
+    if outside > 0:
+        text = f"The policy value {value.estimate:.5g} is impossible: {reach.reason}. {REMEDY}"
+        return Check(NAME, "fail" if clearly or outside > MAX_EXCESS * width else "warn", text, outside, size=size)
+    if excess > MAX_EXCESS * width:
+        text = (
+            f"The interval {interval} contains impossible values: {reach.reason}. The log says little about this "
+            "policy; use fewer features, or a log with more steps where the policy goes."
+        )
+        return Check(NAME, "warn", text, excess)
+    return Check(NAME, "pass", f"The value and its interval are possible: {reach.reason}.", excess)
+
+
+def reachable_values(fit: Fit) -> Check | None:
+    """The values at logged states against what rewards can add up to."""
+    reach = reachable(fit)
+    if reach is None:
+        return None
+    share = _impossible_share(fit, reach)
+    if share > MAX_IMPOSSIBLE_SHARE:
+        text = f"Values at {share:.0%} of the logged steps are impossible: {reach.reason}. {REMEDY}"
+        return Check(VALUES_NAME, "warn", text, share)
+    return Check(VALUES_NAME, "pass", f"The values at logged states are possible: {reach.reason}.", share)
+
+
+def _impossible_share(fit: Fit, reach: Reach) -> float:
+    """The share of sampled logged steps whose value is outside by more than three standard errors."""
+    errors = fit.errors
+    if errors.sandwich.clusters < 2 or errors.sandwich.method is AdjointMethod.ITERATIVE:
+        return 0.0
+    rows = sampled_rows(fit, SAMPLED_STATES)
+    excess = reach.beyond(rows @ fit.result.theta)
+    outside = np.flatnonzero(excess > 0)  # mostly none, so that no standard errors are needed
+    if not len(outside):
+        return 0.0
+    standard_error = np.linalg.norm(rows[outside] @ errors.changes.T, axis=1)
+    quantile = stdtrit(fit.error.degrees_of_freedom, ndtr(STANDARD_ERRORS))
+    clearly = excess[outside] > quantile * standard_error
+    return float((clearly & errors.sandwich.determines(rows[outside])).sum()) / len(rows)
+
+
+def sampled_rows(fit: Fit, count: int) -> Array:
+    """The feature rows of this many steps of the log, evenly spaced."""
+    steps = np.unique(np.linspace(0, fit.problem.n - 1, count).astype(np.int64))
+    return dense(fit.problem.phi.take(fit.problem.now[steps]))

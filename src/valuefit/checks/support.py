@@ -1,0 +1,326 @@
+"""Whether the log contains what the estimate needs: episodes, actions of the policy, and states like the starts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from valuefit.checks.check import BETTER_LOG, Check, warn_if
+from valuefit.checks.reach import reachable, sampled_rows
+from valuefit.data.transitions import effective_sample_size
+from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
+from valuefit.inference.errors import MATERIAL_SIZE, ErrorEstimate, LinearFunction
+from valuefit.inference.fit import Fit
+from valuefit.inference.sandwich import AdjointMethod
+from valuefit.inference.uncertainty import MIN_EFFECTIVE_CLUSTERS
+from valuefit.inference.unseen import Unseen
+from valuefit.policies.action_labels import label_of, listed
+from valuefit.policies.importance import action_probabilities, has_names, is_continuous
+from valuefit.rows.storage import dense
+from valuefit.typing import Array
+
+FEW_EPISODES = 20  # effective ones, below which an interval is rough
+MAX_UNDETERMINED_SHARE = 0.05  # of the starts, above which the estimate should not be used
+MIN_EFFECTIVE_STEPS = 50
+MIN_EFFECTIVE_SHARE = 0.1  # effective sample size / steps
+HEAVY_TAIL_SHARE = 0.5  # of the sum of squared ratios, in the largest 1%
+MAX_MEAN_RATIO_ERROR = 0.05  # |mean ratio - 1|, if it is also more than 5 standard errors
+MAX_UNSEEN_SHARE = 0.05  # of the policy's actions, or of its expected next features
+MIN_ACTION_STEPS = 20  # effective steps of an action that the policy takes more often than that
+LISTED_ACTIONS = 5
+MAX_LEVERAGE = 2.0  # of a start over the largest leverage of the sampled steps of the log
+SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action probabilities
+
+
+# ---- episodes and starts ------------------------------------------------------------------------------------------
+
+
+def effective_episodes(fit: Fit) -> Check | None:
+    """How many equally important episodes the standard error rests on."""
+    sandwich, error, name = fit.errors.sandwich, fit.error, "effective episodes"
+    episodes = int(episode_starts(sandwich.episode).sum())
+    if sandwich.blocks:
+        text = (
+            f"The log is one episode, so its standard error is computed from {sandwich.clusters} consecutive blocks, "
+            f"treated as independent. This is valid if correlations decay within {len(fit.log) // sandwich.clusters} "
+            "steps, and it does not include the variation of the starts. Add episodes if you can."
+        )
+        return Check(name, "warn", text, error.effective_clusters)
+    if error.standard_error is None:
+        return None
+    if sandwich.clusters > episodes:
+        text = (
+            f"The {episodes} episodes count as fewer than {MIN_EFFECTIVE_CLUSTERS} equally important ones, so long "
+            f"ones were cut: the standard error is computed from {sandwich.clusters} blocks of consecutive steps, "
+            "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
+        )
+        return Check(name, "warn", text, error.effective_clusters)
+    return episode_count(episodes, error)
+
+
+def episode_count(episodes: int, error: ErrorEstimate) -> Check:
+    """The check of `effective_episodes` where episodes were not cut."""
+    name = "effective episodes"
+    count = f"{episodes} episodes count as {{}}{error.effective_clusters:.1f} equally important ones"
+    if round(error.effective_clusters) < FEW_EPISODES:
+        text = f"The {count.format('only ')}, so the interval is rough. Add episodes if you can."
+        return Check(name, "warn", text, error.effective_clusters)
+    return Check(name, "pass", f"The {count.format('')}.", error.effective_clusters)
+
+
+def one_episode(fit: Fit) -> Check | None:
+    """Whether the value rests on a single episode."""
+    if fit.error.standard_error is None:
+        return None
+    share = fit.error.largest_share
+    if not fit.error.one_cluster:
+        text = f"No single episode determines the value; the largest has {share:.0%} of the squared standard error."
+        return Check("one episode", "pass", text, share)
+    text = (
+        "The value rests on one episode: without it the log says little about the value. Add episodes like it, or use "
+        "fewer features."
+    )
+    return Check("one episode", "warn", text, share)
+
+
+def determined(fit: Fit) -> Check | None:
+    """Whether the data determine the value at the starts, and if not, at which share of them."""
+    name = "value is determined"
+    if fit.error.determined:
+        known = fit.error.standard_error is not None
+        return Check(name, "pass", "The data determine the value at the starts.", 0.0) if known else None
+    rows = _sampled_starts(fit)
+    inside = fit.errors.sandwich.determines(rows)
+    share = max(1 - float(inside.mean()), 1 / fit.starts.rows.shape[0])  # those that are not sampled may be different
+    text = (
+        "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
+        f"different value at {100 * share:.2g}% of the starts. The value of the minimum-norm weights is shown, without "
+        f"an interval. {_bounds(fit, rows[inside], share)}{_what_determines(fit)}"
+    )
+    return Check(name, "fail" if share > MAX_UNDETERMINED_SHARE else "warn", text, share)
+
+
+def _bounds(fit: Fit, inside: Array, share: float) -> str:
+    """What the value can be: its interval over the starts that are determined, the reachable range at the others."""
+    reach = reachable(fit)
+    if reach is None:
+        return ""
+    part = LinearFunction(np.zeros(fit.problem.d) if not len(inside) else (1 - share) * inside.mean(axis=0))
+    mean = float(part.c @ fit.result.theta)
+    low, high = fit.errors.error(part).interval(mean, fit.value.level) or (mean, mean)
+    rewards = "logged" if fit.reward_range is None else "declared"
+    least, most = (f"{bound:.5g}" for bound in (low + share * reach.low, high + share * reach.high))
+    return "" if least == most else f"With the {rewards} rewards it can be {least} to {most}. "
+
+
+def _what_determines(fit: Fit) -> str:
+    """What to do where the data do not determine the value. Fewer features determine one, by extrapolation."""
+    texts = ["Give starts that the log has visited."] if fit.starts.first is None else []
+    texts.append(BETTER_LOG)
+    problem, iterative = fit.problem, fit.errors.sandwich.method is AdjointMethod.ITERATIVE
+    if iterative or problem.identity or fit.values != "state" or len(problem.dead) or problem.k != problem.d:
+        return " ".join(texts)
+    if fit.rank_and_condition[0] < problem.d:
+        texts.append("Leave out features that depend on others, but only if they do so in all states, logged or not.")
+    return " ".join(texts)
+
+
+def extrapolation(fit: Fit) -> Check | None:
+    """The leverage x'C^-1 x of the starts against that of logged steps: whether starts are unlike the log.
+
+    A sketch of C changes leverages by about the same factor, up to a standard deviation of sqrt(2 / features).
+    """
+    problem, name = fit.problem, "starts are like the log"
+    if fit.starts.first is not None and fit.values == "state":
+        return None  # they are steps of the log
+    if problem.identity or problem.k != problem.d or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+        return None
+    logged = sampled_rows(fit, SAMPLED_STEPS)
+    if fit.starts.first is not None:
+        logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[:SAMPLED_STEPS]]))])
+    largest, leverage = (fit.leverages(rows) for rows in (logged, _sampled_starts(fit)))
+    share = float((leverage > MAX_LEVERAGE * largest.max()).mean())
+    if share == 0:
+        return Check(name, "pass", "No start is far from the logged steps.", 0.0)
+    text = (
+        f"{share:.0%} of the starts are far from every logged step (more than {MAX_LEVERAGE:g} times the largest "
+        "leverage), so the features extrapolate their values. Give starts that the log has visited."
+    )
+    return Check(name, "warn" if share > MAX_UNSEEN_SHARE else "pass", text, share)
+
+
+def _sampled_starts(fit: Fit) -> Array:
+    rows = fit.starts.rows
+    chosen = np.unique(np.linspace(0, rows.shape[0] - 1, SAMPLED_STEPS).astype(np.int64))
+    return dense(rows[chosen])
+
+
+# ---- ratios -------------------------------------------------------------------------------------------------------
+
+
+def effective_sample(fit: Fit) -> Check | None:
+    """The effective number of steps under the ratios, along the trace if there is one."""
+    if not _has_ratios(fit):
+        return None
+    n = fit.problem.n
+    size = effective_sample_size(fit.problem.forward(np.ones(n)))
+    return warn_if(
+        size < max(MIN_EFFECTIVE_SHARE * n, MIN_EFFECTIVE_STEPS), "effective sample", size,
+        f"The ratios reduce the log to an effective sample of {size:.0f} of {n} steps: the estimate depends on few "
+        'steps. Use a log whose policy is closer to the target policy, or values="state-action".',
+        f"The effective sample is {size:.0f} of {n} steps.",
+    )  # fmt: skip
+
+
+def ratio_tail(fit: Fit) -> Check | None:
+    """Whether few ratios have most of the weight."""
+    n, ratio = fit.problem.n, fit.problem.ratio
+    if not _has_ratios(fit) or n < 2 * MIN_EFFECTIVE_STEPS:
+        return None
+    squares = np.sort(ratio / ratio.max()) ** 2
+    share = float(squares[-max(1, n // 100) :].sum() / squares.sum())
+    return warn_if(
+        share > HEAVY_TAIL_SHARE, "ratio tail", share,
+        f"The ratios have a heavy tail: the largest is {ratio.max():.3g}, and the largest 1% have most of the weight, "
+        "so the interval may be too short. Check behaviour_prob where ratios are largest.",
+        f"The largest 1% of the ratios have {share:.0%} of the weight.",
+    )  # fmt: skip
+
+
+def mean_ratio(fit: Fit) -> Check | None:
+    """Whether the mean ratio is 1, as it is with correct probabilities of all actions that the policy takes."""
+    ratio, cluster = fit.problem.ratio, fit.errors.sandwich.cluster
+    if not _has_ratios(fit):
+        return None
+    mean = float(ratio.mean())
+    deviation = np.bincount(cluster, weights=ratio - mean)
+    standard_error = float(np.linalg.norm(deviation)) / len(ratio)
+    missing = ", and that this policy takes every action that the target policy takes" if mean < 1 else ""
+    return warn_if(
+        len(deviation) > 1 and abs(mean - 1) > max(MAX_MEAN_RATIO_ERROR, 5 * standard_error), "mean ratio", mean,
+        f"The mean of the ratios is {mean:.3g}, but with correct probabilities it is close to 1. Check that "
+        f"behaviour_prob is the probability of the logged action under the policy that generated the log{missing}.",
+        f"The mean of the ratios is {mean:.3g}.",
+    )  # fmt: skip
+
+
+def episode_weights(fit: Fit) -> Check | None:
+    """The products of ratios over episodes, on which importance sampling rests but this estimate does not."""
+    if not _has_ratios(fit):
+        return None
+    _, episode = np.unique(fit.log.episode, return_inverse=True)
+    with np.errstate(divide="ignore"):
+        logarithm = np.bincount(episode, weights=np.log(fit.problem.ratio))
+    if np.isneginf(logarithm).all():
+        text = "Every episode has an action that the policy never takes, so importance sampling is not possible."
+        return Check("episode weights", "pass", text, 0.0)
+    weight = np.sort(np.exp(logarithm - logarithm.max()))
+    share = float(weight[-max(1, len(weight) // 100) :].sum() / weight.sum())
+    size = effective_sample_size(weight)
+    text = (
+        f"The products of ratios count as {size:.1f} of {len(weight)} episodes, and the largest 1% have {share:.0%} of "
+        "their weight. Only importance sampling would rest on them."
+    )
+    return Check("episode weights", "pass", text, size)
+
+
+def _has_ratios(fit: Fit) -> bool:
+    return bool((fit.problem.ratio != 1).any())
+
+
+# ---- actions ------------------------------------------------------------------------------------------------------
+
+
+def order_of_actions(fit: Fit) -> Check | None:
+    """Whether the columns of a policy for actions with names have names; statistic: how many columns have none."""
+    log, policy, name = fit.log, fit.policy, "order of actions"
+    if log.action_names is None or policy is None or policy.takes_actions or policy.by_step is not None:
+        return None
+    if has_names(policy, log.observations[log.now[:1]]):
+        return Check(name, "pass", f"The columns of {policy.name} have the names of the actions.", 0.0)
+    names = log.action_names.tolist()
+    text = (
+        f"The columns of {policy.name} have no names, so they were taken in the sorted order of the actions: "
+        f"{listed(names)}. If theirs is another, the value is that of another policy. Return a mapping or a data frame "
+        "with a column for each action, by name, or give the classifier itself."
+    )
+    return Check(name, "warn", text, float(len(names)))
+
+
+def overlap(fit: Fit) -> Check | None:
+    """Whether the log has enough steps of each action that the policy often takes."""
+    action = fit.log.action
+    if action is None or action.dtype.kind not in "biuf" or is_continuous(action):
+        return None
+    if np.abs(action.astype(np.float64)).max() > MAX_EXACT_FLOAT:  # no numbers of actions
+        return None
+    number = action.reshape(len(action)).astype(np.int64)
+    shares = _target_shares(fit, number)
+    ratio = fit.problem.ratio
+    sizes = {
+        one: effective_sample_size(ratio[number == one]) if (number == one).any() else 0.0
+        for one, share in shares.items()
+        if share > MAX_UNSEEN_SHARE
+    }
+    if not sizes:
+        return None
+    rarest = sorted(sizes, key=sizes.__getitem__)[:LISTED_ACTIONS]
+    worst, fewest = rarest[0], sizes[rarest[0]]
+    known = fit.log.action_names if fit.policy is None or fit.policy.known is None else fit.policy.known
+    label = {one: label_of(one, known) for one in rarest}
+    listed = ", ".join(f"{sizes[one]:.0f} of action {label[one]}" for one in rarest)
+    if fewest < MIN_ACTION_STEPS:
+        text = (
+            f"The policy takes action {label[worst]} with probability {shares[worst]:.2g}, but the log has only an "
+            f"effective {fewest:.0f} steps with it (effective steps, rarest first: {listed}). Use a log that contains "
+            "this action more often."
+        )
+        return Check("overlap", "warn", text, fewest)
+    text = (
+        f"The log has an effective {fewest:.0f} steps or more of every action that the policy often takes (rarest "
+        f"first: {listed})."
+    )
+    return Check("overlap", "pass", text, fewest)
+
+
+def _target_shares(fit: Fit, action: Array) -> dict[int, float]:
+    """The share of each action under the policy, over the logged states; empty where it is unknown."""
+    if fit.values == "state":
+        if not _has_ratios(fit) or action.min() < 0 or not fit.problem.ratio.any():
+            return {}
+        ids, index = np.unique(action, return_inverse=True)
+        total = np.bincount(index, weights=fit.problem.ratio)
+        return dict(zip(ids.tolist(), (total / total.sum()).tolist(), strict=True))
+    steps = np.unique(np.linspace(0, len(fit.log) - 1, SAMPLED_STEPS).astype(np.int64))
+    actions = fit.problem.d // fit.features.columns
+    shares = action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], actions).mean(axis=0)
+    return dict(enumerate(shares.tolist()))
+
+
+def unseen_actions(fit: Fit) -> Check | None:
+    """For state-action values: whether the policy often leads to state-action pairs without data, or they matter.
+
+    size: the larger change of the policy value if these pairs have values within those of the logged steps.
+    """
+    return None if fit.values != "state-action" else unseen_share(fit.unseen, fit.value.standard_error)
+
+
+def unseen_share(unseen: Unseen, error: float | None) -> Check:
+    """The check of `unseen_actions`; error: the standard error of the policy value."""
+    name, (share, changes) = "unseen actions", unseen
+    if share == 0:
+        return Check(name, "pass", "The log has the states and actions that the policy leads to.", share)
+    text = (
+        f"{100 * share:.2g}% of the policy's expected next features belong to states and actions that no logged step "
+        "has, so their weights are 0. "
+    )
+    size = None
+    if changes is not None and error:
+        size = max(-changes[0], changes[1]) / error
+        text += (
+            f"With values within those of the logged steps instead, the policy value could change by {changes[0]:.2g} "
+            f"to {changes[1]:.2g} (standard error {error:.2g}), which the interval allows for. "
+        )
+    if share > MAX_UNSEEN_SHARE or (size is not None and size > MATERIAL_SIZE):
+        text += "Use a log that contains those actions, or features that share more between states."
+        return Check(name, "warn", text, share, size=size)
+    return Check(name, "pass", text.rstrip(), share, size=size)

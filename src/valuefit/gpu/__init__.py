@@ -1,0 +1,1 @@
+"""Feature rows, products and moments on a device."""

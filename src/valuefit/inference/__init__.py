@@ -1,0 +1,1 @@
+"""Standard errors, intervals and occupancy weights, by sums over the clusters of a log."""

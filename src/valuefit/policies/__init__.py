@@ -1,0 +1,1 @@
+"""Target policies, importance ratios and values of actions."""

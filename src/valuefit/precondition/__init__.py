@@ -1,0 +1,1 @@
+"""Preconditioners: one protocol for solvers, certificate and adjoints."""

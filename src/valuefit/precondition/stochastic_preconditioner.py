@@ -1,0 +1,272 @@
+"""Preconditioners for stochastic steps: approximate inverses from sketched rows, with sampling weights and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg as linalg
+
+from valuefit.linalg.cholesky import OUT_OF_RANGE, jittered_cholesky
+from valuefit.memory import fits
+from valuefit.precondition.diagonal_preconditioner import COST, DiagonalPlusRankTwo, balance, squared_row_norms
+from valuefit.precondition.factor import likely_excess
+from valuefit.precondition.preconditioner import Preconditioner, SparseC
+from valuefit.precondition.sketched_moments import sketched_moments
+from valuefit.problem.problem import MAX_DRAWS, Problem
+from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.rows.draws import Draws, RowSets
+from valuefit.streaming.shuffled import ShuffledCopy
+from valuefit.typing import Array
+
+FIRST_SKETCH_PASSES = 5.0  # maximum cost of the first sketch
+MIN_SKETCH_ROWS = 6  # sketched rows for each feature, whatever they cost
+GROWTH = 4  # factor of the sketched rows where convergence is slow
+PROJECTIONS = 16  # random directions by which the norms of preconditioned rows are estimated, to a third
+SHIFT = 1e-10  # multiple of its diagonal that is added to C, so that a factor exists
+
+
+@dataclass(frozen=True, eq=False)
+class StochasticPreconditioner:
+    """A `Preconditioner` for stochastic steps: symmetric positive matrices that multiply gradients.
+
+    theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sketched rows (all steps: from the moments). The
+    preconditioned saddle point is as well conditioned as the sketch allows, whatever the means, scales and
+    correlations of the features. With `count` 0 the matrices are `DiagonalPlusRankTwo`: a diagonal and a rank-two term.
+    `draw` samples steps half uniformly and half by their norm; multiplying by `weight` removes the bias.
+    """
+
+    theta: Array | DiagonalPlusRankTwo
+    w: Array | DiagonalPlusRankTwo
+    count: int
+    cost: float  # passes to make it
+    weight: Array
+    steps: tuple[float, float]  # step sizes for single rows; times the number of rows for a batch
+    spread: float = 1.0  # bound of the largest preconditioned second moment
+    fewest: int = 1  # rows in a batch, so that products with the matrices do not cost more than the rows
+    excess: float = np.inf  # w^-1 <= excess * C for certain
+    likely: float = np.inf  # and very likely
+    each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
+    exact: bool = False  # whether it was made from the moments of all steps
+    copy: ShuffledCopy | None = None  # of rows that are not in memory, in place of weights
+
+    clear: ClassVar[bool] = True
+    matrix: ClassVar[SparseC | None] = None
+
+    @property
+    def for_certificate(self) -> Preconditioner | None:
+        """This preconditioner of C for a certificate, where its accuracy is known."""
+        return self if np.isfinite(self.excess) else None
+
+    def dual(self, r: Array) -> Array:
+        """C~^-1 r."""
+        return self.w @ r
+
+    def primal(self, g: Array) -> Array:
+        """H~^-1 g."""
+        return self.theta @ g
+
+    @cached_property
+    def _cumulative(self) -> Array:
+        return np.cumsum(1 / self.weight)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Steps with probability 1 / (n weight), stratified: one from each of `count` equal parts, in random order.
+
+        Stratification leaves few steps undrawn, whose entries in the table of SAGA would become old.
+        """
+        place = (np.arange(count) + rng.random(count)) / count * self._cumulative[-1]
+        steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
+        return rng.permutation(steps)
+
+    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
+        """Rows, data and weights of `count` steps of the shuffled copy."""
+        assert self.copy is not None
+        return self.copy.draw(rng, count)
+
+    def merit(self, gradient: tuple[Array, Array]) -> float:
+        """The squared preconditioned gradient g' theta g + h' w h: about 2 (F - F*), and the same of the dual."""
+        of_theta, of_w = gradient
+        value = float(of_theta @ self.primal(of_theta)) + float(of_w @ self.dual(of_w))
+        return value if np.isfinite(value) else np.inf
+
+
+def sketch_passes(problem: SaddlePoint, count: int) -> float:
+    """Passes to make the preconditioner from this many sketched rows."""
+    k, d = problem.k, problem.d
+    if count >= problem.n:
+        moments = problem.cost.moments
+    else:
+        moments = count / problem.n + problem.cost.flops(count * (2 * k * d + (0 if problem.identity else k**2)))
+    factors = problem.cost.flops(k**3 / 3 + k**2 * d + k * d**2 + d**3 + k**3)
+    projections = k * min(PROJECTIONS, k) + d * min(PROJECTIONS, d)
+    return moments + factors + 1 + problem.cost.flops(2 * problem.distinct_rows * projections)
+
+
+def matrices_fit(problem: SaddlePoint) -> bool:
+    """Whether the matrices fit into memory, and steps are many enough to estimate them."""
+    in_memory = fits(8 * (problem.k + problem.d) ** 2 + (2 * problem.n * problem.k if problem.trace else 0))
+    return in_memory and problem.n >= 2 * problem.k
+
+
+def first_sketch_size(problem: SaddlePoint) -> int:
+    """The first number of sketched rows: FIRST_SKETCH_PASSES worth, or all steps where the moments cost no more."""
+    if problem.cost.moments <= FIRST_SKETCH_PASSES:
+        return problem.n
+    each = problem.cost.flops(2 * problem.k * problem.d + (0 if problem.identity else problem.k**2))
+    return min(problem.n, max(MIN_SKETCH_ROWS * problem.k, int(FIRST_SKETCH_PASSES / each)))
+
+
+def sketched_preconditioner(problem: SaddlePoint, count: int, *, drawn: bool = True) -> StochasticPreconditioner:
+    """The preconditioner from `count` sketched rows; the same problem and count give the same bits.
+
+    drawn: whether single rows will be drawn, which takes their norms.
+    """
+    rng = np.random.default_rng(count)
+    A, C = _moments(problem, count, rng)
+    L, inverse_L, inverse_R = _factors(problem, A, C, count)
+    excess, likely = _excess(problem, C, L, count)
+    weight, copy, steps = np.ones(0), None, (1.0, 1.0)
+    if drawn:
+        lengths = _projections(problem, inverse_L, inverse_R, rng)
+        if problem.drawing_passes:
+            copy, steps = _copy_and_steps(problem, lengths)
+        else:
+            weight, steps = _draws_and_steps(problem, *problem.squared_lengths(*lengths))
+    cost = sketch_passes(problem, count) + (problem.drawing_passes if drawn else 0.0)
+    each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.sparse else 0.0
+    return StochasticPreconditioner(
+        inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, cost, weight, steps,
+        fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
+        exact=count >= problem.n, copy=copy,
+    )  # fmt: skip
+
+
+def scaling_preconditioner(problem: Problem, *, drawn: bool = True) -> StochasticPreconditioner:
+    """The diagonal preconditioner with a rank-two term, in the memory and time of a few vectors and passes.
+
+    drawn: whether single rows will be drawn; otherwise rows of traces are not formed to know their norms.
+    """
+    theta, w = balance(problem)
+    weight, steps = np.ones(0), (1.0, 1.0)
+    if drawn:
+        weight, steps = _draws_and_steps(problem, *squared_row_norms(problem, theta, w))
+    # (psi'x)^2 is at most the number of nonzeros times sum psi_c^2 x_c^2, whose mean is |x|^2 after scaling
+    stored = max(1.0, problem.cost.row)
+    width = problem.k + problem.d
+    return StochasticPreconditioner(
+        theta, w, 0, COST, weight, steps, spread=stored, fewest=int(np.ceil(0.5 * width / stored)),
+        each=problem.cost.flops(10 * width) if problem.sparse else 0.0,
+    )  # fmt: skip
+
+
+def _draws_and_steps(
+    problem: SaddlePoint, of_psi: Array, of_u: Array, of_v: Array
+) -> tuple[Array, tuple[float, float]]:
+    """Weights for rows drawn half uniformly and half by their norm, and step sizes for such draws."""
+    score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
+    weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
+    dual = max(float((weight * of_psi).max()), 1.0 if problem.identity else 1e-300)
+    strength = np.maximum(problem.ratio**2, weight * of_u / dual)
+    primal = float((weight * of_v * strength).max())
+    if problem.identity:
+        primal = max(primal, dual)  # or steps of theta would be too long for those of w
+    return weight, (0.25 / max(primal, 1e-300), 0.25 / dual)
+
+
+def _moments(problem: SaddlePoint, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """A and C over all steps, or estimated from `count` sketched rows.
+
+    A sample of as many steps would miss rare rows; a sketch misses none, with as much error on the others.
+    """
+    if count >= problem.n:
+        return problem.A, problem.C
+    C, A = sketched_moments(problem, count, rng, cross=True, traces=True)
+    assert A is not None
+    return A, np.eye(problem.k) if problem.identity else C
+
+
+def _excess(problem: SaddlePoint, C: Array, L: Array, count: int) -> tuple[float, float]:
+    """`excess` and `likely`; infinite where columns are so nearly dependent that the shift of C decides."""
+    size, pivot = np.diag(C), np.diag(L) ** 2
+    if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
+        return np.inf, np.inf
+    share = -(-problem.n // count)
+    return 1.1 * share, 1.1 * likely_excess(problem.k, count, share)
+
+
+def _factors(problem: SaddlePoint, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
+    """L, L^-1 and R^-1 with C ~ L L', A'C^-1A + ridge I ~ R R', plus the expected noise of the sketch."""
+    C = C.copy()
+    size = np.diag(C).copy()
+    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
+    C[np.diag_indices_from(C)] += SHIFT * size
+    L = jittered_cholesky(C)
+    inverse_L = _inverse(L)
+    M = inverse_L @ A
+    H = M.T @ M
+    H[np.diag_indices_from(H)] += problem.ridge
+    # the standard error of an entry of the sketched L^-1 A is about 1 / sqrt(count)
+    noise = problem.d / count * max(0.0, 1 - count / problem.n)
+    if problem.k == problem.d and not problem.identity:
+        H += max(0.16 * noise, 1e-12) * C
+    size = np.diag(H).copy()
+    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
+    H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
+    return L, inverse_L, _inverse(jittered_cholesky(H))
+
+
+def _inverse(L: Array) -> Array:
+    """L^-1 of a lower triangular L."""
+    inverse, info = linalg.lapack.dtrtri(L, lower=True)
+    if info != 0 or not np.isfinite(inverse).all():
+        raise ValueError(OUT_OF_RANGE)
+    return np.asarray(inverse)
+
+
+def _projections(
+    problem: SaddlePoint, inverse_L: Array, inverse_R: Array, rng: np.random.Generator
+) -> tuple[Array, Array | None, Array]:
+    """Arguments of `squared_lengths`: by them |psi_t|^2, |u_t|^2 and |v_t|^2 after preconditioning are estimated."""
+    dual = _projection(inverse_L, rng)
+    traced = _projection(inverse_L, rng) if problem.trace else None
+    return dual, traced, _projection(inverse_R, rng)
+
+
+def _projection(inverse: Array, rng: np.random.Generator) -> Array:
+    """X with |X'row|^2 about |inverse row|^2: the transpose, or a few random combinations of its columns."""
+    width = inverse.shape[1]
+    if width <= PROJECTIONS:
+        return inverse.T
+    return inverse.T @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))
+
+
+def _copy_and_steps(
+    problem: SaddlePoint, lengths: tuple[Array, Array | None, Array]
+) -> tuple[ShuffledCopy, tuple[float, float]]:
+    """A shuffled copy of the steps on disk, and step sizes for it.
+
+    Where `_draws_and_steps` draws a step more often, the copy has it more often, but each step at least once.
+    """
+    n, sizes = problem.n, problem.step_numbers(partial(_sizes_and_copies, lengths=lengths), 5)
+    pieces = [slice(start, start + MAX_DRAWS) for start in range(0, n, MAX_DRAWS)]
+    mean = sum(float(sizes[here, 4].sum()) for here in pieces) / n
+    for here in pieces:
+        sizes[here, 4] = np.maximum(1.0, np.rint(0.5 + 0.5 * sizes[here, 4] / mean)) if mean else 1.0
+    total = int(sum(float(sizes[here, 4].sum()) for here in pieces))
+    dual = max(1e-300, *(float((total / n * sizes[here, 0] / sizes[here, 4]).max()) for here in pieces))
+    primal = 1e-300
+    for here in pieces:
+        _, of_u, of_v, squared_ratio, copies = sizes[here].T
+        weight = total / (n * copies)
+        primal = max(primal, float((weight * of_v * np.maximum(squared_ratio, weight * of_u / dual)).max()))
+    return problem.shuffled_copy(sizes[:, 4], total), (0.25 / primal, 0.25 / dual)
+
+
+def _sizes_and_copies(problem: Problem, *, lengths: tuple[Array, Array | None, Array]) -> Array:
+    """Sizes after preconditioning, squared ratios, and what the number of copies is proportional to, (n, 5)."""
+    of_psi, of_u, of_v = problem.squared_lengths(*lengths)
+    return np.stack([of_psi, of_u, of_v, problem.ratio**2, np.sqrt(of_psi**2 + of_u * of_v)], axis=1)

@@ -1,0 +1,1 @@
+"""Problems and sums over a log that is read in shards."""
