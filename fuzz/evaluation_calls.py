@@ -112,8 +112,7 @@ def evaluations() -> list[vf.Evaluation]:
     ]  # fmt: skip
     made = [vf.evaluate(log, **{"discount": 0.9, "features": "identity", **one}) for one in settings]
     made += [vf.evaluate(log[part], discount=0.9, features="identity") for part in (slice(0, 4), slice(0, 1))]
-    stored = replace(made[0], policy_value=replace(made[0].policy_value, effective_episodes=None))  # by version 0.1
-    return [*made, stored]
+    return made
 
 
 @cache
@@ -284,15 +283,19 @@ def _confounded(rng: Rng) -> vf.Evaluation:
     table = rng.dirichlet(np.ones(actions), states)
     if chance(rng, 0.3):
         table = np.eye(actions)[rng.integers(0, actions, states)]
+    done = table_evaluations()[0]
+    fit = replace(done.fit, log=log, policy=find_policy(table), discount=pick(rng, [0.0, 0.5, 0.9, 0.9]))
     return replace(
-        table_evaluations()[0], log=log, policy=find_policy(table), discount=pick(rng, [0.0, 0.5, 0.9, 0.9]),
+        done, fit=fit,
         starts=pick(rng, [None, None, None, np.array([0]), np.array([7])]),
     )  # fmt: skip
 
 
 def _check_breakdown(rng: Rng, done: vf.Evaluation) -> str | None:
     """Just below the factor the bounds exclude the other value, just above they do not."""
-    others = [*table_evaluations(), *[replace(_confounded(rng), discount=done.discount)] * 6]
+    confounded = _confounded(rng)
+    same = replace(confounded, fit=replace(confounded.fit, discount=done.discount))
+    others = [*table_evaluations(), *[same] * 6]
     other: Any = pick(rng, others) if chance(rng, 0.5) else scalar(rng)
     if chance(rng, 0.5):
         other = float(np.round(rng.normal(), 1))

@@ -85,8 +85,8 @@ def writers(folder: Path) -> list[Writer]:
     """Every kind of file and folder that valuefit writes; `folder` holds what they need."""
     result = vf.solve(vf.Problem(vf.datasets.random_mdp(8, 2, 3).log(60), discount=0.9), "lstd")
     evaluation = vf.evaluate(vf.datasets.random_mdp(8, 2, 3).log(60))
-    first = replace(evaluation, seed=0).report(folder / "first.html").read_text()
-    second = replace(evaluation, seed=1).report(folder / "second.html").read_text()
+    first = _seeded(evaluation, 0).report(folder / "first.html").read_text()
+    second = _seeded(evaluation, 1).report(folder / "second.html").read_text()
     sources = [vf.save(log_of(number), folder / f"source-{number}.npz") for number in (0, 1)]
 
     def save_log(path: Path, number: int) -> None:
@@ -113,13 +113,18 @@ def writers(folder: Path) -> list[Writer]:
         ),
         Writer(
             "evaluation.npz",
-            lambda path, n: replace(evaluation, seed=n).save(path, force=True),
+            lambda path, n: _seeded(evaluation, n).save(path, force=True),
             lambda path: vf.Evaluation.load(path).seed,
         ),
-        Writer("report.html", lambda path, n: replace(evaluation, seed=n % 2).report(path, force=True), read_page),
+        Writer("report.html", lambda path, n: _seeded(evaluation, n % 2).report(path, force=True), read_page),
         Writer("converted", convert, read_log),
         Writer("converted.parquet", convert, read_log),
     ]
+
+
+def _seeded(evaluation: vf.Evaluation, seed: int) -> vf.Evaluation:
+    """The evaluation with another seed, by which its files are recognised."""
+    return replace(evaluation, fit=replace(evaluation.fit, seed=seed))
 
 
 class Faults:

@@ -164,10 +164,10 @@ def evaluation_case(rng: Rng, folder: Path) -> str | None:
     evaluation = ask(vf.Evaluation.load, path)
     stored = _arrays(path)
     for name, array in stored.items():
-        if name.startswith("log_"):
-            found = getattr(evaluation.log, name.removeprefix("log_"))
+        if name.startswith("log."):
+            found = getattr(evaluation.log, name.removeprefix("log."))
             expect(np.array_equal(found, array), f"the column {name} of the log differs")
-    expect(np.array_equal(evaluation.result.theta, stored["theta"]), "other weights")
+    expect(np.array_equal(evaluation.result.theta, stored["result.theta"]), "other weights")
     ask(repr, evaluation)
     ask(evaluation.summary)
     ask(lambda: json.dumps(evaluation.to_dict(), allow_nan=False))

@@ -9,9 +9,11 @@ from sklearn.preprocessing import StandardScaler
 
 import valuefit as vf
 from helpers.npy_headers import DAMAGED, damaged_npy, replace_entry
-from helpers.problems import ROOT, wide_log
+from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
+from valuefit.data.serialise import as_plain
 from valuefit.features import Tiles
+from valuefit.inference.errors import ErrorEstimate
 
 
 def own_features(x):
@@ -61,7 +63,7 @@ def test_a_loaded_evaluation_equals_the_saved_one(case, tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    return vf.evaluate(wide_log(), features=own_features).save(tmp_path / "evaluation.npz")
+    return vf.evaluate(wide_log(action=np.arange(400) % 2), features=own_features).save(tmp_path / "evaluation.npz")
 
 
 def test_user_features_must_be_given_again_and_are_checked(saved):
@@ -95,12 +97,6 @@ def test_existing_files_are_overwritten_only_with_force(saved):
     assert [entry.name for entry in saved.parent.iterdir()] == ["evaluation.npz"]
 
 
-WEIGHT_ERROR = {
-    "standard_error": 1.0, "effective_clusters": 9.0, "determined": True, "reason": "", "solver_error": 0.0,
-    "one_cluster": False,
-}  # fmt: skip
-
-
 def rewrite(path, change):
     """Apply `change` to the arrays and facts of the file."""
     with np.load(path) as stored:
@@ -110,70 +106,60 @@ def rewrite(path, change):
     np.savez(path, **{**arrays, "facts": np.array(json.dumps(facts))})
 
 
-def shorten(name):
-    return lambda arrays, facts: arrays.update({name: arrays[name][:-1]})
+def changed(name, change):
+    """Change one array of the file."""
+    return lambda arrays, facts: arrays.update({name: change(arrays[name])})
+
+
+def updated(name, **entries):
+    """Change entries of the facts, or of those of one field."""
+    return lambda arrays, facts: (facts[name] if name else facts).update(entries)
+
+
+WEIGHT_ERROR = as_plain(ErrorEstimate(1.0, 9.0))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (shorten("log_reward"), "the column reward of its log has dtype float64 and shape"),
-        (lambda a, f: a.update(log_now=a["log_now"] + 1000), "point outside its observations"),
-        (lambda a, f: a.update(log_now=a["log_now"] - 1), "point outside its observations"),
-        (lambda a, f: a.update(log_next=a["log_next"].astype(float)), "the column next of its log has dtype float64"),
-        (lambda a, f: a.update(log_ratio=a["log_ratio"].astype(bool)), "the column ratio of its log has dtype bool"),
-        (lambda a, f: a.update(log_ratio=a["log_ratio"] * np.nan), "the column ratio of its log is not finite"),
-        (lambda a, f: a.update(log_action=np.array(3)), "the column action of its log"),
-        (
-            lambda a, f: a.update(log_next=a["log_next"][:, None]),
-            "the column next of its log has dtype int64 and shape",
-        ),
-        (lambda a, f: a.update(log_begins=a["log_begins"][:, None]), "the column begins of its log has dtype bool"),
-        (lambda a, f: a.pop("log_episode"), "is not a valuefit evaluation"),
-        (lambda a, f: a.update(theta=a["theta"] * np.nan), "weights"),
-        (lambda a, f: a.pop("theta"), "is not a valuefit evaluation"),
-        (lambda a, f: f.pop("notes"), "is not a valuefit evaluation"),
-        (lambda a, f: f.update(format=7), "has evaluation format 7; this version of valuefit reads format 1"),
-        (lambda a, f: f["result"].update(colour="red"), "is not a valuefit evaluation"),
-        (lambda a, f: f["policy_value"].pop("level"), "is not a valuefit evaluation"),
-        (lambda a, f: f.update(fingerprint=[1.0]), "are not those of"),
-        (lambda a, f: f["policy_value"].update(estimate=123.0, interval=[0.0, 200.0]), "its policy value is 123, but"),
-        (lambda a, f: f["policy_value"].update(estimate=123.0), "contradict each other"),
-        (lambda a, f: f["policy_value"].update(standard_error="small"), "standard_error is not a finite number"),
-        (lambda a, f: f["policy_value"].update(starts=[]), "the number of starts is not a whole number"),
-        (lambda a, f: f["policy_value"].update(interval=3), "is not a valuefit evaluation"),
-        (lambda a, f: a.update(theta=a["theta"] + 1), "its policy value is .*, but its weights give"),
-        (lambda a, f: f.update(checks=3), "an entry has a value of the wrong type"),
-        (lambda a, f: f.update(checks=[{"name": "range", "outcome": "pass"}]), "'statistic' is missing"),
-        (lambda a, f: f.update(discount="0.9"), "discount is not a finite number"),
-        (lambda a, f: f.update(ridge=[]), "ridge is not a finite number"),
-        (lambda a, f: f.update(values="both"), "values or seed are not those of an evaluation"),
-        (lambda a, f: f["result"].update(gap="small"), "gap is 'small', which no result has"),
-        (lambda a, f: a.update(theta=np.array([{}], object)), "is not a valuefit evaluation"),
-        (lambda a, f: f.update(whole=[3, 1]), "it is of 3 steps and 1 episodes"),
-        (lambda a, f: f.update(whole=[1e9, 1]), "it is of 1000000000.0 steps and 1 episodes"),
-        (lambda a, f: f.update(whole=[10**9, 0]), "it is of 1000000000 steps and 0 episodes"),
-        (lambda a, f: f.update(whole=7), "an entry has a value of the wrong type"),
-        (lambda a, f: f.update(follows={"steps": -1, "to_the_end": False}), "for how many steps the log follows"),
-        (lambda a, f: f.update(follows={"steps": 3, "to_the_end": "yes"}), "for how many steps the log follows"),
-        (lambda a, f: f.update(follows=[3]), "an entry has a value of the wrong type"),
-        (lambda a, f: f.update(weight_errors=[WEIGHT_ERROR]), r"it has errors of 1 weights, but \d+ weights"),
-        (lambda a, f: f.update(weight_errors=[{**WEIGHT_ERROR, "solver_error": "0"}]), "solver_error is not a finite"),
-        (lambda a, f: f.update(weight_errors=[{}]), "'standard_error' is missing"),
+        (changed("log.reward", lambda column: column[:-1]), "the column reward of its log has dtype float64 and shape"),
+        (changed("log.now", lambda column: column + 1000), "point outside its observations"),
+        (changed("log.now", lambda column: column - 1), "point outside its observations"),
+        (changed("log.next", lambda column: column.astype(float)), "the column next of its log has dtype float64"),
+        (changed("log.ratio", lambda column: column.astype(bool)), "the column ratio of its log has dtype bool"),
+        (changed("log.ratio", lambda column: column * np.nan), "the column ratio of its log is not finite"),
+        (changed("log.action", lambda column: np.array(3)), "the column action of its log"),
+        (changed("log.next", lambda column: column[:, None]), "the column next of its log has dtype int64 and shape"),
+        (changed("log.observations", lambda column: np.array("x")), "the column observations of its log has dtype <U1"),
+        (lambda a, f: a.pop("log.episode"), "the array 'log.episode' is missing"),
+        (lambda a, f: a.pop("log.action"), "the array 'log.action' is missing"),
+        (changed("result.theta", lambda theta: theta * np.nan), "theta does not hold finite weights"),
+        (changed("result.theta", lambda theta: np.array([{}], object)), "is not a valuefit evaluation"),
+        (changed("result.theta", lambda theta: theta + 1), "its policy value is .*, but its weights give"),
+        (changed("fingerprint", lambda rows: rows[:1]), "are not those of"),
+        (changed("fingerprint", lambda rows: rows.astype(str)), "its fingerprint does not hold numbers"),
+        (lambda a, f: f.pop("notes"), "'notes' is missing"),
+        (updated("", format=7), "has evaluation format 7; this version of valuefit reads format 2"),
+        (updated("result", colour="red"), "'result.colour' is unknown"),
+        (updated("policy_value", estimate=123.0, interval=[0.0, 200.0]), "its policy value is 123, but"),
+        (updated("policy_value", estimate=123.0), "contradict each other"),
+        (updated("policy_value", standard_error=-1.0), "contradict each other"),
+        (updated("policy_value", effective_episodes=None), "a standard error without an interval, or the reverse"),
+        (updated("policy_value", starts=0), "or it has no starts"),
+        (updated("policy_value", level=95), "the level of its interval is not between 0 and 1"),
+        (updated("policy_value", method="cr2"), "policy_value.method is 'cr2', not 'cr3' or 'cr1'"),
+        (updated("", values="both"), "values is 'both', not 'state' or 'state-action'"),
+        (updated("", whole=[3, 1]), "it is of 3 steps and 1 episodes"),
+        (updated("", whole=[10**9, 0]), "it is of 1000000000 steps and 0 episodes"),
+        (updated("", follows={"steps": -1, "to_the_end": False}), "for how many steps the log follows"),
+        (updated("", weight_errors=[WEIGHT_ERROR]), r"it has errors of 1 weights, but \d+ weights"),
+        (updated("", policy={"name": "x", "table": None, "labels": ["a"]}), "the labels of its policy are not those"),
     ],
 )
 def test_a_modified_file_is_refused(saved, change, message):
     rewrite(saved, change)
     with pytest.raises(ValueError, match=message):
         vf.Evaluation.load(saved, features=own_features)
-
-
-def test_a_file_of_version_0_1_with_another_policy_value_is_refused(tmp_path):
-    path = tmp_path / "evaluation.npz"
-    path.write_bytes((ROOT / "tests" / "fixtures" / "version-0.1" / "evaluation.npz").read_bytes())
-    rewrite(path, lambda arrays, facts: facts["policy_value"].update(estimate=123.0, interval=[0.0, 200.0]))
-    with pytest.raises(ValueError, match="its policy value is 123, but its weights give"):
-        vf.Evaluation.load(path)
 
 
 def test_an_evaluation_over_given_starts_is_checked_when_it_is_loaded(tmp_path):
@@ -193,7 +179,7 @@ def test_an_evaluation_over_given_starts_is_checked_when_it_is_loaded(tmp_path):
 )  # fmt: skip
 def test_a_wrong_specification_of_features_is_refused(tmp_path, change):
     path = vf.evaluate(wide_log(), features="fourier:order=2").save(tmp_path / "evaluation.npz")
-    rewrite(path, lambda arrays, facts: facts["spec"].update(change))
+    rewrite(path, lambda arrays, facts: facts["features"].update(change))
     with pytest.raises(ValueError, match="is not a valuefit evaluation"):
         vf.Evaluation.load(path)
 
@@ -216,7 +202,7 @@ def test_a_file_that_declares_more_than_memory_is_refused_before_it_is_read(tmp_
 
 
 @pytest.mark.parametrize("error", DAMAGED)
-@pytest.mark.parametrize("name", ["theta", "facts", "other"])
+@pytest.mark.parametrize("name", ["result.theta", "facts", "other"])
 def test_a_damaged_header_is_refused(saved, error, name):
     replace_entry(saved, f"{name}.npy", damaged_npy(error))
     with pytest.raises(ValueError, match="is not a valuefit evaluation, or is incomplete"):

@@ -35,13 +35,6 @@ def test_an_unknown_standard_error_has_no_interval():
     assert replace(VALUE, standard_error=None, interval=None).interval_at(0.9, "lower") is None
 
 
-def test_values_of_version_0_1_have_their_own_level_only():
-    old = replace(VALUE, effective_episodes=None)
-    assert old.interval_at(0.95) == VALUE.interval
-    with pytest.raises(ValueError, match=r"saved by version 0.1, .* Evaluate again"):
-        old.interval_at(0.9)
-
-
 @pytest.mark.parametrize("level", [0, 1, 95, -0.5, np.nan, "high", True])
 def test_a_level_is_a_probability(level):
     for function in (VALUE.interval_at, lambda level: vf.evaluate({}, level=level)):

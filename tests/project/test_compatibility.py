@@ -1,8 +1,7 @@
-"""Compatibility: public names and signatures, the keys of the JSON output, files of earlier versions."""
+"""Compatibility: public names and signatures, the keys of the JSON output, files of newer versions."""
 
 import inspect
 import json
-import shutil
 
 import click
 import numpy as np
@@ -11,14 +10,11 @@ from click.testing import CliRunner
 
 import valuefit as vf
 from helpers.problems import ROOT
+from helpers.small_mdp import SmallMDP
 from valuefit.cli.main import main
-from valuefit.paper.definition import load_experiment
-from valuefit.paper.experiment import Job, _read_run
-from valuefit.paper.table1 import Size, _read_cell
+from valuefit.paper.run_files import read_run, write_run
 
 DATA = ROOT / "tests" / "fixtures"
-OLD = DATA / "version-0.1"
-EXPECTED = json.loads((OLD / "expected.json").read_text())
 # methods of solvers that the engine and the cost model call, but users do not
 INTERNAL = [
     "A_passes", "C_passes", "auto_steps", "choose_step", "choose_steps", "correction", "epoch", "guarded", "init",
@@ -87,74 +83,27 @@ def test_the_json_output_keeps_its_keys():
     assert set(json.loads((DATA / "json-keys.json").read_text())) <= set(keys_of(json.loads(done.stdout)))
 
 
-@pytest.mark.parametrize("name", ["log", "log.npz", "log.parquet"])
-def test_a_log_of_version_0_1_loads(name):
-    log = vf.load(OLD / name)
-    assert len(log) == 60
-    assert log.reward.sum() == pytest.approx(EXPECTED["reward_sum"])
-    assert log.ratio.sum() == pytest.approx(EXPECTED["ratio_sum"])
-    assert log.truncated.sum() == 3
-    assert log.terminated.sum() == 2
-
-
-def test_results_of_version_0_1_load():
-    result = vf.Result.load(OLD / "result.npz")
-    np.testing.assert_array_equal(result.theta, EXPECTED["theta"])
-    assert (result.status, result.solver) == ("converged", "lstd")
-    unfinished = vf.Result.load(OLD / "result-unfinished.npz")
-    assert unfinished.status == "budget"
-    assert unfinished.history.dtype.names == ("passes", "seconds", "residual")
-
-
-@pytest.mark.parametrize("name", ["evaluation", "evaluation-state-action"])
-def test_evaluations_of_version_0_1_load(name):
-    evaluation = vf.Evaluation.load(OLD / f"{name}.npz")
-    assert "version 0.1, which made few checks" in evaluation.verdict.reasons[-1]
-    value = evaluation.policy_value
-    found = {"estimate": value.estimate, "standard_error": value.standard_error, "interval": list(value.interval)}
-    assert found == EXPECTED[name]
-    assert np.mean(evaluation.value(evaluation.log.observations)) < 10
-    assert "policy value" in evaluation.summary()
-
-
-def test_an_evaluation_of_version_0_1_over_given_starts_loads():
-    evaluation = vf.Evaluation.load(OLD / "evaluation-starts.npz")
-    assert evaluation.policy_value.starts == 2
-    assert evaluation.policy_value.estimate == pytest.approx(np.mean(evaluation.value(evaluation.log.observations[:2])))
-
-
-def test_runs_of_version_0_1_are_resumed():
-    panel = load_experiment("random-mdp", quick=True).panels[0]
-    job = Job(panel, "saga", 10.0, 0.3, 24.0, 1)
-    run = _read_run(OLD / "runs" / f"{job.name}.json", job)
-    assert run["passes"][-1] == pytest.approx(24, abs=1)
-    assert run["gap"][-1] < run["gap"][0]
-    assert _read_cell(OLD / "runs" / "n200-d5.json", Size(200, 5))["methods"]["lstd"]["reached"]
-
-
-def test_settings_of_version_0_1_are_read(monkeypatch):
-    monkeypatch.chdir(OLD)
-    done = CliRunner().invoke(main, ["evaluate", "--config", "config.toml", "--quiet"])
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("-0.31273 (standard error 0.14486")  # the automatic features of version 0.2
-
-
-@pytest.mark.parametrize("name", ["log", "result.npz", "evaluation.npz", "runs"])
-def test_files_of_a_newer_version_say_so(name, tmp_path):
-    if name.endswith(".npz"):
-        with np.load(OLD / name) as stored:
+@pytest.mark.parametrize("kind", ["log", "result", "evaluation", "run"])
+def test_files_of_a_newer_version_say_so(kind, tmp_path):
+    evaluation = vf.evaluate(SmallMDP().log(20))
+    path = tmp_path / f"{kind}.npz"
+    if kind == "log":
+        path = vf.save(evaluation.log, tmp_path / kind)
+        text = path / "valuefit.json"
+    elif kind == "run":
+        write_run(path, {})
+        text = path
+    else:
+        (evaluation if kind == "evaluation" else evaluation.result).save(path)
+        with np.load(path) as stored:
             arrays = dict(stored)
         facts = json.loads(str(arrays["facts"]))
-        np.savez(tmp_path / name, **{**arrays, "facts": np.array(json.dumps({**facts, "format": 2}))})
-    else:
-        shutil.copytree(OLD / name, tmp_path / name)
-        for path in (tmp_path / name).glob("*.json"):
-            path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+        np.savez(path, **{**arrays, "facts": np.array(json.dumps({**facts, "format": 3}))})
+    if kind in ("log", "run"):
+        text.write_text(json.dumps({**json.loads(text.read_text()), "format": 3}))
     read = {
-        "log": vf.load, "result.npz": vf.Result.load, "evaluation.npz": vf.Evaluation.load,
-        "runs": lambda path: _read_cell(path / "n200-d5.json", Size(200, 5)),
-    }[name]  # fmt: skip
-    with pytest.raises(
-        ValueError, match=r"format 2; this version of valuefit reads format 1\. It was written by a newer"
-    ):
-        read(tmp_path / name)
+        "log": vf.load, "result": vf.Result.load, "evaluation": vf.Evaluation.load,
+        "run": lambda path: read_run(path, {}),
+    }[kind]  # fmt: skip
+    with pytest.raises(ValueError, match=r"format 3; this version of valuefit reads .* written by a newer version"):
+        read(path)

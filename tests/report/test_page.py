@@ -233,7 +233,8 @@ _unchanged.__name__ = "<b>own</b>"
 def test_unprintable_characters_are_replaced(character):
     assert printable(f"a{character}b\nc") == "a\ufffdb\nc"
     evaluation = KINDS["one-hot"]()
-    text = render(replace(evaluation, notes=[f"a{character}b"], log=replace(evaluation.log, names=(f"x{character}y",))))
+    fit = replace(evaluation.fit, log=replace(evaluation.log, names=(f"x{character}y",)))
+    text = render(replace(evaluation, notes=[f"a{character}b"], fit=fit))
     assert character not in text
     assert "a\ufffdb" in text
     assert all(svg is not None for svg in svgs(text))
@@ -351,7 +352,7 @@ def test_arguments_that_are_not_stored_have_a_comment():
 def test_a_comment_with_line_ends_stays_on_one_line():
     evaluation = KINDS["tiny"]()
     fitted = replace(evaluation.features, spec=None, sentence="one\nimport os; os.remove('x')")
-    call = python_call(replace(evaluation, features=fitted))
+    call = python_call(replace(evaluation, fit=replace(evaluation.fit, features=fitted)))
     assert "\nimport os" not in call
 
 

@@ -14,7 +14,7 @@ from valuefit.engine.budget import Budget
 from valuefit.engine.choice import rank
 from valuefit.engine.divergence import DivergenceGuard
 from valuefit.engine.history import History, Progress, StoppedByCallback
-from valuefit.engine.result import Result
+from valuefit.engine.result import Result, Status
 from valuefit.engine.stopping import FINEST_GAP, ConvergenceTest, Gap, Statistical, StoppingRule
 from valuefit.messages import shown
 from valuefit.problem.exact import Exact
@@ -144,7 +144,8 @@ def _run(
     state, budget = State(theta, w), history.budget
     guard = DivergenceGuard(problem, solver, state)
     test = ConvergenceTest(problem, theta, rule, budget, history)
-    status, message, note, epochs = "budget", "", "", 0
+    status: Status = "budget"
+    message, note, epochs = "", "", 0
     try:
         after, info = solver.init(problem, theta, w)
         guard = DivergenceGuard(problem, solver, after)
@@ -200,7 +201,7 @@ def _converged(rule: StoppingRule, test: ConvergenceTest) -> str:
     return message
 
 
-def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tuple[str, str]:
+def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tuple[Status, str]:
     """Status and message of a method that has nothing left to do, at a gap above the required one."""
     if test.gap is not None and test.gap <= ROUNDING_GAP:
         text = f"Exact but for rounding, which leaves a gap of at most {test.gap:.1e}, above tol = {rule.gap:.3g}."
@@ -212,7 +213,7 @@ def _finished(solver: Solver, rule: StoppingRule, test: ConvergenceTest) -> tupl
 
 
 def _result(
-    solver: Solver, state: State, status: str, notes: list[str], guard: DivergenceGuard, test: ConvergenceTest
+    solver: Solver, state: State, status: Status, notes: list[str], guard: DivergenceGuard, test: ConvergenceTest
 ) -> Result:
     problem, budget, history = test.problem, test.budget, test.history
     gap, objective = test.known(state)

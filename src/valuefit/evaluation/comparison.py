@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
+from valuefit.data.serialise import as_plain
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.evaluation.storage import as_plain, is_value_of
 from valuefit.inference.errors import ErrorEstimate, Influence, LinearFunction
-from valuefit.inference.policy_value import around, check_level, starts_of
+from valuefit.inference.policy_value import around, check_level
 from valuefit.inference.sandwich import Sandwich
 from valuefit.inference.streamed_errors import ONE_EPISODE, Paired, paired
 from valuefit.inference.uncertainty import Kind, Uncertainty, bias_of, suitable_clusters
@@ -261,8 +261,8 @@ def _differences(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple
 
 def _paired_in_memory(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
     """The errors of all pairs, over clusters that suit them, and the solver errors of the values."""
-    functions = [_start_function(evaluation) for evaluation in evaluations]
-    sandwiches = [Sandwich(e.problem, e.result.theta, e.log.episode, e.log.cluster) for e in evaluations]
+    functions = [evaluation.fit.starts for evaluation in evaluations]
+    sandwiches = [evaluation.fit.sandwich for evaluation in evaluations]
     influences = [_influence(*one) for one in zip(sandwiches, functions, names, strict=True)]
     least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
     cluster = suitable_clusters(sandwiches, least)
@@ -308,17 +308,6 @@ def _uncertainties(sandwiches: list[Sandwich], evaluations: list[Evaluation]) ->
 
 def _kind(evaluations: list[Evaluation]) -> Kind:
     return "cr1" if any(evaluation.policy_value.method == "cr1" for evaluation in evaluations) else "cr3"
-
-
-def _start_function(evaluation: Evaluation) -> LinearFunction:
-    e = evaluation
-    function = starts_of(e.log, e.problem, e.features, e.policy, e.values, e.starts)
-    if not is_value_of(e.policy_value.estimate, function.c, e.result.theta):
-        raise ValueError(
-            "An evaluation was saved by version 0.1 without the starts that it was given, which a comparison needs. "
-            "Evaluate again."
-        )
-    return function
 
 
 def _influence(sandwich: Sandwich, function: LinearFunction, name: str) -> Influence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import actions_notes, cut_notes, longer_notes, policy_note, starts_note
 from valuefit.features.registry import make
 from valuefit.gpu.placement import placement
-from valuefit.inference.fit import Fit
+from valuefit.inference.fit import Fit, Values
 from valuefit.inference.following import following
 from valuefit.inference.inputs import check_client, load_log, make_problem
 from valuefit.inference.policy_value import (
@@ -29,12 +29,10 @@ from valuefit.inference.policy_value import (
     Reported,
     check_level,
     starts_of,
-    value_at_starts,
 )
 from valuefit.inference.reach import Reach, RewardRange, reward_extremes
 from valuefit.inference.sandwich import Sandwich
-from valuefit.inference.uncertainty import KINDS, Kind, uncertainty
-from valuefit.inference.unseen import Unseen, unseen_of
+from valuefit.inference.uncertainty import KINDS, Kind
 from valuefit.policies.importance import policy_for, with_ratios
 from valuefit.policies.policy import Policy, find_policy
 from valuefit.policies.state_action import action_count
@@ -42,7 +40,7 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
 
-VALUES = ("state", "state-action")
+VALUES = get_args(Values)
 
 
 def evaluate(
@@ -130,7 +128,7 @@ def evaluate(
 
 def _fit(
     log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
-    values: str, seed: int, starts: Any, interval: Kind, level: float, reward_range: RewardRange | None,
+    values: Values, seed: int, starts: Any, interval: Kind, level: float, reward_range: RewardRange | None,
     place: Callable[[Problem], SaddlePoint], all_actions: bool = True, **solving: Any,
 ) -> tuple[Fit, list[str]]:  # fmt: skip
     """The solved problem of a log in memory with its policy value, and notes.
@@ -151,18 +149,13 @@ def _fit(
     start_rows = starts_of(log, problem, fitted, policy, values, starts)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
     result = solve(place(problem), reported=Reported(sandwich, start_rows), seed=seed, **solving)
-    sandwich = sandwich.at(result.theta)
     notes.append(f"Solved with {result.solver}: {result.message}")
-    errors = uncertainty(sandwich, start_rows, kind=interval)
-    value, error = value_at_starts(log, errors, start_rows, values, level)
-    unseen = unseen_of(log, fitted, policy, sandwich, start_rows) if values == "state-action" else Unseen()
-    value = value.allowing_for(unseen.changes)
-    notes += [starts_note(value, starts, errors), *longer_notes(value.bias, value.unseen)]
-    found = Fit(
-        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows, errors, value, error,
-        unseen, reward_range,
+    fit = Fit(
+        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows,
+        sandwich.at(result.theta), interval, level, reward_range,
     )  # fmt: skip
-    return found, [*notes, *cut_notes(reward_range, reachable(found))]
+    notes += [starts_note(fit.value, starts, fit.errors), *longer_notes(fit.value.bias, fit.value.unseen)]
+    return fit, [*notes, *cut_notes(reward_range, reachable(fit))]
 
 
 def _of_shards(
@@ -189,7 +182,8 @@ def _of_shards(
         *cut_notes(settings["reward_range"], whole.reach),
     ]  # fmt: skip
     return replace(
-        sample, result=result, policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
+        sample, fit=replace(fit, result=result, sandwich=fit.sandwich.at(result.theta), interval=value.method),
+        policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
         whole=whole.size, streamed=whole.errors, weight_errors=whole.weights,
         checks=tuple({**{check.name: check for check in judged}, **known}.values()),
     )  # fmt: skip
@@ -204,10 +198,7 @@ def _judged(fit: Fit, checks: str, notes: list[str], starts: Any) -> Evaluation:
     """The evaluation of a fit, with its checks and cross-checks."""
     others, left_out = cross_checks(fit)
     return Evaluation(
-        log=fit.log, problem=fit.problem, result=fit.result, features=fit.features, policy=fit.policy,
-        discount=fit.discount, trace=fit.problem.trace, ridge=fit.problem.ridge,
-        values=fit.values, seed=fit.seed, policy_value=_cut(fit.value, fit.reward_range, reachable(fit)),
-        notes=[*notes, left_out] if left_out else notes,
+        fit, _cut(fit.value, fit.reward_range, reachable(fit)), [*notes, left_out] if left_out else notes,
         checks=(*run_checks(fit, checks), agreement(others, fit.values)),
         starts=None if starts is None else fit.log.as_stored(starts), cross_checks=others, follows=following(fit),
     )  # fmt: skip

@@ -14,7 +14,6 @@ from valuefit.inference.uncertainty import Uncertainty
 from valuefit.policies.action_labels import listed
 from valuefit.policies.policy import Policy
 
-GIVEN_STARTS = "given starts"  # in the note on the starts, if they are not those of the log
 LEARNED_HERE = (
     "If the policy was learned from this log, its value is optimistic here: learn it on one part of the episodes and "
     "evaluate it on the other (valuefit.split)."
@@ -55,7 +54,7 @@ def actions_notes(log: Transitions, policy: Policy | None) -> list[str]:
 
 def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
     """Which starts the value is averaged over, and how its standard error is computed."""
-    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} {GIVEN_STARTS}"
+    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} given starts"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     clusters = errors.sandwich.clusters

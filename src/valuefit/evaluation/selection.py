@@ -20,6 +20,7 @@ import numpy as np
 
 from valuefit.checks.numerics import SMALL_SAMPLE_BIAS, STABLE_FIXED_POINT
 from valuefit.checks.verdict import LEVELS, Verdict
+from valuefit.data.serialise import as_plain
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, one_of, whole_number
@@ -28,7 +29,6 @@ from valuefit.evaluation.evaluate import VALUES, evaluate
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
 from valuefit.evaluation.selection_text import selection_summary
-from valuefit.evaluation.storage import as_plain
 from valuefit.inference.errors import ErrorEstimate
 from valuefit.inference.inputs import load_log
 from valuefit.inference.policy_value import INTERVAL_LEVEL, PolicyValue, check_level, with_errors
@@ -90,12 +90,12 @@ class Selection:
     def to_dict(self) -> dict[str, Any]:
         """The selection as plain data for JSON; candidates in words."""
         facts = {
-            "verdict": vars(self.verdict),
-            "policy_value": vars(self.policy_value),
+            "verdict": self.verdict,
+            "policy_value": self.policy_value,
             "chosen": [described(settings) for settings in self.best],
             "cross_fitted": self.cross_fitted,
             "criterion": self.criterion,
-            "halves": [vars(evaluation.policy_value) for evaluation in self.evaluations],
+            "halves": [evaluation.policy_value for evaluation in self.evaluations],
             "table": [{**row, "settings": described(row["settings"])} for row in self.table],
         }
         plain: dict[str, Any] = as_plain(facts)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
-from valuefit.data.transitions import Transitions, rounded_ratios
+from valuefit.data.transitions import Transitions, effective_sample_size, rounded_ratios
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted
 from valuefit.inference.errors import ErrorEstimate, LinearFunction
 from valuefit.inference.occupancy import occupancy_weights
-from valuefit.inference.policy_value import PolicyValue
+from valuefit.inference.policy_value import INTERVAL_LEVEL, PolicyValue, with_errors
 from valuefit.inference.reach import RewardRange
-from valuefit.inference.sandwich import AdjointMethod
-from valuefit.inference.uncertainty import Uncertainty
-from valuefit.inference.unseen import Unseen
+from valuefit.inference.sandwich import AdjointMethod, Sandwich
+from valuefit.inference.uncertainty import Kind, Uncertainty, uncertainty
+from valuefit.inference.unseen import Unseen, UnseenPairs, unseen_pairs, what_changes
 from valuefit.linalg.cholesky import ScaledFactor, scaled_cholesky
 from valuefit.policies.importance import target_probabilities
 from valuefit.policies.policy import Policy
@@ -25,16 +26,17 @@ from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import whitening
 from valuefit.typing import Array
 
+Values = Literal["state", "state-action"]
 SKETCHED_SUMS = 2  # for each feature, in an estimate of C
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The evaluated log, the solved problem, and the policy value with its errors.
+    """The evaluated log and the solved problem; errors and the policy value are computed from them when asked for.
 
     log: with the ratios of the policy for state values. discount: of one step (`problem.discount` is 0 at the end of
-    an episode). starts: the mean value over the starts. errors: over the clusters that suit it.
-    error: of `value.estimate`. unseen: pairs of states and actions without data, for state-action values.
+    an episode). starts: the mean value over the starts. sandwich: at the weights of `result`, by episode (or cluster).
+    interval: how standard errors are computed, where that is possible. level: of the interval of `value`.
     reward_range: declared.
     """
 
@@ -43,15 +45,51 @@ class Fit:
     result: Result
     features: Fitted
     policy: Policy | None
-    values: str
+    values: Values
     discount: float
     seed: int
     starts: LinearFunction
-    errors: Uncertainty
-    value: PolicyValue
-    error: ErrorEstimate
-    unseen: Unseen
+    sandwich: Sandwich
+    interval: Kind = "cr3"
+    level: float = INTERVAL_LEVEL
     reward_range: RewardRange | None = None
+
+    @cached_property
+    def errors(self) -> Uncertainty:
+        """Errors with clusters that suit the mean value over the starts."""
+        return uncertainty(self.sandwich, self.starts, self.interval)
+
+    @cached_property
+    def log_errors(self) -> Uncertainty:
+        """Errors with clusters that suit the mean value over the log, and so the values of single observations."""
+        mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
+        return uncertainty(self.sandwich, LinearFunction(mean), self.interval)
+
+    @cached_property
+    def error(self) -> ErrorEstimate:
+        """The errors of `value.estimate`; starts of the log add their own sampling error."""
+        return self.errors.error(self.starts)
+
+    @cached_property
+    def unseen_pairs(self) -> UnseenPairs | None:
+        """The pairs of states and actions without data; None if there are none, and for state values."""
+        if self.values == "state":
+            return None
+        return unseen_pairs(self.log, self.features, self.policy, self.problem, self.result.theta)
+
+    @cached_property
+    def unseen(self) -> Unseen:
+        """What the pairs of states and actions without data could change in the policy value."""
+        return what_changes(self.unseen_pairs, self.sandwich, self.starts)
+
+    @cached_property
+    def value(self) -> PolicyValue:
+        """The mean value over the starts; its interval is not cut at what the declared rewards can add up to."""
+        weighted = self.values == "state" and bool((self.log.ratio != 1).any())
+        size = effective_sample_size(self.log.ratio) if weighted else None
+        estimate = float(self.starts.c @ self.result.theta)
+        value = with_errors(estimate, self.starts.starts, self.error, self.level, size, self.errors.kind)
+        return value.allowing_for(self.unseen.changes)
 
     @cached_property
     def without_ridge(self) -> Uncertainty:

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from valuefit.data.transitions import Transitions, effective_sample_size
+from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations, number, numbers
 from valuefit.features.registry import Fitted
 from valuefit.inference.errors import ErrorEstimate, LinearFunction
 from valuefit.inference.sandwich import Sandwich
-from valuefit.inference.uncertainty import Uncertainty
+from valuefit.inference.uncertainty import Kind
 from valuefit.messages import shown
 from valuefit.policies.importance import action_probabilities
 from valuefit.policies.policy import Policy
@@ -52,7 +52,7 @@ class PolicyValue:
     effective_sample_size: float | None = None
     solver_error: float | None = None
     effective_episodes: float | None = None
-    method: str = "cr3"
+    method: Kind = "cr3"
     bias: float = 0.0
     unseen: tuple[float, float] = (0.0, 0.0)
     possible: tuple[float, float] | None = None
@@ -72,11 +72,7 @@ class PolicyValue:
             raise ValueError(f'side is {shown(side)}; it must be "both", "lower" or "upper".')
         if self.standard_error is None or (level == self.level and side == "both"):
             return self.interval
-        if self.effective_episodes is None:
-            raise ValueError(
-                "This value was saved by version 0.1, without its effective episodes, so it has no intervals at other "
-                "levels. Evaluate again."
-            )
+        assert self.effective_episodes is not None  # known with the standard error
         error = ErrorEstimate(self.standard_error, self.effective_episodes, solver_error=self.solver_error)
         half_width = error.half_width((1 - level) / 2 if side == "both" else 1 - level)
         low, high = around(self.estimate, half_width, self.bias, self.unseen)
@@ -203,18 +199,8 @@ class Reported:
         return max((error / tol for error, tol in pairs), default=0.0)
 
 
-def value_at_starts(
-    log: Transitions, errors: Uncertainty, starts: LinearFunction, values: str, level: float = INTERVAL_LEVEL
-) -> tuple[PolicyValue, ErrorEstimate]:
-    """The mean value over the starts, and its errors; starts of the log add their own sampling error."""
-    error, ratios = errors.error(starts), values == "state" and bool((log.ratio != 1).any())
-    size = effective_sample_size(log.ratio) if ratios else None
-    estimate = float(starts.c @ errors.sandwich.theta)
-    return with_errors(estimate, starts.starts, error, level, size, errors.kind), error
-
-
 def with_errors(
-    estimate: float, starts: int, error: ErrorEstimate, level: float, sample_size: float | None, method: str
+    estimate: float, starts: int, error: ErrorEstimate, level: float, sample_size: float | None, method: Kind
 ) -> PolicyValue:
     """The value at this number of starts with this error; sample_size: the effective one of the ratios."""
     known = error.standard_error is not None

@@ -91,13 +91,6 @@ def unseen_in_parts(parts: Any, problem: SaddlePoint, theta: Array) -> UnseenPai
     return UnseenPairs(share / count, problem.dead, moved / problem.n, (min(low), max(high))) if count else None
 
 
-def unseen_of(
-    log: Transitions, fitted: Fitted, policy: Policy | None, sandwich: Sandwich, starts: LinearFunction
-) -> Unseen:
-    """What pairs without data could change in a policy value by state-action values."""
-    return what_changes(unseen_pairs(log, fitted, policy, sandwich.problem, sandwich.theta), sandwich, starts)
-
-
 def what_changes(pairs: UnseenPairs | None, sandwich: Sandwich, starts: LinearFunction) -> Unseen:
     """What these pairs could change in a policy value."""
     if pairs is None:

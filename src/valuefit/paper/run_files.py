@@ -11,7 +11,7 @@ from valuefit.atomic import write_bytes
 from valuefit.data.archive import check_version, is_number
 from valuefit.messages import said
 
-RUN_FORMAT = 1  # version of the files; those of version 0.1, which do not state it, are equal
+RUN_FORMAT = 1  # version of the files
 MAX_RUN_BYTES = 1 << 24  # a run has at most 600 points
 RUN_REMEDY = "Delete it and run the command again."
 
@@ -31,7 +31,7 @@ def read_run(path: Path, checks: Mapping[str, Callable[[Any], bool]]) -> dict[st
         raise damaged_run(path, said(error)) from None
     if not isinstance(run, dict):
         raise damaged_run(path, "it holds no table of keys")
-    check_version(path, "run", run.pop("format", RUN_FORMAT), RUN_FORMAT, RUN_REMEDY)
+    check_version(path, "run", run.pop("format", None), RUN_FORMAT, RUN_REMEDY)
     for key, is_valid in checks.items():
         if key not in run:
             raise damaged_run(path, f"the key {key!r} is missing")

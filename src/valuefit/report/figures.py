@@ -14,7 +14,6 @@ from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.text import number
 from valuefit.inference.bands import Band
 from valuefit.inference.policy_value import value_rows
-from valuefit.inference.sandwich import Sandwich
 from valuefit.report import svg as charts
 from valuefit.report.histograms import (
     Cells,
@@ -250,7 +249,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
         mark=(mean, "mean"),
     )  # fmt: skip
-    cluster = Sandwich(evaluation.problem, evaluation.result.theta, log.episode, log.cluster).cluster
+    cluster = evaluation.fit.sandwich.cluster
     weighted, converged = bool((ratio != 1).any()), evaluation.result.status == "converged"
     value = evaluation.problem.phi.dot(evaluation.result.theta)[evaluation.problem.now]
     for name, title, x, label in (
