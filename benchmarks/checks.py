@@ -31,9 +31,8 @@ MAX_RATIO, MAX_PASSES = 1.0, 30  # the targets
 VALUES = 10_000  # whose intervals are asked for
 PASS_SECONDS = 0.2  # that passes are timed for
 STAGES = (
-    (evaluate, "solve", "solve"), (evaluate, "uncertainty", "interval"), (evaluate, "value_at_starts", "interval"),
-    (evaluate, "unseen_of", "interval"), (evaluate, "cross_checks", "cross-checks"),
-    (evaluate, "run_checks", "checks"),
+    (evaluate, "solve", "solve"), (evaluate, "starts_note", "interval"),  # the first that asks for the errors
+    (evaluate, "cross_checks", "cross-checks"), (evaluate, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip
 KERNEL, TILES = "kernel:landmarks=2000", "tiles:tilings=8,bins=35"
 SMALL = {KERNEL: "kernel:landmarks=10", TILES: "tiles:tilings=2,bins=4"}  # for small versions

@@ -86,7 +86,7 @@ def hostile():
     policy = find_policy(np.full(n, 0.5))
     return replace(
         evaluation,
-        policy=replace(policy, name=f"policy {HOSTILE[0]}"),
+        fit=replace(evaluation.fit, policy=replace(policy, name=f"policy {HOSTILE[0]}")),
         notes=[*evaluation.notes, f"note {HOSTILE[0]} {HOSTILE[1]} & more"],
         checks=(*evaluation.checks, Check("hostile", "warn", f"warning {HOSTILE[0]} 'quoted' \"twice\"")),
     )

@@ -154,7 +154,7 @@ def _fit(
         log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows,
         sandwich.at(result.theta), interval, level, reward_range,
     )  # fmt: skip
-    notes += [starts_note(fit.value, starts, fit.errors), *longer_notes(fit.value.bias, fit.value.unseen)]
+    notes += [starts_note(fit, given=starts is not None), *longer_notes(fit.value.bias, fit.value.unseen)]
     return fit, [*notes, *cut_notes(reward_range, reachable(fit))]
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from valuefit.data.transitions import Transitions
-from valuefit.inference.policy_value import PolicyValue
+from valuefit.inference.fit import Fit
 from valuefit.inference.reach import Reach, RewardRange
 from valuefit.inference.sandwich import AdjointMethod
 from valuefit.inference.uncertainty import Uncertainty
@@ -52,9 +50,10 @@ def actions_notes(log: Transitions, policy: Policy | None) -> list[str]:
     return notes
 
 
-def starts_note(value: PolicyValue, starts: Any, errors: Uncertainty) -> str:
+def starts_note(fit: Fit, *, given: bool) -> str:
     """Which starts the value is averaged over, and how its standard error is computed."""
-    over = f"the first observations of {value.starts} episodes" if starts is None else f"{value.starts} given starts"
+    value, errors = fit.value, fit.errors
+    over = f"{value.starts} given starts" if given else f"the first observations of {value.starts} episodes"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     clusters = errors.sandwich.clusters

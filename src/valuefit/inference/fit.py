@@ -30,7 +30,7 @@ Values = Literal["state", "state-action"]
 SKETCHED_SUMS = 2  # for each feature, in an estimate of C
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fit:
     """The evaluated log and the solved problem; errors and the policy value are computed from them when asked for.
 
