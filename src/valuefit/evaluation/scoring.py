@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import check_target, write_bytes
-from valuefit.data.archive import is_number
+from valuefit.data.archive import check_version
+from valuefit.data.serialise import as_plain, from_plain
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
 from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
 from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
 from valuefit.features.registry import make
 from valuefit.inference.inputs import make_problem
-from valuefit.messages import shown
+from valuefit.messages import said, shown
 from valuefit.policies.policy import Policy
 from valuefit.policies.state_action import action_count
 from valuefit.problem.problem import Problem
@@ -185,31 +186,38 @@ class Store:
                 self.scores = _read_scores(path)
 
     def get(self, key: str) -> Scored | None:
-        found = self.scores.get(key)
-        if found is None:
+        if key not in self.scores:
             return None
-        score = Score(float(found["criterion"]), np.array(found["parts"], float))
-        return Scored(score, int(found["weights"]), 0.0)
+        kept: _Kept = from_plain(_Kept, self.scores[key])
+        return Scored(Score(kept.criterion, np.array(kept.parts)), kept.weights, 0.0)
 
     def add(self, key: str, scored: Scored) -> None:
-        parts = scored.score.parts.tolist()
         with self.lock:
-            self.scores[key] = {"criterion": scored.score.value, "parts": parts, "weights": scored.weights}
+            self.scores[key] = as_plain(_Kept(scored.score.value, scored.score.parts.tolist(), scored.weights))
             if self.path is not None:
                 text = json.dumps({"format": FORMAT, "scores": self.scores}, allow_nan=False)
                 write_bytes(self.path, text.encode())
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A score in the file."""
+
+    criterion: float
+    parts: list[float]
+    weights: int
+
+
 def _read_scores(path: Path) -> dict[str, Any]:
     try:
-        facts = json.loads(path.read_bytes())
-        valid = facts["format"] == FORMAT and isinstance(facts["scores"], Mapping)
-        for entry in facts["scores"].values():
-            valid = valid and all(map(is_number, [entry["criterion"], entry["weights"], *entry["parts"]]))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        valid = False
-    if not valid:
-        raise ValueError(f"{path} is not a file of scores of `select`, or it is damaged. Delete it, or choose another.")
+        facts = from_plain(dict[str, Any], json.loads(path.read_bytes()))
+        from_plain(dict[str, _Kept], facts.get("scores"), name="scores")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not a file of scores of `select`, or it is damaged: {said(error)}. Delete it, or choose "
+            "another."
+        ) from error
+    check_version(path, "scores", facts.get("format"), FORMAT, "Delete it, or choose another.")
     return dict(facts["scores"])
 
 
