@@ -311,7 +311,8 @@ def car(seed: int) -> Case:
     targets = LOG | {
         name: {"policy": policy, "values": "state-action"} for name, policy in (("pairs", push), ("greedy", pushed))
     }
-    return Case(log, {"features": features, "discount": 0.95}, targets, (*FEW, "krylov"))
+    options = (*FEW, "krylov") if features.startswith("tiles") else FEW
+    return Case(log, {"features": features, "discount": 0.95}, targets, options)
 
 
 def example(seed: int) -> Case:
