@@ -11,9 +11,8 @@ from helpers.devices import KINDS, both, trajectory_log
 from valuefit import memory as memory_module
 from valuefit.gpu.device_batches import Sampler
 from valuefit.gpu.device_problem import DeviceProblem
-from valuefit.precondition.stochastic_preconditioner import sketched_preconditioner
+from valuefit.precondition.stochastic_preconditioner import BatchPlan, sketched_preconditioner
 from valuefit.problem.exact import Exact
-from valuefit.problem.saddle_point import BatchPlan
 from valuefit.solvers.svrg import batch_steps
 
 

@@ -55,7 +55,7 @@ def same(one: vf.Evaluation, other: vf.Evaluation) -> bool:
 
 
 @pytest.mark.parametrize(
-    "solver", ["lstd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("krylov", "pdbg", "svrg"))]
+    "solver", ["lstd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("krylov", "pdbg"))]
 )
 def test_a_killed_run_goes_on_to_the_same_bits(solver: str, tmp_path: Path) -> None:
     log = log_with_actions(200)

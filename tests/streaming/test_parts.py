@@ -22,7 +22,6 @@ from helpers.small_mdp import STATES, SmallMDP
 from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
 from helpers.workers import two_workers
 from valuefit.data import shards
-from valuefit.features.registry import make
 from valuefit.rows.compile import worth_compiling
 from valuefit.streaming.parts import PART_COPIES, Part, Parts, add, each_shard, part_sizes, read_ahead
 from valuefit.streaming.sharded import ShardedProblem
@@ -228,68 +227,6 @@ def test_random_signs_depend_on_shards_not_on_workers(client: Client, tmp_path: 
     np.testing.assert_allclose(sketches[0].v, sketches[1].v, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    ("features", "trace"),
-    [
-        ("fourier:order=3", 0.0),
-        pytest.param("fourier:order=3", 0.7, marks=pytest.mark.slow),  # quick: without traces
-        pytest.param("tiles", 0.0, marks=pytest.mark.slow),  # quick: dense rows
-    ],
-    ids=["plain", "trace", "sparse"],
-)
-def test_svrg_takes_the_steps_of_this_process(client: Client, features: str, trace: float, tmp_path: Path) -> None:
-    """Its copy of the rows comes from the workers, in the order of the log and shuffled by the same numbers."""
-    log = log_with_actions()
-    shards, transform = in_shards(log, tmp_path, "native", steps=600).shards, make(features, log)[0]
-    here, there = (
-        ShardedProblem(
-            Parts(shards, Features(transform, trace), 60, where), trace=trace, discount=0.9, ridge=0.0
-        )
-        for where in (None, client)
-    )  # fmt: skip
-    assert len(here._places) > 2 * len(shards)  # shards have several parts
-    copies = [problem.shuffled_copy(None, problem.n) for problem in (here, there)]
-    np.testing.assert_array_equal(*(copy._read(0, copy.total) for copy in copies))
-    found, expected = (vf.solve(problem, "svrg", tol=1e-4, max_passes=30) for problem in (there, here))
-    assert found.status == expected.status == ("budget" if features == "tiles" else "converged")
-    assert found.passes == pytest.approx(expected.passes, rel=0.1)
-    assert there.objective(found.theta) <= 1.1 * here.objective(expected.theta)
-
-
-class Features:
-    """The problem of a part with features."""
-
-    def __init__(self, transform: Any, trace: float) -> None:
-        self.transform, self.trace = transform, trace
-
-    def __call__(self, log: vf.Transitions) -> vf.Problem:
-        return vf.Problem(log, self.transform, discount=0.9, trace=self.trace, part=True)
-
-
-def held_rows(part: Part, *, folder: Path) -> np.ndarray:
-    """Kills the worker of the third part, once."""
-    one_if_alone(part._replace(place=(part.place[1], 0)), folder=folder)
-    return part.problem.now
-
-
-@pytest.mark.filterwarnings("default")
-def test_results_of_parts_come_in_order_also_from_a_worker_that_was_killed(client: Client, tmp_path: Path) -> None:
-    shards = in_shards(log_with_actions(), tmp_path, "native").shards
-    places = Parts(shards, Make(), 60, client).sum(place_of)[0]
-    (tmp_path / "killed").touch()
-    here = list(Parts(shards, Make(), 60).each(partial(held_rows, folder=tmp_path), places))
-    (tmp_path / "killed").unlink()
-    there = list(Parts(shards, Make(), 60, client).each(partial(held_rows, folder=tmp_path), places))
-    assert (tmp_path / "killed").exists()
-    assert len(here) == len(there) == len(places)
-    assert all((one == other).all() for one, other in zip(here, there, strict=True))
-
-
-def place_of(part: Part) -> tuple[list[Any]]:
-    return ([part.place],)
-
-
 def noted_partition(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
     with (folder / f"partition-{os.getpid()}").open("a") as file:
         file.write(".")
@@ -302,9 +239,8 @@ def noted_partition(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
     [
         (True, {}),
         (False, {"policy": even_policy}),
-        pytest.param(True, {"solver": "svrg", "tol": 1e-8}, marks=pytest.mark.slow),  # quick: its steps on workers
     ],
-    ids=["persisted", "lazily computed", "svrg"],
+    ids=["persisted", "lazily computed"],
 )
 def test_a_dask_frame_is_evaluated_by_the_default_client(
     client: Client, persisted: bool, settings: dict[str, Any], tmp_path: Path

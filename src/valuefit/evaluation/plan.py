@@ -135,11 +135,6 @@ def plan(
     solver that reads the log in each. numbers: in an observation (float32). limit: bytes that a thread may hold, as in
     `load`. price: of a worker for an hour.
     """
-    if solver == "svrg":
-        raise ValueError(
-            "svrg steps through a shuffled copy of the feature rows on the disk of one process, which the model "
-            "does not know. Plan lstd, krylov or pdbg."
-        )
     one_of("solver", solver, SOLVERS)
     n, d = _whole("steps", steps, MAX_STEPS), _whole("features", features, MAX_FEATURES)
     cluster = Cluster(_whole("workers", workers, MAX_WORKERS), _whole("threads", threads, MAX_WORKERS), coefficients)

@@ -390,11 +390,6 @@ def _notes(
         f"{'on the workers of a cluster' if on_workers else 'one after the other'}, once for the samples and "
         f"{passes} times for the solution and its error."
     ]
-    if isinstance(problem, ShardedProblem) and problem.copy_bytes:
-        notes.append(
-            f"{result.solver} stepped through a shuffled copy of the feature rows on disk, of "
-            f"{problem.copy_bytes / 2**30:.2g} GiB, which was removed."
-        )
     if not samples.whole:
         notes.append(
             f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "

@@ -12,9 +12,10 @@ import torch
 from valuefit.gpu.device_batches import Sampler, batch_rows, trace_matrix
 from valuefit.gpu.device_moments import Sketch, blocks_of, cross_moment, kernels_of, second_moment, sketch
 from valuefit.gpu.device_rows import DeviceRows, DeviceSteps, Tensor, require_device_memory, to_array, to_tensor
+from valuefit.precondition.stochastic_preconditioner import BatchPlan
 from valuefit.problem.arguments import check_ratio_products
 from valuefit.problem.cost import Cost
-from valuefit.problem.saddle_point import BatchPlan, SaddlePoint, SketchedRows
+from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
 from valuefit.typing import Array, Gradient
 
 
@@ -214,6 +215,7 @@ class DeviceProblem(SaddlePoint):
         return self.steps.live.nonzero()[:, 0]
 
     def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
+        """`Problem.squared_lengths`."""
         steps, places = self.steps, self._places
         of_psi = steps.at_now(self.psi.dot(to_tensor(dual, self.phi.device)))
         u = of_psi if traced is None else steps.at_now(self.psi.dot(to_tensor(traced, self.phi.device)))
@@ -223,6 +225,7 @@ class DeviceProblem(SaddlePoint):
         return of_psi, of_u, of_v
 
     def batch_steps(self, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
+        """`solvers.svrg.batch_steps` on the device."""
         if self._sampler is None or self._sampler.sampling is not plan.sampling:
             self._sampler = Sampler(plan.sampling, self._places)
         places, weight = self._sampler.draw(plan.draws, int(rng.integers(1 << 31)))

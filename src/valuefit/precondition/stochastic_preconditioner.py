@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
@@ -16,11 +15,9 @@ from valuefit.precondition.diagonal_preconditioner import COST, DiagonalPlusRank
 from valuefit.precondition.factor import likely_excess
 from valuefit.precondition.preconditioner import Preconditioner, SparseC
 from valuefit.precondition.sketched_moments import sketched_moments
-from valuefit.problem.problem import MAX_DRAWS, Problem
+from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
-from valuefit.rows.draws import Draws, RowSets
-from valuefit.streaming.shuffled import ShuffledCopy
-from valuefit.typing import Array
+from valuefit.typing import Array, Gradient
 
 FIRST_SKETCH_PASSES = 5.0  # maximum cost of the first sketch
 MIN_SKETCH_ROWS = 6  # sketched rows for each feature, whatever they cost
@@ -51,7 +48,6 @@ class StochasticPreconditioner:
     likely: float = np.inf  # and very likely
     each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
     exact: bool = False  # whether it was made from the moments of all steps
-    copy: ShuffledCopy | None = None  # of rows that are not in memory, in place of weights
 
     clear: ClassVar[bool] = True
     matrix: ClassVar[SparseC | None] = None
@@ -82,16 +78,25 @@ class StochasticPreconditioner:
         steps = np.minimum(np.searchsorted(self._cumulative, place, side="right"), len(self.weight) - 1)
         return rng.permutation(steps)
 
-    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
-        """Rows, data and weights of `count` steps of the shuffled copy."""
-        assert self.copy is not None
-        return self.copy.draw(rng, count)
-
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared preconditioned gradient g' theta g + h' w h: about 2 (F - F*), and the same of the dual."""
         of_theta, of_w = gradient
         value = float(of_theta @ self.primal(of_theta)) + float(of_w @ self.dual(of_w))
         return value if np.isfinite(value) else np.inf
+
+
+class BatchPlan(NamedTuple):
+    """An epoch of SVRG: so many draws, in batches of `batch`, from a snapshot with this gradient.
+
+    step_theta, step_w: the step sizes of one row; a batch of m rows takes m times as much.
+    """
+
+    sampling: StochasticPreconditioner
+    gradient: Gradient
+    draws: int
+    batch: int
+    step_theta: float
+    step_w: float
 
 
 def sketch_passes(problem: SaddlePoint, count: int) -> float:
@@ -120,7 +125,7 @@ def first_sketch_size(problem: SaddlePoint) -> int:
     return min(problem.n, max(MIN_SKETCH_ROWS * problem.k, int(FIRST_SKETCH_PASSES / each)))
 
 
-def sketched_preconditioner(problem: SaddlePoint, count: int, *, drawn: bool = True) -> StochasticPreconditioner:
+def sketched_preconditioner(problem: Any, count: int, *, drawn: bool = True) -> StochasticPreconditioner:
     """The preconditioner from `count` sketched rows; the same problem and count give the same bits.
 
     drawn: whether single rows will be drawn, which takes their norms.
@@ -129,19 +134,16 @@ def sketched_preconditioner(problem: SaddlePoint, count: int, *, drawn: bool = T
     A, C = _moments(problem, count, rng)
     L, inverse_L, inverse_R = _factors(problem, A, C, count)
     excess, likely = _excess(problem, C, L, count)
-    weight, copy, steps = np.ones(0), None, (1.0, 1.0)
+    weight, steps = np.ones(0), (1.0, 1.0)
     if drawn:
-        lengths = _projections(problem, inverse_L, inverse_R, rng)
-        if problem.drawing_passes:
-            copy, steps = _copy_and_steps(problem, lengths)
-        else:
-            weight, steps = _draws_and_steps(problem, *problem.squared_lengths(*lengths))
-    cost = sketch_passes(problem, count) + (problem.drawing_passes if drawn else 0.0)
+        lengths = problem.squared_lengths(*_projections(problem, inverse_L, inverse_R, rng))
+        weight, steps = _draws_and_steps(problem, *lengths)
+    cost = sketch_passes(problem, count)
     each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.sparse else 0.0
     return StochasticPreconditioner(
         inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, cost, weight, steps,
         fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
-        exact=count >= problem.n, copy=copy,
+        exact=count >= problem.n,
     )  # fmt: skip
 
 
@@ -163,9 +165,7 @@ def scaling_preconditioner(problem: Problem, *, drawn: bool = True) -> Stochasti
     )  # fmt: skip
 
 
-def _draws_and_steps(
-    problem: SaddlePoint, of_psi: Array, of_u: Array, of_v: Array
-) -> tuple[Array, tuple[float, float]]:
+def _draws_and_steps(problem: Any, of_psi: Array, of_u: Array, of_v: Array) -> tuple[Array, tuple[float, float]]:
     """Weights for rows drawn half uniformly and half by their norm, and step sizes for such draws."""
     score = np.sqrt((0.0 if problem.identity else of_psi**2) + of_u * of_v)
     weight = 1 / (0.5 + 0.5 * score / score.mean()) if score.any() else np.ones(problem.n)
@@ -242,31 +242,3 @@ def _projection(inverse: Array, rng: np.random.Generator) -> Array:
     if width <= PROJECTIONS:
         return inverse.T
     return inverse.T @ (rng.standard_normal((width, PROJECTIONS)) / np.sqrt(PROJECTIONS))
-
-
-def _copy_and_steps(
-    problem: SaddlePoint, lengths: tuple[Array, Array | None, Array]
-) -> tuple[ShuffledCopy, tuple[float, float]]:
-    """A shuffled copy of the steps on disk, and step sizes for it.
-
-    Where `_draws_and_steps` draws a step more often, the copy has it more often, but each step at least once.
-    """
-    n, sizes = problem.n, problem.step_numbers(partial(_sizes_and_copies, lengths=lengths), 5)
-    pieces = [slice(start, start + MAX_DRAWS) for start in range(0, n, MAX_DRAWS)]
-    mean = sum(float(sizes[here, 4].sum()) for here in pieces) / n
-    for here in pieces:
-        sizes[here, 4] = np.maximum(1.0, np.rint(0.5 + 0.5 * sizes[here, 4] / mean)) if mean else 1.0
-    total = int(sum(float(sizes[here, 4].sum()) for here in pieces))
-    dual = max(1e-300, *(float((total / n * sizes[here, 0] / sizes[here, 4]).max()) for here in pieces))
-    primal = 1e-300
-    for here in pieces:
-        _, of_u, of_v, squared_ratio, copies = sizes[here].T
-        weight = total / (n * copies)
-        primal = max(primal, float((weight * of_v * np.maximum(squared_ratio, weight * of_u / dual)).max()))
-    return problem.shuffled_copy(sizes[:, 4], total), (0.25 / primal, 0.25 / dual)
-
-
-def _sizes_and_copies(problem: Problem, *, lengths: tuple[Array, Array | None, Array]) -> Array:
-    """Sizes after preconditioning, squared ratios, and what the number of copies is proportional to, (n, 5)."""
-    of_psi, of_u, of_v = problem.squared_lengths(*lengths)
-    return np.stack([of_psi, of_u, of_v, problem.ratio**2, np.sqrt(of_psi**2 + of_u * of_v)], axis=1)

@@ -42,8 +42,6 @@ from valuefit.rows.storage import Rows
 from valuefit.rows.traces import backward, batch_weights, forward, trace_row_sizes, trace_rows_dense, trace_rows_sparse
 from valuefit.typing import Array
 
-MAX_DRAWS = 1 << 21  # random steps whose data are held in memory at a time
-
 
 class Problem(SaddlePoint):
     """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2.
@@ -433,10 +431,6 @@ class Problem(SaddlePoint):
         now = self.now[t]
         return Draws(now, self.next[t], self.discount[t], now, self.ratio[t])
 
-    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws]]:
-        for start in range(0, count, MAX_DRAWS):
-            yield self.row_sets, self.steps(rng.integers(0, self.n, min(MAX_DRAWS, count - start)))
-
     @cached_property
     def u_squared(self) -> Array:
         """|u_t|^2 of every step."""
@@ -463,6 +457,10 @@ class Problem(SaddlePoint):
         return out
 
     def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
+        """|dual'psi_t|^2, |traced'u_t|^2 and |primal'v_t|^2 of every step, for matrices of a few columns.
+
+        traced: None without traces, where u_t is ratio_t psi_t and `dual` is taken.
+        """
         of_psi = _squared_rows(self.psi.matmul(dual))[self.now]
         of_u = self.ratio**2 * of_psi if traced is None else _squared_rows(self.u.matmul(traced))
         P = self.phi.matmul(primal)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.linalg as linalg
@@ -14,15 +14,13 @@ import scipy.linalg as linalg
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
 from valuefit.problem.rounding import MomentBounds
-from valuefit.rows.draws import Draws, RowSets
 from valuefit.rows.storage import Rows
-from valuefit.typing import Array, Gradient
+from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric", "shards", "device")
 DEPENDS_ON_RIDGE = ("traits", "cost")  # properties that are stored once they are computed
-SINGLE_STEPS = "Single steps cannot be drawn where the rows of this problem are. Use 'krylov' or 'lstd'."
 
 
 class MomentArrays(NamedTuple):
@@ -44,37 +42,6 @@ class SketchedRows(NamedTuple):
     v: Array | None
 
 
-class Sampling(Protocol):
-    """How steps are drawn and their gradients preconditioned; see `StochasticPreconditioner`."""
-
-    @property
-    def theta(self) -> Any: ...
-    @property
-    def w(self) -> Any: ...
-    @property
-    def weight(self) -> Array: ...
-
-    def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """The steps that are drawn."""
-
-    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws, Array]]:
-        """Rows, data and weights of so many steps, where rows are not in memory."""
-
-
-class BatchPlan(NamedTuple):
-    """An epoch of SVRG: so many draws, in batches of `batch`, from a snapshot with this gradient.
-
-    step_theta, step_w: the step sizes of one row; a batch of m rows takes m times as much.
-    """
-
-    sampling: Sampling
-    gradient: Gradient
-    draws: int
-    batch: int
-    step_theta: float
-    step_w: float
-
-
 class SaddlePoint(ABC):
     """min over theta of 1/2 |A theta - b|^2 in the metric C^-1, plus ridge/2 |theta|^2, by full passes over the log.
 
@@ -82,8 +49,7 @@ class SaddlePoint(ABC):
     pass returns has the size of the weights. n, d, k: steps, features, dual features. shared: whether psi is phi.
     sparse: whether rows are. distinct_rows: as stored. dead: features that are zero in every `now` row.
     max_discount: of a step. weighted: whether some ratio is not 1. float32: whether rows are. sketch_parts: parts of
-    the log that are sketched separately. storage: the trait of where rows are, "" for memory. drawing_passes: that the
-    first `random_steps` cost beyond the steps themselves.
+    the log that are sketched separately. storage: the trait of where rows are, "" for memory.
     """
 
     n: int
@@ -101,7 +67,6 @@ class SaddlePoint(ABC):
     float32: bool = False
     sketch_parts: int = 1
     storage: ClassVar[str] = ""
-    drawing_passes: ClassVar[float] = 0.0
 
     # ---- what a storage of rows provides ------------------------------------------------------------------
 
@@ -174,33 +139,6 @@ class SaddlePoint(ABC):
     def visited_rows(self) -> tuple[Rows | None, Array]:
         """Sparse rows of psi in memory and how often steps start from each; None where there are none."""
         return None, np.zeros(0)
-
-    # ---- what a storage provides for solvers that draw steps ----------------------------------------------
-
-    ratio: Array  # of every step, (n,)
-
-    def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
-        """|dual'psi_t|^2, |traced'u_t|^2 and |primal'v_t|^2 of every step, for matrices of a few columns.
-
-        traced: None without traces, where u_t is ratio_t psi_t and `dual` is taken.
-        """
-        raise ValueError(SINGLE_STEPS)
-
-    def batch_steps(self, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
-        """The steps of SVRG over random mini-batches: the deviations of theta and w from the snapshot after them."""
-        raise ValueError(SINGLE_STEPS)
-
-    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws]]:
-        """`count` steps, every step equally likely at each draw, with their rows, in pieces that fit into memory."""
-        raise ValueError(SINGLE_STEPS)
-
-    def shuffled_copy(self, copies: Array | None, total: int) -> Any:
-        """A `ShuffledCopy` with so many `copies` of each step, (n,), `total` in all; None: one of each."""
-        raise ValueError(SINGLE_STEPS)
-
-    def step_numbers(self, function: Callable[[Any], Array], columns: int) -> Array:
-        """What `function` returns for the steps of a problem in memory, (n, columns), in an array on disk."""
-        raise ValueError(SINGLE_STEPS)
 
     def with_ridge(self, ridge: float) -> Self:
         """Return this problem with another ridge; moments that are known are shared."""

@@ -277,11 +277,6 @@ class Rows:
         return Rows(self.matrix * (~columns).astype(self.dtype))
 
     @property
-    def longest(self) -> int:
-        """The largest number of stored entries in a row."""
-        return int(np.diff(self.matrix.indptr).max(initial=0)) if self.sparse else self.shape[1]
-
-    @property
     def short(self) -> bool:
         """Whether rows are dense and so short that summing them one by one takes longer than reading them."""
         return not self.sparse and self.shape[1] * self.dtype.itemsize <= SHORT_ROW_BYTES

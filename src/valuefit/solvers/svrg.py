@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from valuefit.problem.problem import MAX_DRAWS, Problem
-from valuefit.problem.saddle_point import BatchPlan, SaddlePoint
+from valuefit.precondition.stochastic_preconditioner import BatchPlan
+from valuefit.problem.problem import Problem
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.problem.theory import Theory
 from valuefit.rows.draws import at
 from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dot2, dot2v, dotv, materialise, prefetch_row, times
 from valuefit.solvers.adaptive_steps import StepController, adaptive_cost, adaptive_state, start_controller
 from valuefit.solvers.blocks import shuffled, svrg_fused
-from valuefit.solvers.solver import Estimate, Info, State, Steps, StepSizes, check_choice, check_count
+from valuefit.solvers.solver import SINGLE_ROWS, Estimate, Info, State, Steps, StepSizes, check_choice, check_count
 from valuefit.typing import Array, Gradient
 
+MAX_DRAWS = 1 << 21  # random steps whose data are held in memory at a time
 SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
 
 
@@ -33,13 +35,13 @@ class SVRG(Steps):
     inner: N, the steps between snapshots; if None n, or what the adapted steps need (the paper's experiments: 2n).
     block: more than 1 takes single-row steps in runs of this many neighbours of a shuffled copy of the rows (16 to 32
     is enough): about twice as fast on dense rows that do not fit in cache, for twice the memory and a pass.
-    Where rows are not in memory, all steps are drawn in runs of a copy that is shuffled on disk.
     rate: which of appendix C's plans `steps="theorem"` takes.
     """
 
     name: ClassVar[str] = "svrg"
     summary: ClassVar[str] = "single-row steps corrected by a full gradient at a snapshot"
     order: ClassVar[int] = 2
+    refusals: ClassVar[dict[str, str]] = {"shards": SINGLE_ROWS["shards"]}
 
     inner: int | None = None
     block: int = 1
@@ -56,16 +58,16 @@ class SVRG(Steps):
         return plan.step_theta, plan.step_w
 
     def cost(self, problem: SaddlePoint, gap: float) -> Estimate | None:
-        if problem.storage:  # its small products keep a device idle, and "auto" writes no copy of the rows to disk
+        if problem.storage:  # its small products keep a device idle
             return None
         return adaptive_cost(problem, gap, full_passes=12.0, update_passes=12.0)
 
-    def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
+    def init(self, problem: Any, theta: Array, w: Array) -> tuple[State, Info]:
         if self.block == 1 and self.guarded:
             gradient = problem.B(theta, w)
             controller = start_controller(problem, gradient)
             return adaptive_state(theta, w, gradient, controller, 1.0 + controller.preconditioner.cost)
-        if not isinstance(problem, Problem) and not problem.drawing_passes:
+        if problem.storage:
             raise ValueError(
                 "svrg takes steps of given sizes and blocks through single rows, which must be in memory. Leave out "
                 "step_theta, step_w, steps and block, or give the rows as a NumPy array."
@@ -77,41 +79,37 @@ class SVRG(Steps):
                 raise ValueError(
                     f"Theorem 2 asks for {inner:.1e} inner steps on this problem. Give inner=, or use steps='auto'."
                 )
-        blocks, passes = None, 1.0 + problem.drawing_passes
-        if self.block > 1 and isinstance(problem, Problem):  # other rows are shuffled already
-            blocks, passes = shuffled(problem, self.block), 2.0
+        blocks, passes = (shuffled(problem, self.block), 2.0) if self.block > 1 else (None, 1.0)
         state = State(theta, w, self.choose_steps(problem), problem.B(theta, w), memory=(inner or problem.n, blocks))
         return state, Info(passes)
 
-    def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
+    def epoch(self, problem: Any, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         if isinstance(state.memory, StepController):
             return self._adaptive_epoch(problem, state, state.memory, rng)
         length, blocks = state.memory
         deviation = np.zeros(problem.d), np.zeros(problem.k)
         step = StepSizes.of(problem, state.steps)
-        if blocks is None:
-            for rows, draws in problem.random_steps(rng, length):
-                single_rows(rows, draws, state.gradient, deviation, step)
-        else:
-            for start in range(0, length, MAX_DRAWS):
-                places = blocks.draw(rng, min(MAX_DRAWS, length - start))
-                if blocks.fused:
-                    svrg_fused(*blocks.fused_arguments(places, 6), state.gradient, deviation, step)
-                else:
-                    single_rows(blocks.rows, blocks.steps(places), state.gradient, deviation, step)
+        for start in range(0, length, MAX_DRAWS):
+            count = min(MAX_DRAWS, length - start)
+            if blocks is None:
+                draws = problem.steps(rng.integers(0, problem.n, count))
+                single_rows(problem.row_sets, draws, state.gradient, deviation, step)
+                continue
+            places = blocks.draw(rng, count)
+            if blocks.fused:
+                svrg_fused(*blocks.fused_arguments(places, 6), state.gradient, deviation, step)
+            else:
+                single_rows(blocks.rows, blocks.steps(places), state.gradient, deviation, step)
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         return replace(state, theta=theta, w=w, gradient=problem.B(theta, w)), Info(1 + length / problem.n)
 
     def _adaptive_epoch(
-        self, problem: SaddlePoint, state: State, controller: StepController, rng: np.random.Generator
+        self, problem: Any, state: State, controller: StepController, rng: np.random.Generator
     ) -> tuple[State, Info]:
         assert state.gradient is not None
         count, chosen = self.inner or controller.epoch_length, controller.preconditioner
         plan = BatchPlan(chosen, state.gradient, count, controller.batch(problem.d), *controller.steps)
-        if isinstance(problem, Problem) or chosen.copy is not None:
-            deviation = batch_steps(problem, plan, rng)
-        else:
-            deviation = problem.batch_steps(plan, rng)
+        deviation = problem.batch_steps(plan, rng) if problem.storage else batch_steps(problem, plan, rng)
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         gradient = problem.B(theta, w)
         passes = 1 + count / problem.n + controller.product_passes(count, problem.d)
@@ -122,18 +120,15 @@ class SVRG(Steps):
         return adaptive_state(theta, w, gradient, controller, passes + more)
 
 
-def batch_steps(problem: SaddlePoint, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
-    """`SaddlePoint.batch_steps` for rows that come into memory."""
+def batch_steps(problem: Problem, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
+    """The steps over random mini-batches: the deviations of theta and w from the snapshot after them."""
     deviation = np.zeros(problem.d), np.zeros(problem.k)
     sampling, sizes = plan.sampling, StepSizes.of(problem, (plan.step_theta, plan.step_w))
-    matrices = sampling.theta, sampling.w
-    if isinstance(problem, Problem):
-        drawn = sampling.draw(rng, plan.draws)
-        pieces = iter([(problem.row_sets, problem.steps(drawn), sampling.weight[drawn])])
-    else:
-        pieces = sampling.random_steps(rng, plan.draws)
-    for rows, draws, weight in pieces:
-        batches(rows, draws, weight, plan.gradient, matrices, deviation, plan.batch, sizes)
+    drawn = sampling.draw(rng, plan.draws)
+    batches(
+        problem.row_sets, problem.steps(drawn), sampling.weight[drawn], plan.gradient, (sampling.theta, sampling.w),
+        deviation, plan.batch, sizes,
+    )  # fmt: skip
     return deviation
 
 

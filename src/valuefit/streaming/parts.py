@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +25,6 @@ from valuefit.threads import ONE_BLAS_THREAD, one_blas_thread, one_thread, threa
 
 FAN_IN = 8  # results that are added in one task of a cluster
 TASK_RETRIES = 2  # of a task that failed on a worker
-TASKS_PER_THREAD = 2  # of a cluster, whose results are asked for together
 MAX_AT_ONCE = 4  # parts that are computed at a time
 PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
 
@@ -76,42 +73,6 @@ class Parts:
         for place, block in enumerate(episode_blocks(log, self.steps)):
             yield Part(self.make(block), block, (number, place))
 
-    def each(self, function: Callable[[Part], Any], places: Sequence[Place]) -> Iterator[Any]:
-        """What `function` returns for each part, in order; `places` are those of all parts.
-
-        On a cluster a part is a task, which reads its shard, so that no more than some results are held at a time.
-        They come from the workers to this process.
-        """
-        if self.client is None:
-            yield from each_part(self, function)
-            return
-        shards, remaining = tuple(self.shards), iter(places)
-        pending: deque[Any] = deque()
-        with _sentences():
-            while True:
-                count = TASKS_PER_THREAD * max(1, sum(self.client.nthreads().values()))
-                here = list(islice(remaining, count))
-                pending.extend(self._submit([(shards[number], (number, place)) for number, place in here], function))
-                while pending and (len(pending) > count or not here):  # the next ones are computed meanwhile
-                    yield self.client.gather(pending.popleft(), direct=True)
-                if not here:
-                    return
-
-    def _submit(self, parts: list[tuple[Shard, Place]], function: Callable[[Part], Any]) -> list[Any]:
-        """Futures of what `function` returns for these parts."""
-        token = uuid.uuid4().hex
-        of_function = f"valuefit-function-{token}"
-        graph: dict[Any, Any] = {of_function: partial(self._of_part, function=function)}
-        keys = [(f"valuefit-part-{token}", number) for number in range(len(parts))]
-        for key, (shard, place) in zip(keys, parts, strict=True):
-            graph[key] = (_on_worker, of_function, _log_of(shard, graph), place)
-        return list(self.client.get(layer(graph), keys, sync=False, retries=TASK_RETRIES))
-
-    def _of_part(self, log: Transitions, place: Place, function: Callable[[Part], Any]) -> Any:
-        self._refuse_another(log, place[0])
-        block = next(islice(episode_blocks(log, self.steps), place[1], None))
-        return function(Part(self.make(block), block, place))
-
     def _refuse_another(self, log: Transitions, number: int) -> None:
         """Raise ValueError if the shard of this number had other steps when it was read before."""
         if self.counts and len(log) != self.counts[number]:
@@ -145,20 +106,13 @@ def sum_shards(
     """
     if client is None:
         return reduce(add, each_shard(shards, function, at_once))
-    graph, key = _sum_graph(tuple(shards), function)
-    with _sentences():
-        found: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
-    return found
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    """Errors of a cluster as sentences."""
     distributed = need("distributed", "dask", "A Dask client")
+    graph, key = _sum_graph(tuple(shards), function)
     try:
-        yield
+        sums: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
     except (*read_errors(), distributed.KilledWorker, CancelledError) as error:
         raise ValueError(f"A part of the log could be computed on no worker: {said(error)}") from error
+    return sums
 
 
 def _sum_graph(shards: tuple[Shard, ...], function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
@@ -209,12 +163,6 @@ def _add_all(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 def add(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     """The sum of the entries."""
     return tuple(a + b for a, b in zip(one, other, strict=True))
-
-
-def each_part(parts: Any, function: Callable[[Part], Any]) -> Iterator[Any]:
-    """What `function` returns for each part, in order, in this process; `parts` has `shards` and `parts_of`."""
-    for number, log in enumerate(read_ahead(parts.shards)):
-        yield from map(function, parts.parts_of(log, number))
 
 
 def each_shard(shards: Iterable[Shard], function: Callable[[Transitions, int], Any], at_once: int) -> Iterator[Any]:

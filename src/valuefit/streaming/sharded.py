@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from valuefit.problem.cost import Cost
-from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
-from valuefit.rows.draws import Draws, RowSets
 from valuefit.streaming.checkpoint import KeptParts
 from valuefit.streaming.parts import Function, Part, Parts
-from valuefit.streaming.shuffled import COPY_PASSES, Layout, ShuffledCopy, array_on_disk
 from valuefit.typing import Array
 
 
@@ -25,7 +22,6 @@ class ShardedProblem(SaddlePoint):
     """
 
     storage: ClassVar[str] = "shards"
-    drawing_passes: ClassVar[float] = COPY_PASSES
 
     def __init__(
         self,
@@ -36,17 +32,14 @@ class ShardedProblem(SaddlePoint):
         ridge: float,
     ) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
-        self.copy_bytes = 0  # of the largest shuffled copy that was made
         self.passes = 0  # over the parts
         found = self._sum(_first_pass)
-        n, b, squares, rewards, weighted, stored, self._starts, sparse, widths, types, self._places = found
-        self.sketch_parts = len(self._places)
+        n, b, squares, rewards, weighted, stored, self._starts, sparse, self.sketch_parts = found
         self.n, self._b, self._squares, self._rewards = n, b / n, squares / n, rewards / n
         self.d = self.k = len(b)
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, sparse > 0, n
         self.weighted, self._stored = weighted > 0, stored
         self.dead = np.flatnonzero(squares == 0)
-        self._layout = Layout(self.d, max(widths), self.sparse, np.dtype(max(types)), trace)
 
     @cached_property
     def cost(self) -> Cost:
@@ -121,39 +114,6 @@ class ShardedProblem(SaddlePoint):
         v[:, self.dead] = 0.0
         yield SketchedRows(psi, psi, (scale * v).astype(dtype) if cross else None)
 
-    def random_steps(self, rng: np.random.Generator, count: int) -> Iterator[tuple[RowSets, Draws]]:
-        for rows, draws, _ in self._uniform_copy.draw(rng, count):
-            yield rows, draws
-
-    @cached_property
-    def _uniform_copy(self) -> ShuffledCopy:
-        return self.shuffled_copy(None, self.n)
-
-    def shuffled_copy(self, copies: Array | None, total: int) -> ShuffledCopy:
-        copy = ShuffledCopy(self.n, total, self._layout, self.parts.steps // 2)
-        self.copy_bytes = max(self.copy_bytes, copy.bytes)
-        for here, data in self._each(partial(_packed_rows, layout=self._layout, dead=self.dead)):
-            copy.deal(data, np.ones(len(data), int) if copies is None else copies[here].astype(int))
-        copy.shuffle()
-        return copy
-
-    def step_numbers(self, function: Callable[[Problem], Array], columns: int) -> Array:
-        found = array_on_disk(self.n, columns)
-        for here, numbers in self._each(partial(_of_problem, function=function)):
-            found[here] = numbers
-        return found
-
-    def _each(self, function: Callable[[Part], Array]) -> Iterator[tuple[slice, Array]]:
-        """What `function` returns for the steps of each part, and where those are in the log.
-
-        Without a checkpoint: what is written to temporary files is written again by every run.
-        """
-        self.passes, start = self.passes + 1, 0
-        for found in self.own_parts.each(function, self._places):
-            stop = start + len(found)
-            yield slice(start, stop), found
-            start = stop
-
 
 # ---- what a part adds; functions at module level can be sent to other processes ------------------------------------
 
@@ -164,15 +124,7 @@ def _first_pass(part: Part) -> tuple[Any, ...]:
     weighted = int((problem.ratio != 1).sum())
     stored, starts = n * problem.phi.stored / problem.phi.shape[0], int((problem.visits > 0).sum())
     sums = n, n * problem.b, n * problem.dual_squares, rewards, weighted, stored, starts, int(problem.sparse)
-    return *sums, [problem.phi.longest], [problem.phi.dtype.str], [part.place]
-
-
-def _packed_rows(part: Part, *, layout: Layout, dead: Array) -> Array:
-    return layout.pack(part.problem, dead)
-
-
-def _of_problem(part: Part, *, function: Callable[[Problem], Array]) -> Array:
-    return function(part.problem)
+    return *sums, 1
 
 
 def _batch(part: Part, *, theta: Array | None, w: Array | None) -> tuple[Any, ...]:
