@@ -46,7 +46,7 @@ from valuefit.policies.state_action import action_count
 from valuefit.problem.arguments import fraction
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
-from valuefit.streaming.checkpoint import Checkpoint, KeptParts, facts_of
+from valuefit.streaming.checkpoint import Checkpoint, facts_of
 from valuefit.streaming.moment_problem import MomentProblem, PartSums
 from valuefit.streaming.parts import MAX_AT_ONCE, PART_COPIES, Part, Parts, part_sizes, read_ahead, sum_shards
 from valuefit.streaming.sharded import ShardedProblem
@@ -335,7 +335,7 @@ def solve_shards(
     if checkpoint is not None:
         samples.keep(checked)
         checkpoint.require_same("the features or the policy", maker.outputs(samples.log(), columns))
-    parts = shards if checkpoint is None else KeptParts(shards, checkpoint)
+    parts = replace(shards, checkpoint=checkpoint)
     problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
     if isinstance(problem, MomentProblem):
         solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
@@ -408,7 +408,7 @@ def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Che
 
 
 def _problem(
-    parts: Parts | KeptParts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
+    parts: Parts, maker: MakePart, columns: int, starts: Any, solver: str | Solver
 ) -> tuple[SaddlePoint, LinearFunction, Array, Array]:
     """The problem of all parts, the mean value over the starts, the sums of the ratios and of their squares, and the
     mean feature row of the steps."""

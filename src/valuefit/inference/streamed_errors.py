@@ -38,7 +38,6 @@ from valuefit.inference.uncertainty import (
 from valuefit.inference.unseen import UnseenPairs
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
-from valuefit.streaming.checkpoint import KeptParts
 from valuefit.streaming.parts import Part, Parts, add, part_sizes, sum_shards
 from valuefit.typing import Array
 
@@ -106,9 +105,7 @@ class StreamedErrors:
         d = self.sandwich.problem.d
         return [self.sandwich._adjoint(row) for row in np.eye(d)] if d <= MAX_LISTED_WEIGHTS else []
 
-    def of_evaluation(
-        self, parts: Parts | KeptParts
-    ) -> tuple[ErrorEstimate, list[ErrorEstimate], OccupancySums | None]:
+    def of_evaluation(self, parts: Parts) -> tuple[ErrorEstimate, list[ErrorEstimate], OccupancySums | None]:
         """The errors of the policy value and of each listed weight, and the sums of the occupancy weights.
 
         parts: those of the log, whose sums may be kept. Weights are left out where the data do not determine the policy

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import marshal
 import pickle
 import platform
-import sys
-import sysconfig
 import types
 import warnings
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ import numpy as np
 
 from valuefit.atomic import write_bytes
 from valuefit.messages import said
-from valuefit.streaming.parts import Function, Parts
 from valuefit.typing import Array
 
 FACTS = "evaluation.json"  # what was evaluated
@@ -36,7 +33,7 @@ PACKAGES = ("valuefit", "numpy", "scipy")  # whose versions decide about bits
 
 
 class Checkpoint:
-    """Sums of finished passes in a folder. facts: of what is evaluated, by name.
+    """Sums of finished passes in a folder. facts: of what is evaluated, by name (`facts_of`).
 
     kinds: dataclasses that occur in sums. A folder of other facts is refused; a damaged file is computed again.
     """
@@ -47,48 +44,58 @@ class Checkpoint:
         if not folder.parent.is_dir():
             raise ValueError(f"There is no folder {str(folder.parent)!r} for the checkpoint. Create it first.")
         folder.mkdir(exist_ok=True)
-        if (folder / FACTS).exists():
-            self._refuse_others(dict(facts))
-        elif any(folder.iterdir()):
-            raise ValueError(f"{folder} holds other files than a checkpoint. Give a new folder.")
-        else:
+        if not (folder / FACTS).exists():
+            if any(folder.iterdir()):
+                raise ValueError(f"{folder} holds other files than a checkpoint. Give a new folder.")
             write_bytes(folder / FACTS, json.dumps(dict(facts), indent=1).encode())
-
-    def _refuse_others(self, facts: dict[str, str]) -> None:
         try:
-            found = json.loads((self.folder / FACTS).read_text())
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError(f"{self.folder / FACTS} is damaged. Delete the folder, or give another one.")
-        different = sorted(name for name in facts | found if facts.get(name) != found.get(name))
+            known = dict(json.loads((folder / FACTS).read_text()))
+        except (TypeError, ValueError):
+            raise ValueError(f"{folder / FACTS} is damaged. Delete the folder, or give another one.") from None
+        different = sorted(name for name in {**facts, **known} if facts.get(name) != known.get(name))
         if different:
-            raise ValueError(
-                f"{self.folder} is the checkpoint of another evaluation: {', '.join(different)} differ. Give another "
-                "folder, or delete it."
-            )
+            self._refuse(f"{', '.join(different)} differ")
 
-    def next_pass(self) -> Path:
-        """The file of the next pass."""
+    def _refuse(self, why: str) -> None:
+        raise ValueError(
+            f"{self.folder} is the checkpoint of another evaluation: {why}. Give another folder, or delete it."
+        )
+
+    def sums(self, task: Callable[..., Any], compute: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The sums of the next pass, which adds up what `task` returns: those in the folder, or those of `compute`."""
         self._number += 1
-        return self.folder / f"pass-{self._number:06d}"
+        path, name = self.folder / f"pass-{self._number:06d}", _name_of(task)
+        kept = self._load(path, name)
+        if kept is None:
+            kept = compute()
+            self._save(path, name, kept)
+        return tuple(kept)
 
-    def load(self, path: Path, task: str) -> Any:
+    def require_same(self, what: str, arrays: tuple[Array, ...]) -> None:
+        """Raise ValueError if a run before computed other arrays; keep them if there was none."""
+        known = self._load(self.folder / SAMPLE, SAMPLE)
+        if known is None:
+            self._save(self.folder / SAMPLE, SAMPLE, arrays)
+        elif [one.shape for one in known] != [one.shape for one in arrays] or not all(
+            np.allclose(one, other, rtol=SAME_VALUE_TOL, atol=SAME_VALUE_TOL * np.abs(one).max(initial=0.0))
+            for one, other in zip(known, arrays, strict=True)
+        ):
+            self._refuse(f"on a sample of the log {what} compute other numbers now")
+
+    def _load(self, path: Path, task: str) -> Any:
         """The sums of this task in a file; None if it has none, or those of another task."""
         if not path.exists():
             return None
         content = path.read_bytes()
         digest, data = content[:64], content[64:]
         if hashlib.sha256(data).hexdigest().encode() != digest:
-            warnings.warn(f"{path} is damaged: this pass over the log is made again.", stacklevel=2)
+            warnings.warn(f"{path} is damaged: this pass over the log is made again.", stacklevel=4)
             return None
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             facts = json.loads(archive["facts"].tobytes())
-            sums = self._decoded(facts["sums"], {name: archive[name] for name in archive.files})
-        return sums if facts["task"] == task else None
+            return self._decoded(facts["sums"], archive) if facts["task"] == task else None
 
-    def save(self, path: Path, task: str, sums: Any) -> None:
-        """Replace the file of a pass."""
+    def _save(self, path: Path, task: str, sums: Any) -> None:
         arrays: dict[str, Array] = {}
         facts = {"task": task, "sums": self._encoded(sums, arrays)}
         buffer = io.BytesIO()
@@ -96,167 +103,68 @@ class Checkpoint:
         data = buffer.getvalue()
         write_bytes(path, hashlib.sha256(data).hexdigest().encode() + data)
 
-    def require_same(self, what: str, arrays: tuple[Array, ...]) -> None:
-        """Raise ValueError if a run before computed other arrays; keep them if there was none."""
-        path = self.folder / SAMPLE
-        known = self.load(path, SAMPLE)
-        if known is None:
-            self.save(path, SAMPLE, arrays)
-        elif [one.shape for one in known] != [one.shape for one in arrays] or not all(
-            np.allclose(one, other, rtol=SAME_VALUE_TOL, atol=SAME_VALUE_TOL * np.abs(one).max(initial=0.0))
-            for one, other in zip(known, arrays, strict=True)
-        ):
-            raise ValueError(
-                f"{self.folder} is the checkpoint of another evaluation: on a sample of the log {what} compute other "
-                "numbers now. Give another folder, or delete it."
-            )
-
     def _encoded(self, value: Any, arrays: dict[str, Array]) -> Any:
-        """Encode as JSON, with arrays by name."""
+        """The value as JSON: a number, or the name of its kind with its entries or that of its array."""
+        kind = type(value).__name__
         if isinstance(value, np.ndarray):
             name = f"array{len(arrays)}"
             arrays[name] = value
-            return {"array": name}
-        if isinstance(value, tuple | list):
-            return {type(value).__name__: [self._encoded(one, arrays) for one in value]}
-        if type(value).__name__ in self.kinds:
-            return {"kind": type(value).__name__, "of": [self._encoded(one, arrays) for one in _values(value)]}
-        return value.item() if isinstance(value, np.generic) else value
+            return [kind, name]
+        if kind in self.kinds:
+            value = [getattr(value, field.name) for field in fields(value)]
+        elif not isinstance(value, tuple | list):
+            return value.item() if isinstance(value, np.generic) else value
+        return [kind, *(self._encoded(one, arrays) for one in value)]
 
-    def _decoded(self, value: Any, arrays: Mapping[str, Array]) -> Any:
-        if not isinstance(value, dict):
+    def _decoded(self, value: Any, arrays: Any) -> Any:
+        if not isinstance(value, list):
             return value
-        if "array" in value:
-            return arrays[value["array"]]
-        if "kind" in value:
-            return self.kinds[value["kind"]](*(self._decoded(one, arrays) for one in value["of"]))
-        found = [self._decoded(one, arrays) for one in next(iter(value.values()))]
-        return tuple(found) if "tuple" in value else found
-
-
-class KeptParts:
-    """`Parts` whose sums are kept in a checkpoint when a pass is complete."""
-
-    def __init__(self, parts: Parts, checkpoint: Checkpoint) -> None:
-        self.parts, self.checkpoint, self.steps, self.client = parts, checkpoint, parts.steps, parts.client
-
-    def sum(self, function: Function) -> tuple[Any, ...]:
-        """`Parts.sum`, or the sums that the checkpoint has."""
-        path, task = self.checkpoint.next_pass(), token_of_task(function)
-        sums = self.checkpoint.load(path, task)
-        if sums is None:
-            sums = self.parts.sum(function)
-            self.checkpoint.save(path, task, sums)
-        return tuple(sums)
-
-
-# ---- what was evaluated -------------------------------------------------------------------------------------------
+        kind, *entries = value
+        if kind == "ndarray":
+            return arrays[entries[0]]
+        decoded = [self._decoded(one, arrays) for one in entries]
+        return self.kinds[kind](*decoded) if kind in self.kinds else tuple(decoded) if kind == "tuple" else decoded
 
 
 def facts_of(shards: Any, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Tokens of the log, the settings and the versions that decide about the bits of an evaluation."""
+    """Digests of the log, the settings and the versions that decide about the bits of an evaluation.
+
+    Functions count by their own code. What else they compute with shows in the numbers that `require_same` compares.
+    """
     files = sorted({(file.path, file.size, file.time) for shard in shards for file in getattr(shard, "files", ())})
     if not files:
         raise ValueError("A checkpoint needs a log in files, whose sizes and times it compares. Leave it out.")
-    log = [replace(shard, files=()) for shard in shards]
-    facts = {"log": _digest(repr((files, log)).encode())}
+    facts = {"log": _digest(repr((files, [replace(shard, files=()) for shard in shards])).encode())}
     for name, value in settings.items():
+        buffer = io.BytesIO()
         try:
-            facts[name] = _digest(token(value))
+            _Pickler(buffer).dump(value)
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"A checkpoint must recognise {name} again, which it cannot: {said(error)}. Leave the checkpoint out, "
                 "or write it as a function of arrays and numbers."
             ) from error
+        facts[name] = _digest(buffer.getvalue())
     return facts | {package: version(package) for package in PACKAGES} | {"python": platform.python_version()}
 
 
-def token(value: Any, inside: tuple[int, ...] = ()) -> bytes:
-    """Bytes that are equal for equal settings: arrays by content, functions by code and all that it names.
+class _Pickler(pickle.Pickler):
+    """Writes functions as their code, defaults and closures, not as their names; what it writes is never read."""
 
-    Other objects are pickled, with the code of their class. inside: ids of functions and classes that name this one.
-    """
-    if value is None or value is Ellipsis or isinstance(value, str | bytes | int | float | complex):
-        return repr(value).encode()
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return repr((value.shape, value.dtype.str)).encode() + np.ascontiguousarray(value).tobytes()
-    if isinstance(value, Mapping):
-        return token([*value.items()], inside)
-    if isinstance(value, tuple | list):
-        return b"[" + b",".join(token(one, inside) for one in value) + b"]"
-    if isinstance(value, set | frozenset):
-        return b"{" + b",".join(sorted(token(one, inside) for one in value)) + b"}"
-    if isinstance(value, types.ModuleType | types.BuiltinFunctionType | np.ufunc):
-        owner = getattr(value, "__self__", None)
-        name = f"{getattr(value, '__module__', '')} {value.__name__}".encode()
-        return name if owner is None or isinstance(owner, types.ModuleType) else name + token(owner, inside)
-    if isinstance(value, partial):
-        return b"partial" + token([value.func, value.args, value.keywords], inside)
-    if isinstance(value, types.MethodType):
-        return token([value.__func__, value.__self__], inside)
-    if isinstance(value, types.FunctionType | type):
-        name = f"{value.__module__} {value.__qualname__}".encode()
-        if id(value) in inside or _is_installed(value.__module__):
-            return name
-        within = (*inside, id(value))
-        return name + (_class(value, within) if isinstance(value, type) else _function(value, within))
-    if is_dataclass(value):
-        return token([type(value), *_values(value)], inside)
-    return token(type(value), inside) + pickle.dumps(value)
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, types.FunctionType):
+            return NotImplemented
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        # format 2 of marshal: later ones depend on what else refers to a constant
+        return tuple, ((marshal.dumps(value.__code__, 2), value.__defaults__, value.__kwdefaults__, cells),)
 
 
-def _is_installed(module: str) -> bool:
-    """Whether this is a module of an installed package or of Python, which its name identifies."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    places = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    own = Path(__file__).parents[1]
-    return module == "builtins" or (file is not None and any(map(Path(file).is_relative_to, (*places, own))))
-
-
-def _class(value: type, inside: tuple[int, ...]) -> bytes:
-    """The bases, the functions and the constants of a class."""
-    inner = [getattr(one, "fget", getattr(one, "__func__", one)) for one in vars(value).values()]
-    parts = [one for one in inner if isinstance(one, types.FunctionType | int | float | np.ndarray)]
-    return token([[base for base in value.__bases__ if base is not object], parts], inside)
-
-
-def _function(value: types.FunctionType, inside: tuple[int, ...]) -> bytes:
-    """Code, constants, defaults, and what closures and global names hold."""
-    names = _global_names(value.__code__)
-    named = [(name, value.__globals__[name]) for name in names if name in value.__globals__]
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    return _code(value.__code__) + token([value.__defaults__, value.__kwdefaults__, cells, named], inside)
-
-
-def _code(code: types.CodeType) -> bytes:
-    """Instructions, names and constants, those of inner functions included."""
-    constants = [_code(one) if isinstance(one, types.CodeType) else one for one in code.co_consts]
-    return code.co_code + token([code.co_names, code.co_freevars, constants])
-
-
-def _global_names(code: types.CodeType) -> list[str]:
-    """The names in some code and its inner functions, sorted."""
-    inner = [name for one in code.co_consts if isinstance(one, types.CodeType) for name in _global_names(one)]
-    return sorted({*code.co_names, *inner})
-
-
-def token_of_task(function: Function) -> str:
-    """A digest of a function over parts and its arrays and numbers."""
-    if not isinstance(function, partial):
-        return function.__qualname__
-    return f"{function.func.__qualname__} {_digest(_argument(list(function.keywords.items())))}"
-
-
-def _argument(value: Any) -> bytes:
-    if isinstance(value, tuple | list):
-        return b"[" + b",".join(_argument(one) for one in value) + b"]"
-    if value is None or isinstance(value, str | int | float | np.ndarray | np.generic):
-        return token(np.asarray(value) if isinstance(value, np.generic) else value)
-    return type(value).__qualname__.encode()  # made from the settings
-
-
-def _values(value: Any) -> tuple[Any, ...]:
-    return tuple(getattr(value, field.name) for field in fields(value))
+def _name_of(task: Callable[..., Any]) -> str:
+    """The name of a function over parts with a digest of its arrays and numbers; the rest is made from the settings."""
+    keywords = getattr(task, "keywords", {})
+    plain = {name: value for name, value in keywords.items() if isinstance(value, int | float | str | np.ndarray)}
+    content = [(name, np.asarray(value).dtype.str, np.asarray(value).tobytes()) for name, value in plain.items()]
+    return f"{getattr(task, 'func', task).__qualname__} {_digest(repr(content).encode())}"
 
 
 def _digest(data: bytes) -> str:

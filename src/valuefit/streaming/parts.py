@@ -21,6 +21,7 @@ from valuefit.memory import reuse_freed_memory
 from valuefit.messages import said
 from valuefit.problem.problem import Problem
 from valuefit.rows.compile import MIN_COMPILED_NUMBERS
+from valuefit.streaming.checkpoint import Checkpoint
 from valuefit.threads import ONE_BLAS_THREAD, one_blas_thread, one_thread, thread_count
 
 FAN_IN = 8  # results that are added in one task of a cluster
@@ -48,9 +49,8 @@ class Parts:
 
     make: the problem of a part of the log. client: a `dask.distributed.Client` whose workers open the shards and
     compute; None for this process. Functions and what they hold are sent to the workers, data never are, so shards must
-    be of files or of a Dask DataFrame. at_once:
-    shards that this process sums at a time, each on one thread; one shard is summed on all threads. counts: the steps
-    of each shard, if it was read before.
+    be of files or of a Dask DataFrame. at_once: shards that this process sums at a time, each on one thread; one shard
+    is summed on all threads. counts: the steps of each shard, if it was read before. checkpoint: keeps the sums.
     """
 
     shards: Iterable[Shard]
@@ -59,10 +59,15 @@ class Parts:
     client: Any = None
     at_once: int = 1
     counts: tuple[int, ...] = ()
+    checkpoint: Checkpoint | None = None
 
     def sum(self, function: Function) -> tuple[Any, ...]:
         """The sums, over all parts, of the entries of what `function` returns; lists are concatenated in order."""
-        return sum_shards(self.shards, partial(self.of_shard, function=function), self.client, self.at_once)
+
+        def compute() -> tuple[Any, ...]:
+            return sum_shards(self.shards, partial(self.of_shard, function=function), self.client, self.at_once)
+
+        return compute() if self.checkpoint is None else self.checkpoint.sums(function, compute)
 
     def of_shard(self, log: Transitions, number: int, function: Function) -> tuple[Any, ...]:
         return reduce(add, map(function, self.parts_of(log, number)))
@@ -82,8 +87,8 @@ class Parts:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers: without the shards and the client."""
-        return {**vars(self), "shards": (), "client": None, "at_once": 1}
+        """For workers: without the shards, the client and the checkpoint."""
+        return {**vars(self), "shards": (), "client": None, "at_once": 1, "checkpoint": None}
 
 
 def part_sizes(limit: int, columns: int) -> tuple[int, int]:

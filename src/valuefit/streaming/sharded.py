@@ -10,7 +10,6 @@ import numpy as np
 
 from valuefit.problem.cost import Cost
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
-from valuefit.streaming.checkpoint import KeptParts
 from valuefit.streaming.parts import Function, Part, Parts
 from valuefit.typing import Array
 
@@ -25,7 +24,7 @@ class ShardedProblem(SaddlePoint):
 
     def __init__(
         self,
-        parts: Parts | KeptParts,
+        parts: Parts,
         *,
         trace: float,
         discount: float,
@@ -51,11 +50,6 @@ class ShardedProblem(SaddlePoint):
     def _sum(self, function: Function) -> tuple[Any, ...]:
         self.passes += 1
         return self.parts.sum(function)
-
-    @property
-    def own_parts(self) -> Parts:
-        """The parts without a checkpoint."""
-        return self.parts.parts if isinstance(self.parts, KeptParts) else self.parts
 
     def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
         theta = None if theta is None else self._alive(theta)
