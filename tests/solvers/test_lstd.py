@@ -112,7 +112,7 @@ def test_the_correction_bounds_the_gap(settings):
 def test_no_pass_follows_where_the_moments_bound_the_gap(monkeypatch):
     problem = cosines(3000, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(problem, "_batch", None)
+        patched.setattr(problem, "products", None)
         patched.setattr(problem, "mean_squares", None)
         loose = vf.solve(problem, "lstd", tol=1e-6)
     tight = vf.solve(problem, "lstd", tol=1e-25)

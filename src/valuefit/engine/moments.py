@@ -10,8 +10,8 @@ from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted, make
 from valuefit.problem.arguments import fraction, refuse_infinite_sums, ridge_of
+from valuefit.problem.moment_problem import MomentProblem, MomentSums
 from valuefit.problem.problem import Problem
-from valuefit.streaming.moment_problem import MomentProblem, PartSums
 
 
 class Moments:
@@ -25,7 +25,7 @@ class Moments:
     def __init__(self, features: Any = "auto", *, discount: float = 0.99, trace: float = 0.0) -> None:
         self.features, self.discount, self.trace = features, fraction("discount", discount), fraction("trace", trace)
         self.fitted: Fitted | None = features if isinstance(features, Fitted) else None
-        self.sums: PartSums | None = None
+        self.sums: MomentSums | None = None
         self.filling: Filling | None = None  # of the gaps in the parts
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Moments:
         if self.fitted is None:
             self.fitted, _ = make(self.features, log, effective_share=log.effective_share)
         problem = Problem(log, self.fitted, discount=self.discount, trace=self.trace, part=True)
-        self._add(PartSums.of(problem), log.filling)
+        self._add(MomentSums.of(problem), log.filling)
         return self
 
     def merge(self, other: Moments) -> Moments:
@@ -71,7 +71,7 @@ class Moments:
                 "that log, or parts of it."
             )
 
-    def _add(self, sums: PartSums, filling: Filling | None) -> None:
+    def _add(self, sums: MomentSums, filling: Filling | None) -> None:
         self.sums, self.filling = sums if self.sums is None else self.sums + sums, filling
 
     def problem(self, *, ridge: float = 0.0) -> MomentProblem:

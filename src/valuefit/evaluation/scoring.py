@@ -30,7 +30,6 @@ from valuefit.messages import said, shown
 from valuefit.policies.policy import Policy
 from valuefit.policies.state_action import action_count
 from valuefit.problem.problem import Problem
-from valuefit.problem.saddle_point import DEPENDS_ON_RIDGE
 from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
@@ -133,8 +132,8 @@ class SharedRows:
         started, problem, sample = time.perf_counter(), self.problem, self.sample
         scores = []
         for fold, part in enumerate(self._parts(float(settings["trace"]))):
-            with _with_ridge(part, float(settings["ridge"])) as fitted:
-                result = solve(fitted, "auto", tol=SOLVER_GAP, seed=sample.seed, init=self.starts[fold])
+            part.ridge = float(settings["ridge"])  # the moments that a solver has formed for another one are kept
+            result = solve(part, "auto", tol=SOLVER_GAP, seed=sample.seed, init=self.starts[fold])
             if result.status == "interrupted":
                 raise KeyboardInterrupt
             if not np.isfinite(result.theta).all():
@@ -161,14 +160,6 @@ def _part(problem: Problem, steps: Array, trace: float) -> Problem:
         problem.phi.matrix, problem.now[steps], problem.next[steps], problem.reward[steps], problem.discount[steps],
         problem.ratio[steps], np.cumsum(begins), trace=trace,
     )  # fmt: skip
-
-
-@contextmanager
-def _with_ridge(problem: Problem, ridge: float) -> Iterator[Problem]:
-    """Return the problem with another ridge; the moments that a solver forms are kept for the next one."""
-    other = problem.with_ridge(ridge)
-    yield other
-    problem.__dict__.update({k: v for k, v in other.__dict__.items() if k not in ("ridge", *DEPENDS_ON_RIDGE)})
 
 
 # ---- all candidates ------------------------------------------------------------------------------------------

@@ -44,10 +44,10 @@ from valuefit.policies.importance import action_numbers, policy_for
 from valuefit.policies.policy import Policy
 from valuefit.policies.state_action import action_count
 from valuefit.problem.arguments import fraction
+from valuefit.problem.moment_problem import MomentProblem, MomentSums
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
 from valuefit.streaming.checkpoint import Checkpoint, facts_of
-from valuefit.streaming.moment_problem import MomentProblem, PartSums
 from valuefit.streaming.parts import MAX_AT_ONCE, PART_COPIES, Part, Parts, part_sizes, read_ahead, sum_shards
 from valuefit.streaming.sharded import ShardedProblem
 from valuefit.threads import one_blas_thread, thread_count
@@ -404,7 +404,7 @@ def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Che
     if not isinstance(folder, str | Path) or not str(folder):
         raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
     known = {name: value for name, value in settings.items() if name != "callback"}
-    return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (PartSums, EpisodeSums))
+    return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (MomentSums, EpisodeSums))
 
 
 def _problem(
@@ -429,7 +429,7 @@ def _problem(
 
 
 def _moments(part: Part, *, maker: MakePart) -> tuple[Any, ...]:
-    return (PartSums.of(part.problem), *_starts(part, maker=maker))
+    return (MomentSums.of(part.problem), *_starts(part, maker=maker))
 
 
 def _starts(part: Part, *, maker: MakePart) -> tuple[Any, ...]:

@@ -62,13 +62,18 @@ class DeviceProblem(SaddlePoint):
         return f"DeviceProblem(n={self.n}, d={self.d}, rows={self.phi.shape[0]}, {self.phi.device}, {kind})"
 
     @cached_property
+    def _starts(self) -> int:
+        """The number of distinct rows that steps start from."""
+        return int((self.steps.visits > 0).sum())
+
+    @property
     def cost(self) -> Cost:
         return Cost(
             n=self.n,
             d=self.d,
             k=self.k,
             row=float(self.d),
-            starts=int((self.steps.visits > 0).sum()),
+            starts=self._starts,
             sparse=self.sparse,
             traced=self.trace > 0,
             identity=self.identity,
@@ -95,7 +100,7 @@ class DeviceProblem(SaddlePoint):
         """Whether a kernel computes a product while it reads the rows once."""
         return self._kernels is not None and self.steps.trajectory and self.shared and not self.trace
 
-    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+    def products(self, theta: Array | None, w: Array | None, rewards: bool = True) -> tuple[Array | None, Array]:
         x, y = (None if vector is None else to_tensor(vector, self.phi.device) for vector in (theta, w))
         reward = self.steps.reward if rewards else self._zeros
         if x is not None and self._in_one_read:
@@ -106,7 +111,7 @@ class DeviceProblem(SaddlePoint):
         return None if of_theta is None else to_array(of_theta) / self.n, to_array(of_w) / self.n
 
     def _products(self, x: Tensor | None, y: Tensor | None, reward: Tensor) -> tuple[Tensor | None, Tensor]:
-        """n times `_batch`, reading the rows twice."""
+        """n times `products`, reading the rows twice."""
         steps = self.steps
         p, q = self._dots(x, y)
         td = -reward if p is None else steps.difference(p) - reward

@@ -325,7 +325,7 @@ def _differences(part: Part, *, evaluated: Sequence[StreamedErrors], size: float
         own, found = uncertain.sandwich, _influences(errors, uncertain, function)
         steps.append(found.steps / size)
         parts.append(found.parts / size)
-        residual = own.problem._batch(own.theta, own.w if own.w.any() else None, rewards=True)[1]
+        residual = own.problem.products(own.theta, own.w if own.w.any() else None)[1]
         starts = 0 * residual if function.first is None else function.rows.sum(axis=0) / function.starts
         equations.append(np.array([residual, np.asarray(starts).ravel()]))
     pairs = list(combinations(range(len(evaluated)), 2))

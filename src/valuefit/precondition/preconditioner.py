@@ -253,7 +253,7 @@ class SparseMoment(NamedTuple):
     passes: float
 
 
-def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> SparseMoment | None:
+def sparse_moment(problem: Any, *, limit: float, ridge: float) -> SparseMoment | None:
     """C as a sparse matrix, or None where that would not fit into memory or `limit` passes, or rows are elsewhere.
 
     Features of which few are active in one row, such as tiles of two dimensions, have a factor with little more
@@ -261,11 +261,9 @@ def sparse_moment(problem: SaddlePoint, *, limit: float, ridge: float) -> Sparse
     """
     forming = 2 + problem.cost.C if problem.sparse else np.inf
     most = min(limit, MAX_SPARSE_PASSES + forming)
-    if problem.identity or forming > most:
+    if problem.identity or problem.storage or forming > most:
         return None
-    psi, visits = problem.visited_rows()
-    if psi is None:
-        return None
+    psi, visits = problem.psi, problem.visits
     entries = min(float(problem.k) ** 2, problem.n * (psi.stored / psi.shape[0]) ** 2)
     if 24 * entries > memory_limit():
         return None

@@ -177,7 +177,7 @@ class Problem(SaddlePoint):
 
     # ---- full-batch products: one pass each -------------------------------------------------------------
 
-    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+    def products(self, theta: Array | None, w: Array | None, rewards: bool = True) -> tuple[Array | None, Array]:
         shared, reward = self.shared, self.reward if rewards else self._no_reward
         if shared and theta is not None and not (self.trace or self.phi.sparse) and self.large:
             return self._sweep(theta, w, reward)
@@ -219,7 +219,7 @@ class Problem(SaddlePoint):
         return worth_compiling(len(self.now) * self.phi.stored / self.phi.shape[0])
 
     def _sweep(self, theta: Array, w: Array | None, reward: Array) -> tuple[Array | None, Array]:
-        """`_batch` for dense rows without traces, reading the rows once."""
+        """`products` for dense rows without traces, reading the rows once."""
         steps = StepColumns(self.now, self.next, self.discount, self.ratio, reward)
         rows = self.phi.matrix
         if w is None and self._chained:
@@ -252,6 +252,9 @@ class Problem(SaddlePoint):
     @cached_property
     def b(self) -> Array:
         """mean r u."""
+        return self._mean_ru()
+
+    def _mean_ru(self) -> Array:
         weights = np.bincount(self.now, self.backward(self.reward), self.psi.shape[0])
         return self.psi.tdot(weights) / self.n
 
@@ -264,9 +267,6 @@ class Problem(SaddlePoint):
     def visits(self) -> Array:
         """The number of steps with each row as `now`."""
         return np.bincount(self.now, minlength=self.phi.shape[0]).astype(np.float64)
-
-    def visited_rows(self) -> tuple[Rows | None, Array]:
-        return self.psi, self.visits
 
     @cached_property
     def _no_reward(self) -> Array:
@@ -282,7 +282,7 @@ class Problem(SaddlePoint):
     def moments(self) -> MomentArrays:
         """A, b and C; C is formed in the same pass as A if that is not known yet."""
         if "A" not in vars(self):
-            self.__dict__["A"] = self._form_A(second=not self.identity)
+            self.A = self._form_A(second=not self.identity)
         return super().moments()
 
     def _form_A(self, *, second: bool) -> Array:
@@ -294,9 +294,9 @@ class Problem(SaddlePoint):
         weights = [self.ratio * self.reward, *([np.ones(self.n)] if self.part else [])]
         A, sums, C = count_product(*rows, weights, second=second)
         known = C, *(() if sums is None else sums)
-        for name, found in zip(("second_moment", "b", "mean_psi"), known, strict=False):
-            if found is not None:
-                self.__dict__.setdefault(name, found / self.n)
+        for name, total in zip(("second_moment", "b", "mean_psi"), known, strict=False):
+            if total is not None and name not in vars(self):
+                setattr(self, name, total / self.n)
         return A / self.n
 
     def A_in_float32(self) -> Array:
@@ -313,7 +313,7 @@ class Problem(SaddlePoint):
 
     def use_moments_of(self, other: SaddlePoint) -> None:
         """Take the moments from the same problem on a device, where they cost less."""
-        self.__dict__.update(A=other.A, b=other.b, second_moment=other.second_moment)
+        self.A, self.b, self.second_moment = other.A, other.b, other.second_moment
         self._own_moments = False
 
     # ---- other full passes --------------------------------------------------------------------------------
@@ -369,11 +369,15 @@ class Problem(SaddlePoint):
             yield SketchedRows(X[:rows], U[:rows], V[:rows])
 
     @cached_property
+    def starts(self) -> int:
+        """The number of distinct rows that steps start from."""
+        return int((self.visits > 0).sum())
+
+    @property
     def cost(self) -> Cost:
-        """The cost model: costs of operations in passes over this log."""
         return Cost(
             n=self.n, d=self.d, k=self.k, row=self.phi.stored / self.phi.shape[0],
-            starts=int((self.visits > 0).sum()), sparse=self.phi.sparse, traced=self.trace > 0, identity=self.identity,
+            starts=self.starts, sparse=self.phi.sparse, traced=self.trace > 0, identity=self.identity,
             square=self.ridge == 0 and self.k == self.d, row_bytes=float(self.phi.dtype.itemsize * self.phi.stored),
             two_reads=self.trace > 0 or not self.shared,
         )  # fmt: skip
@@ -386,8 +390,8 @@ class Problem(SaddlePoint):
         """
         shift = weight / (self.ridge + weight) * y
         p, other = self.phi.dot(shift), self.with_ridge(self.ridge + weight)
-        other.__dict__.pop("b", None)
         other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
+        other.b = other._mean_ru()
         return other, shift
 
     # ---- rows of single steps, for stochastic solvers ---------------------------------------------------

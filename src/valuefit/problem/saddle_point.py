@@ -14,13 +14,11 @@ import scipy.linalg as linalg
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
 from valuefit.problem.rounding import MomentBounds
-from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric", "shards", "device")
-DEPENDS_ON_RIDGE = ("traits", "cost")  # properties that are stored once they are computed
 
 
 class MomentArrays(NamedTuple):
@@ -76,7 +74,7 @@ class SaddlePoint(ABC):
         """The cost model: costs of operations in passes over this log."""
 
     @abstractmethod
-    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+    def products(self, theta: Array | None, w: Array | None, rewards: bool = True) -> tuple[Array | None, Array]:
         """A' w, and A theta - b plus C w unless C = I, in one pass; without b if not `rewards`.
 
         None is a zero vector, whose products are skipped: w = None gives no A' w.
@@ -90,24 +88,31 @@ class SaddlePoint(ABC):
     def C_dot(self, w: Array) -> Array:
         """C w."""
 
-    @property
-    @abstractmethod
-    def b(self) -> Array:
-        """mean r u."""
+    def A_in_float32(self) -> Array:
+        """A, from products in float32 where they take less time."""
+        return self.A
 
-    @property
-    @abstractmethod
+    # these are set on construction, or computed when they are asked for
+
+    @cached_property
+    def b(self) -> Array:
+        """mean r u, (k,)."""
+        raise NotImplementedError
+
+    @cached_property
     def A(self) -> Array:
         """mean u v', (k, d)."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def A_in_float32(self) -> Array:
-        """A from products in float32, which take half the time or less."""
-
-    @property
-    @abstractmethod
+    @cached_property
     def second_moment(self) -> Array:
-        """mean psi psi', also if C is the identity."""
+        """mean psi psi', (k, k), also if C is the identity."""
+        raise NotImplementedError
+
+    @cached_property
+    def dual_squares(self) -> Array:
+        """mean psi^2 of every dual feature, (k,)."""
+        raise NotImplementedError
 
     @abstractmethod
     def sketched_rows(
@@ -118,11 +123,6 @@ class SaddlePoint(ABC):
         So mean psi psi' is estimated by the sum of psi' psi over the blocks, and A by that of u' v. cross: whether v
         is sketched too. traces: whether u has traces. A block is valid until the next one is asked for.
         """
-
-    @property
-    @abstractmethod
-    def dual_squares(self) -> Array:
-        """mean psi^2 of every dual feature, (k,)."""
 
     @abstractmethod
     def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
@@ -136,19 +136,13 @@ class SaddlePoint(ABC):
         """Bounds of the rounding errors of the moments; None where they would cost a pass."""
         return None
 
-    def visited_rows(self) -> tuple[Rows | None, Array]:
-        """Sparse rows of psi in memory and how often steps start from each; None where there are none."""
-        return None, np.zeros(0)
-
     def with_ridge(self, ridge: float) -> Self:
-        """Return this problem with another ridge; moments that are known are shared."""
+        """Return this problem with another ridge, on which nothing that is stored depends."""
         other = copy.copy(self)
         other.ridge = ridge
-        for name in DEPENDS_ON_RIDGE:
-            other.__dict__.pop(name, None)
         return other
 
-    @cached_property
+    @property
     def traits(self) -> frozenset[str]:
         """The TRAITS of this problem, which a solver must support."""
         present = {
@@ -166,17 +160,17 @@ class SaddlePoint(ABC):
 
     def B(self, theta: Array, w: Array) -> tuple[Array, Array]:
         """The operator of equation (10): (ridge theta - A' w, A theta - b + C w)."""
-        Atw, rest = self._batch(theta, w, rewards=True)
+        Atw, rest = self.products(theta, w)
         assert Atw is not None
         return self.ridge * theta - Atw, rest + w if self.identity else rest
 
     def residual(self, theta: Array) -> Array:
         """b - A theta."""
-        return -self._batch(theta, None, rewards=True)[1]
+        return -self.products(theta, None)[1]
 
     def A_dot(self, theta: Array) -> Array:
         """A theta."""
-        return self._batch(theta, None, rewards=False)[1]
+        return self.products(theta, None, rewards=False)[1]
 
     # ---- moments ------------------------------------------------------------------------------------------
 

@@ -161,9 +161,11 @@ class _Pickler(pickle.Pickler):
 
 def _name_of(task: Callable[..., Any]) -> str:
     """The name of a function over parts with a digest of its arrays and numbers; the rest is made from the settings."""
-    keywords = getattr(task, "keywords", {})
-    plain = {name: value for name, value in keywords.items() if isinstance(value, int | float | str | np.ndarray)}
-    content = [(name, np.asarray(value).dtype.str, np.asarray(value).tobytes()) for name, value in plain.items()]
+    content = []
+    for name, value in getattr(task, "keywords", {}).items():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, int | float | str | np.ndarray):
+                content.append((name, np.asarray(one).dtype.str, np.asarray(one).tobytes()))
     return f"{getattr(task, 'func', task).__qualname__} {_digest(repr(content).encode())}"
 
 

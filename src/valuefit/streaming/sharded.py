@@ -32,15 +32,14 @@ class ShardedProblem(SaddlePoint):
     ) -> None:
         self.parts, self.trace, self.ridge, self.max_discount = parts, trace, ridge, discount
         self.passes = 0  # over the parts
-        found = self._sum(_first_pass)
-        n, b, squares, rewards, weighted, stored, self._starts, sparse, self.sketch_parts = found
-        self.n, self._b, self._squares, self._rewards = n, b / n, squares / n, rewards / n
+        n, b, squares, rewards, weighted, stored, self._starts, sparse, self.sketch_parts = self._sum(_first_pass)
+        self.n, self.b, self.dual_squares, self._rewards = n, b / n, squares / n, rewards / n
         self.d = self.k = len(b)
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, sparse > 0, n
         self.weighted, self._stored = weighted > 0, stored
         self.dead = np.flatnonzero(squares == 0)
 
-    @cached_property
+    @property
     def cost(self) -> Cost:
         return Cost.of_parts(
             self.n, self.d, self._stored, sparse=self.sparse, traced=self.trace > 0, square=self.ridge == 0,
@@ -51,49 +50,38 @@ class ShardedProblem(SaddlePoint):
         self.passes += 1
         return self.parts.sum(function)
 
-    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
-        theta = None if theta is None else self._alive(theta)
-        found = self._sum(partial(_batch, theta=theta, w=w))
-        rest = found[-1] / self.n - (self.b if rewards else 0.0)
-        return (None if w is None else self._alive(found[0] / self.n)), rest
+    def _mean(self, name: str, *arguments: Array | bool | None) -> list[Any]:
+        """The mean over all steps of what the problem of a part has, or returns for these arguments, by this name."""
+        return [total / self.n for total in self._sum(partial(_share, name=name, arguments=arguments))]
+
+    def products(self, theta: Array | None, w: Array | None, rewards: bool = True) -> tuple[Array | None, Array]:
+        *Atw, rest = self._mean("products", None if theta is None else self._alive(theta), w, False)
+        return self._alive(Atw[0]) if Atw else None, rest - (self.b if rewards else 0.0)
 
     def _alive(self, x: Array) -> Array:
         """x, zero at features without data."""
         x = x.copy()
-        x[self.dead] = 0.0
+        x[..., self.dead] = 0.0
         return x
 
     def At_dot(self, w: Array) -> Array:
-        return self._alive(self._sum(partial(_product, name="At_dot", x=w))[0] / self.n)
+        return self._alive(self._mean("At_dot", w)[0])
 
     def C_dot(self, w: Array) -> Array:
-        return np.asarray(self._sum(partial(_product, name="C_dot", x=w))[0] / self.n)
-
-    @property
-    def b(self) -> Array:
-        return self._b
+        return np.asarray(self._mean("C_dot", w)[0])
 
     @cached_property
     def A(self) -> Array:
         self._require_moment_memory()
-        A = self._sum(_cross_moment)[0] / self.n
-        A[:, self.dead] = 0.0
-        return np.asarray(A)
-
-    def A_in_float32(self) -> Array:
-        return self.A
+        return self._alive(self._mean("A")[0])
 
     @cached_property
     def second_moment(self) -> Array:
-        return np.asarray(self._sum(_second_moment)[0] / self.n)
-
-    @property
-    def dual_squares(self) -> Array:
-        return self._squares
+        return np.asarray(self._mean("second_moment")[0])
 
     def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
-        found = self._sum(partial(_mean_squares, c=None if c is None else self._alive(c), y=y))
-        return found[0] / self.n, found[1] / self.n
+        of_c, of_y = self._mean("mean_squares", None if c is None else self._alive(c), y)
+        return of_c, of_y
 
     def reward_squares(self) -> tuple[float, float]:
         return float(self._rewards[0]), float(self._rewards[1])
@@ -121,26 +109,12 @@ def _first_pass(part: Part) -> tuple[Any, ...]:
     return *sums, 1
 
 
-def _batch(part: Part, *, theta: Array | None, w: Array | None) -> tuple[Any, ...]:
-    above, below = part.problem._batch(theta, w, rewards=False)
-    return (part.problem.n * below,) if above is None else (part.problem.n * above, part.problem.n * below)
-
-
-def _product(part: Part, *, name: str, x: Array) -> tuple[Array]:
-    return (part.problem.n * getattr(part.problem, name)(x),)
-
-
-def _cross_moment(part: Part) -> tuple[Array]:
-    return (part.problem.n * part.problem.A,)
-
-
-def _second_moment(part: Part) -> tuple[Array]:
-    return (part.problem.n * part.problem.second_moment,)
-
-
-def _mean_squares(part: Part, *, c: Array | None, y: Array) -> tuple[float, float]:
-    of_c, of_y = part.problem.mean_squares(c, y)
-    return part.problem.n * of_c, part.problem.n * of_y
+def _share(part: Part, *, name: str, arguments: tuple[Array | bool | None, ...]) -> tuple[Any, ...]:
+    """What the problem of a part has, or returns for these arguments, by this name, times its steps."""
+    value = getattr(part.problem, name)
+    value = value(*arguments) if callable(value) else value
+    entries = value if isinstance(value, tuple) else (value,)
+    return tuple(part.problem.n * entry for entry in entries if entry is not None)
 
 
 def _sketch(part: Part, *, size: int, seed: int, cross: bool) -> tuple[Array, Array]:

@@ -7,13 +7,14 @@ import valuefit as vf
 from helpers.streamed import log_with_actions
 from valuefit.data.joining import episode_blocks
 from valuefit.features.registry import make
-from valuefit.streaming.moment_problem import MomentProblem, PartSums
+from valuefit.problem.moment_problem import MomentProblem, MomentSums
 
 
-def sums_of(log: vf.Transitions, trace: float) -> PartSums:
+def sums_of(log: vf.Transitions, trace: float) -> MomentSums:
     fitted, _ = make("fourier:order=2", log)
     parts = [
-        PartSums.of(vf.Problem(part, fitted, discount=0.9, trace=trace, part=True)) for part in episode_blocks(log, 90)
+        MomentSums.of(vf.Problem(part, fitted, discount=0.9, trace=trace, part=True))
+        for part in episode_blocks(log, 90)
     ]
     assert len(parts) > 5
     total = parts[0]
@@ -61,7 +62,7 @@ def test_a_feature_without_data_has_weight_zero() -> None:
     )
     whole = vf.Problem(log, discount=0.9)
     one_hot, _ = make("one-hot", log)
-    sums = [PartSums.of(vf.Problem(log[a : a + 33], one_hot, discount=0.9, part=True)) for a in (0, 33, 66)]
+    sums = [MomentSums.of(vf.Problem(log[a : a + 33], one_hot, discount=0.9, part=True)) for a in (0, 33, 66)]
     found = MomentProblem(sums[0] + sums[1] + sums[2], trace=0.0, discount=0.9, ridge=0.0)
     np.testing.assert_array_equal(found.dead, whole.dead)
     np.testing.assert_allclose(found.A, whole.A, atol=1e-14)

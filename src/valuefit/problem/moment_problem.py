@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from valuefit.typing import Array
 
 
 @dataclass(frozen=True)
-class PartSums:
+class MomentSums:
     """Sums over the steps of a part of a log, which add up over parts.
 
     rewards: the squares of rewards summed along the traces, and of ratio times reward, (2,). weighted: steps whose
@@ -33,7 +32,7 @@ class PartSums:
     stored: int
 
     @classmethod
-    def of(cls, problem: Problem) -> PartSums:
+    def of(cls, problem: Problem) -> MomentSums:
         """Return the sums of a problem, which is a shard of a longer log."""
         n, (A, b, C) = problem.n, problem.moments()
         return cls(
@@ -41,9 +40,9 @@ class PartSums:
             int(np.count_nonzero(problem.ratio != 1)), int(np.count_nonzero(problem.discount == 0)), problem.phi.stored,
         )  # fmt: skip
 
-    def __add__(self, other: PartSums) -> PartSums:
+    def __add__(self, other: MomentSums) -> MomentSums:
         names = [field.name for field in fields(self)]
-        return PartSums(*(getattr(self, name) + getattr(other, name) for name in names))
+        return MomentSums(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 class MomentProblem(SaddlePoint):
@@ -54,22 +53,23 @@ class MomentProblem(SaddlePoint):
 
     storage: ClassVar[str] = "shards"
 
-    def __init__(self, sums: PartSums, *, trace: float, discount: float, ridge: float) -> None:
+    def __init__(self, sums: MomentSums, *, trace: float, discount: float, ridge: float) -> None:
         self.sums, self.n, self.weighted = sums, sums.n, sums.weighted > 0
         self.k, self.d = sums.A.shape
         self.trace, self.ridge, self.max_discount = trace, ridge, discount
         self.identity, self.shared, self.sparse, self.distinct_rows = False, True, False, sums.n
         unused = np.diag(sums.C) == 0
         self.dead = np.flatnonzero(unused)
-        self.A, self.C = np.where(unused, 0.0, sums.A / self.n), sums.C / self.n
+        self.A, self.b, self.C = np.where(unused, 0.0, sums.A / self.n), sums.b / self.n, sums.C / self.n
+        self.second_moment, self.dual_squares = self.C, np.diag(self.C)
 
-    @cached_property
+    @property
     def cost(self) -> Cost:
         return Cost.of_parts(
             self.n, self.d, self.sums.stored, sparse=False, traced=self.trace > 0, square=self.ridge == 0
         )
 
-    def _batch(self, theta: Array | None, w: Array | None, *, rewards: bool) -> tuple[Array | None, Array]:
+    def products(self, theta: Array | None, w: Array | None, rewards: bool = True) -> tuple[Array | None, Array]:
         rest = -self.b if rewards else np.zeros(self.k)
         if theta is not None:
             rest = rest + self.A @ theta
@@ -82,25 +82,6 @@ class MomentProblem(SaddlePoint):
 
     def C_dot(self, w: Array) -> Array:
         return np.asarray(self.C @ w)
-
-    @cached_property
-    def b(self) -> Array:
-        return self.sums.b / self.n
-
-    @cached_property
-    def A(self) -> Array:
-        raise AssertionError("set on construction")
-
-    def A_in_float32(self) -> Array:
-        return self.A
-
-    @property
-    def second_moment(self) -> Array:
-        return self.C
-
-    @property
-    def dual_squares(self) -> Array:
-        return np.diag(self.C)
 
     def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
         """The first is (A c)' C^+ A c, a lower bound of the mean square, which is itself what the excess needs."""
