@@ -11,12 +11,12 @@ from valuefit.precondition.preconditioner import (
     Diagonal,
     GaussSeidelSweeps,
     SparseCholesky,
-    energy_below,
     precondition,
     sparse_moment,
     sparse_preconditioner,
 )
 from valuefit.precondition.stochastic_preconditioner import scaling_preconditioner, sketched_preconditioner
+from valuefit.problem.gap import energy_below
 
 
 def tiles(**settings):

@@ -13,8 +13,9 @@ import naive
 import valuefit as vf
 from helpers.problems import Oracle, chain, collinear, cosines, hard, problem_of, slow_process, small
 from valuefit.precondition import factor as module
-from valuefit.precondition.preconditioner import Diagonal, diagonal_preconditioner, energy_below
+from valuefit.precondition.preconditioner import Diagonal, diagonal_preconditioner
 from valuefit.problem.exact import Exact
+from valuefit.problem.gap import energy_below
 from valuefit.solvers.krylov import Krylov
 
 FEW_ROWS = {"fixed point": {}, "ratio": {"ratio": True}, "trace": {"trace": 0.7}, "ridge": {"ridge": 1e-2}}

@@ -8,9 +8,9 @@ import numpy as np
 import scipy.linalg as linalg
 
 from valuefit.memory import memory_limit
-from valuefit.precondition.equations import CANCELLATION
 from valuefit.precondition.preconditioner import Preconditioner, precondition
 from valuefit.problem.exact import Exact
+from valuefit.problem.gap import gap_above, unit
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
@@ -116,11 +116,9 @@ class Certificate:
         if upper is None or not self._preconditioner.clear:  # F then depends on which directions of C count as zero
             return None
         # F(0) - F(theta) = 1/2 theta' H theta - theta' grad F, without the cancellation at a large ridge
-        y = problem.b - r
-        size = float(np.abs(y).max())
+        y, size = unit(problem.b - r)
         own = problem.ridge * float(theta @ theta)
         if size > 0:
-            y = y / size  # squares of small numbers would underflow
             own += size * size * float(y @ y) * (float(y @ y) / float(y @ self._C_dot(y)))
         self._scale_from_theta = 0.25 * own if abs(float(g_theta @ theta)) <= 0.1 * own else 0.0
         # r = e + C w, so 1/2 r' C^+ r = 1/2 e' C^+ e + 1/2 w' (r + e)
@@ -154,8 +152,7 @@ class Certificate:
             scale = self._start_excess()
             return excess / scale if scale > 0 else 0.0
         assert self.objective is not None
-        scale = max(0.5 * (1 - CANCELLATION) * self._energy_of_b() - self.objective, self._scale_from_theta)
-        return excess / scale if scale > 0 else np.inf
+        return gap_above(excess, self._energy_of_b(), self.objective, self._scale_from_theta)
 
     def _excessive_energy(self, tol: float) -> float:
         """An energy that is certainly too large: F(theta) - F* would be ten times what `tol` allows."""

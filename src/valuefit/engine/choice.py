@@ -5,6 +5,7 @@ from __future__ import annotations
 from valuefit.memory import memory_limit
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers import registry, supports
+from valuefit.solvers.solver import Solver
 
 
 def rank(problem: SaddlePoint, gap: float, memory: int | None = None) -> tuple[list[str], str]:
@@ -14,7 +15,8 @@ def rank(problem: SaddlePoint, gap: float, memory: int | None = None) -> tuple[l
     needs the least memory is returned.
     """
     limit = memory_limit() if memory is None else memory
-    costs = {name: solver().cost(problem, gap) for name, solver in registry().items() if supports(solver, problem)}
+    stating = [kind for kind in registry().values() if kind.cost is not Solver.cost and supports(kind, problem)]
+    costs = {kind.name: kind().cost(problem, gap) for kind in stating}
     estimates = {name: estimate for name, estimate in costs.items() if estimate is not None}
     feasible = [name for name, estimate in estimates.items() if estimate.bytes <= limit]
     if not feasible:

@@ -103,18 +103,6 @@ def _distinct(now: Array, rows: int) -> int:
     return len(now) if ascending else int(np.count_nonzero(np.bincount(now, minlength=rows)))
 
 
-def roundings(phi: Rows, visits: Array) -> float:
-    """How often a term of `count_product` is rounded at most, from the visits of each row by the steps.
-
-    Terms of one row are added in M and in M Phi, then those of a block of rows in a product, then the blocks.
-    """
-    steps, rows = float(visits.sum()), float(np.count_nonzero(visits))
-    repeats = 3 * float(visits.max()) + 8
-    if phi.sparse:
-        return repeats + 2 * steps  # terms are added one by one
-    return repeats + min(rows, max(MIN_PRODUCT_ROWS, PRODUCT_BYTES / (8 * phi.shape[1]))) + steps / MIN_PRODUCT_ROWS
-
-
 def trace_product(
     psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, begins: Array, trace: float
 ) -> Array:

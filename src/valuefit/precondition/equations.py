@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from valuefit.precondition.factor import is_fixed_point
-from valuefit.precondition.preconditioner import SaddlePreconditioner, energy_below
+from valuefit.precondition.preconditioner import SaddlePreconditioner
+from valuefit.problem.gap import energy_below, gap_above
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array, Gradient
-
-CANCELLATION = 1e-12  # part of an energy that may be rounding error, so that a smaller difference of two says nothing
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,11 @@ class Equations(ABC):
         excess, objective = self.bound(x, residual, dual)
         if not np.isfinite(excess):
             return None, None
-        scale = self.start_energy
-        if self.problem.b.any():
-            norm = np.sqrt(self.problem.ridge) * float(np.linalg.norm(self.split(x)[0]))
-            scale = max((1 - CANCELLATION) * scale - 2 * objective, max(norm - np.sqrt(excess), 0.0) ** 2)
-        return (excess / scale if scale > 0 else np.inf), objective
+        if not self.problem.b.any():
+            return (excess / self.start_energy if self.start_energy > 0 else np.inf), objective
+        norm = np.sqrt(self.problem.ridge) * float(np.linalg.norm(self.split(x)[0]))
+        least = 0.5 * max(norm - np.sqrt(excess), 0.0) ** 2
+        return gap_above(0.5 * excess, self.start_energy, objective, least), objective
 
 
 class FixedPoint(Equations):

@@ -311,14 +311,3 @@ def diagonal_preconditioner(problem: SaddlePoint) -> Diagonal:
     if problem.identity:
         return Diagonal(np.ones(problem.k), a, problem.ridge, 1.0, 1.0)
     return Diagonal(inverse, a, problem.ridge, np.inf, 1.0)
-
-
-def energy_below(problem: SaddlePoint, preconditioner: Preconditioner, r: Array) -> tuple[float, float]:
-    """r' C^+ r from below, and its passes: the value itself, or (r'z)^2 / z'Cz with z = C~^+ r."""
-    size = float(np.abs(r).max(initial=0.0))
-    r = r / size if size > 0 else r  # squares of small numbers would underflow
-    z = preconditioner.dual(r)
-    energy = float(r @ z)
-    if preconditioner.excess == 1.0 or not energy > 0:
-        return size * size * max(energy, 0.0), 0.0
-    return size * size * energy * (energy / problem.mean_squares(None, z)[1]), 0.5

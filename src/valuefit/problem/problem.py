@@ -33,7 +33,6 @@ from valuefit.problem.arguments import (
     trace_rows,
 )
 from valuefit.problem.cost import Cost
-from valuefit.problem.rounding import MomentBounds, rounding_bounds
 from valuefit.problem.saddle_point import MomentArrays, SaddlePoint, SketchedRows
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.draws import Draws, RowSets
@@ -58,8 +57,6 @@ class Problem(SaddlePoint):
     discount: in [0, 1]. trace: lambda, in [0, 1]. ridge: at least 0. part: whether the log is a part of a longer one,
     so that a feature without data here has some elsewhere.
     """
-
-    _own_moments = True  # whether A was formed here
 
     def __init__(
         self,
@@ -314,7 +311,6 @@ class Problem(SaddlePoint):
     def use_moments_of(self, other: SaddlePoint) -> None:
         """Take the moments from the same problem on a device, where they cost less."""
         self.A, self.b, self.second_moment = other.A, other.b, other.second_moment
-        self._own_moments = False
 
     # ---- other full passes --------------------------------------------------------------------------------
 
@@ -328,8 +324,14 @@ class Problem(SaddlePoint):
             return 0.0, of_y
         return float(np.mean(self.backward(p[self.now] - self.discount * p[self.next]) ** 2)), of_y
 
-    def moment_bounds(self) -> MomentBounds | None:
-        return rounding_bounds(self, formed_here=self._own_moments)
+    def row_sizes(self) -> tuple[float, float, float] | None:
+        if self.trace or self.float32:
+            return None
+        n, ratio = self.n, float(self.ratio.max())
+        starts, ends = self.visits.max(), np.bincount(self.next).max()
+        v = np.sqrt(self.phi.squared_norm / n) * (np.sqrt(starts) + self.max_discount * np.sqrt(ends))
+        reward = ratio * np.sqrt(self.reward @ self.reward / n)
+        return float(np.sqrt(starts * self.psi.squared_norm / n)), float(ratio * v), float(reward)
 
     def reward_squares(self) -> tuple[float, float]:
         along, weighted = self.backward(self.reward), self.ratio * self.reward

@@ -13,7 +13,6 @@ import scipy.linalg as linalg
 
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
-from valuefit.problem.rounding import MomentBounds
 from valuefit.typing import Array
 
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
@@ -132,8 +131,11 @@ class SaddlePoint(ABC):
     def reward_squares(self) -> tuple[float, float]:
         """The mean squares of the rewards summed along the traces, and of ratio times reward."""
 
-    def moment_bounds(self) -> MomentBounds | None:
-        """Bounds of the rounding errors of the moments; None where they would cost a pass."""
+    def row_sizes(self) -> tuple[float, float, float] | None:
+        """Upper bounds of the root mean squares of |psi_t|, ratio_t |v_t| and ratio_t r_t; None where they cost a pass.
+
+        None also with traces and float32 rows, whose squares are summed in float32.
+        """
         return None
 
     def with_ridge(self, ridge: float) -> Self:

@@ -11,7 +11,8 @@ import scipy.linalg as linalg
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.linalg.scaled_lu import lu_solve
-from valuefit.problem.exact import Exact, correction_gap, moments_gap
+from valuefit.problem.exact import Exact
+from valuefit.problem.gap import correction_gap, moments_gap
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
 from valuefit.typing import Array
@@ -106,7 +107,7 @@ class LSTD(Solver):
         theta = state.theta
         residual = problem.residual(theta)
         w = factors.dual(residual)
-        gap = correction_gap(problem, theta, factors.correct(residual, theta), residual=residual)
+        gap = correction_gap(problem, theta, factors.correct(residual, theta), residual)
         objective = 0.5 * float(w @ residual) + 0.5 * problem.ridge * float(theta @ theta)
         gradient = problem.ridge * theta - problem.A.T @ w, -residual
         if w.any():
@@ -136,7 +137,7 @@ def _refined(problem: SaddlePoint) -> tuple[State | None, Info]:
         passes += 1
     if not small and last > 1e-9 * float(np.linalg.norm(theta)):
         return None, Info(passes)
-    gap = correction_gap(problem, theta, correction, residual=residual)
+    gap = correction_gap(problem, theta, correction, residual)
     gradient = np.zeros(problem.d), -residual
     return State(theta, np.zeros(problem.k), gradient=gradient), Info(passes + 0.5, gap, 0.0, finished=True)
 
