@@ -139,9 +139,7 @@ class SharedRows:
             if not np.isfinite(result.theta).all():
                 return Scored(Score(np.inf, np.zeros(0)), problem.d, time.perf_counter() - started)
             self.starts[fold] = result.theta
-            products = problem.phi.dot(result.theta)
-            td_errors = problem.reward + problem.discount * products[problem.next] - products[problem.now]
-            scores.append(sample.criteria[fold].score(td_errors[sample.tests[fold]]))
+            scores.append(sample.criteria[fold].score(problem.td_errors(result.theta)[sample.tests[fold]]))
         return Scored(mean_score(scores), problem.d, time.perf_counter() - started)
 
     def _parts(self, trace: float) -> list[Problem]:

@@ -210,6 +210,15 @@ class Problem(SaddlePoint):
         """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
         return backward(x, self.discount, self.ratio, self.begins, self.trace, large=self.large)
 
+    def differences(self, theta: Array) -> Array:
+        """v_t'theta of every step."""
+        p = self.phi.dot(theta)
+        return np.asarray(p[self.now] - self.discount * p[self.next])
+
+    def td_errors(self, theta: Array) -> Array:
+        """r_t - v_t'theta of every step."""
+        return self.reward - self.differences(theta)
+
     @property
     def large(self) -> bool:
         """Whether passes over this log use compiled loops."""
@@ -391,8 +400,8 @@ class Problem(SaddlePoint):
         ridge + weight and rewards r_t - v_t' shift. Costs half a pass.
         """
         shift = weight / (self.ridge + weight) * y
-        p, other = self.phi.dot(shift), self.with_ridge(self.ridge + weight)
-        other.reward = self.reward - (p[self.now] - self.discount * p[self.next])
+        other = self.with_ridge(self.ridge + weight)
+        other.reward = self.td_errors(shift)
         other.b = other._mean_ru()
         return other, shift
 

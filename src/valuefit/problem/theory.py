@@ -139,8 +139,7 @@ class Theory:
         """mean G_t' G_t (x, y) with G_t = [[ridge I, -sqrt(beta) A_t'], [sqrt(beta) A_t, beta C_t]]."""
         problem, beta = self.problem, self.beta
         _, _, _, row, factor = problem.steps(np.arange(problem.n))
-        p = problem.phi.dot(x)
-        vx = p[problem.now] - problem.discount * p[problem.next]
+        vx = problem.differences(x)
         uy = factor * problem.u.dot(y)[row]
         on_v = beta * problem.u_squared * vx
         on_u = beta * problem.v_squared * uy

@@ -150,9 +150,8 @@ def _fill_table(problem: Problem, theta: Array, w: Array) -> tuple[GradientTable
     table = GradientTable(entries, (g_theta - problem.ridge * theta, g_w - w if problem.identity else g_w))
     if not (theta.any() or w.any()):
         return table, (g_theta, g_w), 1.0
-    p, q = problem.phi.dot(theta), problem.psi.dot(w)
-    entries[:, 0] = p[problem.now] - problem.discount * p[problem.next]
-    entries[:, 1] = q[problem.now]
+    entries[:, 0] = problem.differences(theta)
+    entries[:, 1] = problem.psi.dot(w)[problem.now]
     if problem.trace:
         entries[:, 2] = problem.u.dot(w)
     return table, (g_theta, g_w), 2.0
