@@ -71,7 +71,8 @@ def test_only_the_known_combinations_are_refused() -> None:
     square, both = {"more dual features"}, {"more dual features", "ridge"}
     assert refused == {"tdc": square, "flstd-sa": both, "ctd": both, "ilstd": both}
     anywhere = {name for name, cls in registry().items() if not elsewhere & set(cls.refusals)}
-    assert anywhere == {"auto", "lstd", "krylov", "pdbg", "svrg"}
+    assert anywhere == {"auto", "lstd", "krylov", "pdbg"}
+    assert {name for name, cls in registry().items() if "device" not in cls.refusals} == anywhere | {"svrg"}
 
 
 def test_every_solver_has_a_twin_here() -> None:
