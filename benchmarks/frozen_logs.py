@@ -307,7 +307,7 @@ def stationary(seed: int) -> Case:
 
 def car(seed: int) -> Case:
     log = driver().log(3000, seed=seed, cars=10)
-    features = ("tiles:tilings=4,bins=5", "kernel:landmarks=60", "rbf:centres=30")[seed % 3]
+    features = ("tiles:tilings=4,bins=5", "kernel:landmarks=60", "rbf:centres=12")[seed % 3]
     targets = LOG | {
         name: {"policy": policy, "values": "state-action"} for name, policy in (("pairs", push), ("greedy", pushed))
     }
