@@ -9,9 +9,9 @@ import valuefit as vf
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.numerics import small_sample_bias
-from valuefit.inference import fit
 from valuefit.inference.errors import ErrorEstimate
 from valuefit.inference.policy_value import with_errors
+from valuefit.problem.problem import Problem
 from valuefit.rows import compile
 
 
@@ -45,9 +45,10 @@ def test_a_sketch_of_C_gives_nearly_the_same(off_policy):
     log = vf.Transitions.from_arrays(x, x[:, 0], terminated=np.arange(3000) % 30 == 29, ratio=ratio)
     settings = {"features": "fourier:order=3", "discount": 0.9, "solver": "lstd"}
     exact = checks_of(log, **settings)
-    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(fit, "sketched_moments", Mock(
-        side_effect=fit.sketched_moments
-    )) as sketched:  # fmt: skip
+    with (
+        patch.object(compile, "MIN_COMPILED_NUMBERS", 0),
+        patch.object(Problem, "sketched_moments", autospec=True, side_effect=Problem.sketched_moments) as sketched,
+    ):
         found = checks_of(log, **settings)
     assert sketched.call_count == 1
     assert found["conditioning"].message.split(",")[0] == exact["conditioning"].message.split(",")[0]
