@@ -82,8 +82,8 @@ def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     if abs(error.skewness) <= MAX_SKEWNESS:
         return Check(name, "pass", f"{found}.", error.skewness)
     text = (
-        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short, and "
-        f"the value is rather {'above' if error.skewness > 0 else 'below'} it than on the other side. Add episodes."
+        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short. If "
+        f"it misses, the true value is more likely {'above' if error.skewness > 0 else 'below'} it. Add episodes."
     )
     return Check(name, "warn", text, error.skewness)
 
@@ -107,8 +107,7 @@ def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) 
         return Check(name, "pass", f"{text}.", error.bias, size=size)
     if few:
         text += f", but it can be larger: the ratios make the log worth {steps:.0f} steps for {live} features"
-    text += '. Use fewer features, a longer log, or, for ratios, values="state-action".'
-    return Check(name, "warn", text, error.bias, size=size)
+    return Check(name, "warn", f"{text}. Use a longer log.", error.bias, size=size)
 
 
 def conditioning(fit: Fit) -> Check | None:

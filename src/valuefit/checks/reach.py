@@ -52,7 +52,7 @@ def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:
     if excess > MAX_EXCESS * width:
         text = (
             f"The interval {interval} contains impossible values: {reach.reason}. The log says little about this "
-            "policy; use fewer features, or a log with more steps where the policy goes."
+            f"policy. {BETTER_LOG}"
         )
         return Check(NAME, "warn", text, excess)
     return Check(NAME, "pass", f"The value and its interval are possible: {reach.reason}.", excess)
