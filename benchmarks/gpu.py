@@ -17,7 +17,7 @@ from scipy.signal import lfilter
 
 import valuefit as vf
 from valuefit.gpu.device_moments import tensor_cores
-from valuefit.gpu.placement import Placement
+from valuefit.gpu.on_device import Placement
 
 HERE = Path(__file__).parent
 DEVICE = "cuda"

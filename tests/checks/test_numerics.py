@@ -9,9 +9,10 @@ import valuefit as vf
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.numerics import small_sample_bias
-from valuefit.inference import fit
+from valuefit.inference import sandwich
 from valuefit.inference.errors import ErrorEstimate
 from valuefit.inference.policy_value import with_errors
+from valuefit.problem.problem import Problem
 from valuefit.rows import compile
 
 
@@ -45,9 +46,10 @@ def test_a_sketch_of_C_gives_nearly_the_same(off_policy):
     log = vf.Transitions.from_arrays(x, x[:, 0], terminated=np.arange(3000) % 30 == 29, ratio=ratio)
     settings = {"features": "fourier:order=3", "discount": 0.9, "solver": "lstd"}
     exact = checks_of(log, **settings)
-    with patch.object(compile, "MIN_COMPILED_NUMBERS", 0), patch.object(fit, "sketched_moments", Mock(
-        side_effect=fit.sketched_moments
-    )) as sketched:  # fmt: skip
+    with (
+        patch.object(compile, "MIN_COMPILED_NUMBERS", 0),
+        patch.object(Problem, "sketched_moments", autospec=True, side_effect=Problem.sketched_moments) as sketched,
+    ):
         found = checks_of(log, **settings)
     assert sketched.call_count == 1
     assert found["conditioning"].message.split(",")[0] == exact["conditioning"].message.split(",")[0]
@@ -124,10 +126,10 @@ def test_a_solver_that_diverged_fails():
     assert found["solver"].outcome in ("fail", "warn")
 
 
-def few_steps_for_each_state(states, seed=0):
-    """1,200 steps with ratios, in which every state and action is drawn anew; the policy is right with 0.9, not 0.5."""
+def few_steps_for_each_state(states, seed=0, steps=1200):
+    """Steps with ratios, in which every state and action is drawn anew; the policy is right with 0.9, not 0.5."""
     rng = np.random.default_rng(seed)
-    n, good = 1200, rng.integers(2, size=states)
+    n, good = steps, rng.integers(2, size=states)
     state, action = rng.integers(states, size=n), rng.integers(2, size=n)
     right, ends = action == good[state], rng.random(n) < 0.05
     ends[-1] = True
@@ -158,6 +160,28 @@ def test_the_interval_allows_for_the_bias_of_few_steps_for_each_state(tmp_path):
     plain = evaluate_table(20).policy_value
     assert plain.bias == 0
     assert plain.interval[1] - plain.estimate == pytest.approx(plain.estimate - plain.interval[0])
+
+
+def test_a_longer_log_has_enough_steps_for_each_state():
+    settings = {"discount": 0.9, "features": "one-hot"}
+    few, longer = (vf.evaluate(few_steps_for_each_state(300, steps=steps), **settings) for steps in (1200, 12_000))
+    checks = [{check.name: check for check in found.checks}["small-sample bias"] for found in (few, longer)]
+    assert [check.outcome for check in checks] == ["warn", "pass"]
+    assert checks[0].message.endswith("Use a longer log.")
+    low, high = longer.policy_value.interval
+    assert low < 0.9 / (1 - 0.9 * 0.95) < high
+
+
+def test_lstd_gives_the_standard_error_that_iterations_do_not(monkeypatch):
+    log = SmallMDP().log(100)
+    settings = {"features": SmallMDP().rows, "discount": 0.9}
+    expected = vf.evaluate(log, solver="lstd", **settings).policy_value.standard_error
+    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(sandwich, "ITERATIVE_RESIDUAL_TOL", 0.0)
+    check = checks_of(log, solver="gtd2", max_passes=2, **settings)["standard error"]
+    assert "Solve with 'lstd'" in check.message
+    assert vf.evaluate(log, solver="lstd", **settings).policy_value.standard_error == pytest.approx(expected)
 
 
 def test_the_estimate_without_the_bias_is_closer_to_the_truth():

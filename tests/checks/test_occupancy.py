@@ -11,8 +11,8 @@ from coverage_study.tasks import balance, often, tasks
 from coverage_study.truths import truth_of
 from coverage_study.worlds import Policy, log_of
 from valuefit.checks.occupancy import (
+    FEW_EPISODES,
     MAX_NEGATIVE_SHARE,
-    UNUSABLE_EFFECTIVE_STEPS,
     UNUSABLE_NEGATIVE_SHARE,
     occupancy_checks,
 )
@@ -37,14 +37,14 @@ def test_the_outcome_follows_the_share_and_the_number() -> None:
     ):  # fmt: skip
         assert outcomes(sums_of(share, good)) == [expected, "pass"]
     for steps, expected in (
-        (MIN_EFFECTIVE_STEPS + 1, "pass"), (MIN_EFFECTIVE_STEPS - 1, "warn"), (UNUSABLE_EFFECTIVE_STEPS - 1, "fail"),
+        (MIN_EFFECTIVE_STEPS + 1, "pass"), (MIN_EFFECTIVE_STEPS - 1, "warn"), (FEW_EPISODES - 1, "fail"),
     ):  # fmt: skip
         assert outcomes(sums_of(0.0, steps)) == ["pass", expected]
     assert outcomes(None) == ["skip", "skip"]
 
 
 def test_a_small_log_that_is_used_as_a_whole_passes() -> None:
-    few = UNUSABLE_EFFECTIVE_STEPS - 1
+    few = FEW_EPISODES - 1
     assert outcomes(sums_of(0.0, few), int(few / MIN_EFFECTIVE_SHARE) - 1) == ["pass", "pass"]
     assert outcomes(sums_of(0.0, few), int(few / MIN_EFFECTIVE_SHARE) + 1) == ["pass", "fail"]
 

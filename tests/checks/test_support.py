@@ -13,28 +13,9 @@ def checks_of(log, **settings):
 
 
 def test_checks_of_ratios_and_actions_are_made_only_off_policy():
-    ratios = {"effective sample", "ratio tail", "mean ratio", "episode weights", "overlap"}
+    ratios = {"effective sample", "ratio tail", "mean ratio", "overlap"}
     assert ratios <= set(checks_of(SmallMDP(off_policy=True).log(100), discount=0.9))
     assert not ratios & set(checks_of(SmallMDP().log(100), discount=0.9))
-
-
-def test_products_of_ratios_are_counted_by_episode():
-    log = SmallMDP(off_policy=True).log(100)
-    weights = np.array([log.ratio[log.episode == one].prod() for one in range(100)])
-    found = checks_of(log, discount=0.9)["episode weights"]
-    assert found.outcome == "pass"
-    assert found.statistic == pytest.approx(effective_sample_size(weights))
-    assert f"the largest 1% have {weights.max() / weights.sum():.0%}" in found.message
-
-
-def test_episodes_that_the_policy_never_takes_have_no_weight():
-    log = SmallMDP(off_policy=True).log(30)
-    ratio = np.where(np.r_[True, np.diff(log.episode) > 0], 0.0, 1.2)
-    columns = {"terminated": log.terminated, "episode": log.episode, "ratio": ratio}
-    states = log.observations
-    after = states[np.where(log.next < 0, 0, log.next)]
-    log = vf.Transitions.from_arrays(states[log.now], log.reward, next_observation=after, **columns)
-    assert checks_of(log, discount=0.9)["episode weights"].statistic == 0
 
 
 def test_a_trace_reduces_the_effective_sample():
@@ -179,6 +160,48 @@ def test_the_share_of_undetermined_starts_is_never_0_and_their_range_no_point():
     assert float(low) < float(high)
     nothing = vf.Transitions.from_arrays(x, np.zeros(600), terminated=np.arange(600) % 10 == 9)
     assert "it can be" not in checks_of(nothing, features="identity", starts=starts)["value is determined"].message
+
+
+def test_a_log_that_takes_the_actions_of_the_policy_determines_values_at_its_starts():
+    """All episodes start at 3, where only the second log takes action 1, the policy's; rewards are x times action."""
+
+    def evaluate(actions):
+        rng = np.random.default_rng(0)
+        start = np.arange(1200) % 2 == 0
+        x = np.where(start, 3.0, rng.uniform(-1, 1, 1200))
+        action = np.where(start & ~actions, 0, rng.integers(0, 2, 1200))
+        log = vf.Transitions.from_arrays(
+            x[:, None], x * action + rng.normal(size=1200), action=action, terminated=~start
+        )
+        return vf.evaluate(
+            log, policy=lambda x: np.tile([0.0, 1.0], (len(x), 1)), values="state-action", discount=0.5,
+            features=lambda x: np.column_stack([np.ones(len(x)), x]),
+        )  # fmt: skip
+
+    poor, better = evaluate(False), evaluate(True)
+    outcomes = [{check.name: check for check in found.checks}["starts are like the log"] for found in (poor, better)]
+    assert [check.outcome for check in outcomes] == ["warn", "pass"]
+    assert "Use a log of more episodes or of a policy that is closer" in outcomes[0].message
+    assert "Give starts" not in outcomes[0].message
+    low, high = better.policy_value.interval
+    assert low < 3 < high
+
+
+def test_more_episodes_like_it_take_a_value_off_one_episode():
+    """Every hundredth episode, of one step, pays 100; the mean reward is 1."""
+
+    def evaluate(episodes):
+        reward = np.random.default_rng(0).normal(size=episodes)
+        reward[::100] += 100.0
+        log = vf.Transitions.from_arrays(np.zeros(episodes, int), reward, terminated=np.ones(episodes, bool))
+        return vf.evaluate(log, discount=0.9)
+
+    one, many = evaluate(100), evaluate(10_000)
+    checks = [{check.name: check for check in found.checks}["one episode"] for found in (one, many)]
+    assert [check.outcome for check in checks] == ["warn", "pass"]
+    assert checks[0].message.endswith("Add episodes like it.")
+    low, high = many.policy_value.interval
+    assert low < 1 < high
 
 
 @pytest.mark.parametrize("seed", range(5))

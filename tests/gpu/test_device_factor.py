@@ -6,7 +6,7 @@ import torch
 
 import valuefit as vf
 from helpers.devices import both
-from valuefit.gpu.device_factor import DeviceFactor, device_preconditioner, inverse_cholesky
+from valuefit.gpu.device_factor import DeviceFactor, inverse_cholesky
 from valuefit.precondition.factor import DenseFactor, dense_preconditioner, sketch
 from valuefit.precondition.preconditioner import SaddlePreconditioner, precondition
 
@@ -21,7 +21,7 @@ def close(found, expected, rtol=1e-9):
 def test_from_all_rows_it_is_the_inverse_that_the_host_computes(kind):
     memory, device = both(kind, n=900, d=8)
     cross = kind != "on-policy"
-    found = device_preconditioner(device, 10_000, cross=cross)
+    found = device.dense_factor(10_000, cross=cross)
     expected = dense_preconditioner(memory, sketch(memory, size=10_000, cross=cross))
     assert isinstance(found, SaddlePreconditioner)
     assert found.excess == found.likely == expected.excess == 1.0
@@ -40,7 +40,7 @@ def test_from_all_rows_it_is_the_inverse_that_the_host_computes(kind):
 @pytest.mark.parametrize("cross", [False, True])
 def test_of_sketched_rows_it_bounds_c(cross):
     memory, device = both("on-policy", n=6000, d=10)
-    found = device_preconditioner(device, 400, cross=cross)
+    found = device.dense_factor(400, cross=cross)
     assert found.excess == 15.0  # 6000 steps in 400 sums
     C_tilde = np.linalg.inv(np.column_stack([found.dual(column) for column in np.eye(10)]))
     largest = np.linalg.eigvals(np.linalg.solve(memory.C, C_tilde)).real.max()

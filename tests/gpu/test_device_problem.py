@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+import naive
 import valuefit as vf
 from helpers.devices import KINDS, both, trajectory_log
 from valuefit import memory as memory_module
-from valuefit.gpu.device_batches import Sampler
-from valuefit.gpu.device_problem import DeviceProblem
+from valuefit.gpu import device_rows
+from valuefit.gpu.device_problem import DeviceProblem, Sampler
 from valuefit.precondition.stochastic_preconditioner import BatchPlan, sketched_preconditioner
 from valuefit.problem.exact import Exact
 from valuefit.solvers.svrg import batch_steps
@@ -109,6 +110,28 @@ def test_svrg_takes_at_most_13_tenths_of_the_passes_in_memory_to_the_same_gap(ki
     assert Exact(memory).gap(found.theta) <= 1.001 * found.gap + 1e-24  # but for rounding
     assert found.passes <= 1.3 * expected.passes
     assert np.array_equal(vf.solve(device, "svrg", tol=1e-8, seed=1).theta, found.theta)
+
+
+def test_steps_are_drawn_with_their_probabilities_and_the_same_for_the_same_seed():
+    weight = np.array([0.5, 1.0, 2.0, 2.0])
+    places = torch.tensor([0, 2, 3, 5])
+    sampler = Sampler(SimpleNamespace(theta=np.eye(2), w=np.eye(2), weight=weight), places)
+    drawn, weights = sampler.draw(80_000, seed=3)
+    expected = 80_000 / weight / (1 / weight).sum()
+    counts = torch.bincount(drawn, minlength=6)[places].numpy()
+    np.testing.assert_allclose(counts, expected, atol=1)  # stratified
+    np.testing.assert_array_equal(weights.numpy(), weight[np.searchsorted(places.numpy(), drawn.numpy())])
+    assert (drawn[1:] < drawn[:-1]).any()
+    assert torch.equal(sampler.draw(80_000, seed=3)[0], drawn)
+    assert not torch.equal(sampler.draw(80_000, seed=4)[0], drawn)
+
+
+@pytest.mark.parametrize("kind", ["trace", "shuffled trace", "dual ridge trace"])
+def test_trace_rows_equal_those_of_plain_loops(kind, monkeypatch):
+    monkeypatch.setattr(device_rows, "CPU_BLOCK_BYTES", 8 * 8 * 100)  # blocks of at most 100 rows
+    _, device = both(kind)
+    U = np.array([step[0] for step in naive.steps(trajectory_log(**KINDS[kind]))])
+    np.testing.assert_allclose(device._u[device._places].numpy(), U, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["trace", "shuffled trace", "dual", "identity", "ratio"])

@@ -9,7 +9,9 @@ import torch
 
 import naive
 import valuefit as vf
-from valuefit.gpu.device_rows import DeviceSteps, TensorRows
+from valuefit.gpu.device_rows import TensorRows
+from valuefit.gpu.device_steps import DeviceSteps
+from valuefit.problem.arguments import StepArrays
 
 # every property of a problem that a device supports; "shuffled": rows in an order other than that of the steps
 KINDS: dict[str, dict[str, Any]] = {
@@ -74,6 +76,6 @@ def device_log(kind: str, **settings: Any) -> tuple[naive.Log, TensorRows, Tenso
     log = trajectory_log(**{**KINDS[kind], **settings})
     begins = np.diff(log.episode, prepend=-1) != 0
     columns = log.now, np.where(log.next < 0, log.now, log.next), log.reward, log.discount, log.ratio, begins
-    steps = DeviceSteps([torch.from_numpy(column) for column in columns], log.trace, len(log.Phi))
+    steps = DeviceSteps(StepArrays(*columns), torch.device("cpu"), trace=log.trace, rows=len(log.Phi))
     phi = TensorRows(torch.from_numpy(np.ascontiguousarray(log.Phi)))
     return log, phi, TensorRows(torch.from_numpy(log.Psi)) if log.Psi.shape != log.Phi.shape else phi, steps

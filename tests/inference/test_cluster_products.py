@@ -7,7 +7,7 @@ import torch
 import naive
 from helpers.devices import KINDS, both, trajectory_log
 from valuefit.gpu import device_rows as device
-from valuefit.gpu.placement import Placement
+from valuefit.gpu.on_device import Placement
 from valuefit.inference import cluster_products
 from valuefit.inference.cluster_products import cluster_dots, cluster_sums
 

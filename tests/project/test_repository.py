@@ -27,9 +27,7 @@ ALLOWED_BACKWARD_IMPORTS = {
     ("valuefit.evaluation.comparison", "valuefit.report.comparison"),
     ("valuefit.evaluation.selection", "valuefit.report.selection"),
     ("valuefit.problem.problem", "valuefit.gpu.on_device"),
-    ("valuefit.precondition.preconditioner", "valuefit.gpu.device_factor"),
-    ("valuefit.precondition.sketched_moments", "valuefit.gpu.device_problem"),
-}  # Evaluation.report, Comparisons.report and Selection.plot, and what a device needs, on first use
+}  # Evaluation.report, Comparisons.report and Selection.plot; Problem.from_rows of tensors, Problem.from_kernel
 
 
 def module_name(path: Path) -> str:

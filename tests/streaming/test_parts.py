@@ -82,7 +82,9 @@ def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(
     sharded = in_shards(log, tmp_path, "parquet") if source == "parquet" else frame
     settings: list[dict[str, Any]] = [{}, {"policy": even_policy, "features": "fourier:order=2"}]
     there = [vf.evaluate(sharded, discount=0.9, client=client, **{**FOURIER, **one}) for one in settings]
-    there = [replace(one, log=one.log[:600]) for one in there]  # as of a log that is larger than its sample
+    there = [
+        replace(one, fit=replace(one.fit, log=one.log[:600])) for one in there
+    ]  # as of a log that is larger than its sample
     here = [vf.evaluate(log, discount=0.9, tol=1e-12, **{**FOURIER, **one}) for one in settings]
     found, expected = vf.compare(*there), vf.compare(*here)
     assert found.estimate == pytest.approx(expected.estimate, abs=1e-8)
@@ -121,7 +123,7 @@ def test_a_client_that_is_closed_is_named(client: Client, tmp_path: Path) -> Non
     other = Client(client.scheduler.address, set_as_default=False)
     found = vf.evaluate(in_shards(log, tmp_path, "parquet"), discount=0.9, client=other, **FOURIER)
     other.close()
-    found = replace(found, log=found.log[:600])
+    found = replace(found, fit=replace(found.fit, log=found.log[:600]))
     with pytest.raises(ValueError, match="Dask client that read the parts of this log is closed"):
         found.value_interval(log.observations[:2])
     with pytest.raises(ValueError, match="Dask client that read the parts of this log is closed"):

@@ -9,7 +9,7 @@ import valuefit as vf
 from helpers.streamed import in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.features.registry import Fitted, make
-from valuefit.precondition.sketched_moments import rows_per_sum, sketched_moments
+from valuefit.precondition.factor import rows_per_sum
 from valuefit.streaming.parts import Parts
 from valuefit.streaming.sharded import ShardedProblem
 
@@ -56,7 +56,7 @@ def test_products_are_those_of_the_log_in_memory(trace: float, ridge: float, tmp
 def test_the_sketch_estimates_the_moments_within_its_bound(tmp_path: Path) -> None:
     found, whole = problems(tmp_path)
     size = 20 * whole.d
-    many = [sketched_moments(found, size, np.random.default_rng(seed), cross=True) for seed in range(60)]
+    many = [found.sketched_moments(size, np.random.default_rng(seed), cross=True) for seed in range(60)]
     mean_C, mean_A = (np.mean([pair[place] for pair in many], axis=0) for place in (0, 1))
     assert np.linalg.norm(mean_C - whole.C) <= 0.09 * np.linalg.norm(whole.C)
     assert np.linalg.norm(mean_A - whole.A) <= 0.09 * np.linalg.norm(whole.A)

@@ -17,9 +17,7 @@ from valuefit.inference.uncertainty import Uncertainty
 from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem
 
-TRACES = (0.0, 0.5, 0.9)
 DEPENDENT = ("traits", "cost", "A", "b", "u", "u_squared", "u_squared_bound")  # cached, on the trace
-SOLVER_TOL = 1e-10  # gap of these solutions; their error is far below a standard error
 
 
 class Change(NamedTuple):
@@ -38,7 +36,7 @@ def trace_tests(fit: Fit) -> list[HypothesisTest]:
     if not fit.value.standard_error or (fit.problem.ridge and without.sandwich.method is AdjointMethod.ITERATIVE):
         return []
     found = []
-    for trace in TRACES:
+    for trace in (0.0, 0.5, 0.9):
         problem = with_trace(without.sandwich.problem, trace)
         with np.errstate(over="ignore", invalid="ignore"):
             inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
@@ -72,7 +70,7 @@ def with_trace(problem: Problem, trace: float) -> Problem:
 
 def change_of(fit: Fit, problem: Problem) -> Change:
     """Solve another problem over the same log and features, and compare its policy value, paired by cluster."""
-    theta, own = solve(problem, "auto", tol=SOLVER_TOL, seed=fit.seed).theta, fit.without_ridge.sandwich
+    theta, own = solve(problem, "auto", tol=1e-10, seed=fit.seed).theta, fit.without_ridge.sandwich
     difference = float(fit.starts.c @ (theta - own.theta))
     sandwich = Sandwich(problem, theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
     errors = Uncertainty(sandwich, fit.without_ridge.kind)

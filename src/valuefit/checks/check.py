@@ -19,6 +19,8 @@ BETTER_LOG = (
 )
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
 CERTAIN = 2.0  # standard errors of a change, beyond which it is not chance
+ROUNDING = 1e-12  # relative; smaller numbers may be rounding errors
+FEW_EPISODES = 20  # effective ones (or steps of an action), with fewer of which intervals are rough, often too short
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,12 @@ def without_probabilities(values: str) -> str:
     return "" if needed else " If it is wrong or unknown, leave it out: state-action values do not need it."
 
 
-def warn_if(bad: bool, name: str, statistic: float, warning: str, passed: str) -> Check:
-    """A check that warns in one case and passes otherwise, with a message for each."""
-    return Check(name, "warn" if bad else "pass", warning if bad else passed, statistic)
+def warn_if(
+    bad: bool | Outcome, name: str, statistic: float, warning: str, passed: str, size: float | None = None
+) -> Check:  # fmt: skip
+    """A check that warns, or has the outcome `bad`, with one message, and passes with the other."""
+    outcome = bad if isinstance(bad, str) else "warn" if bad else "pass"
+    return Check(name, outcome, passed if outcome == "pass" else warning, statistic, size=size)
 
 
 def holm(p_values: Sequence[float]) -> Array:

@@ -13,14 +13,13 @@ import numpy as np
 
 from valuefit.checks.instruments import Instruments
 from valuefit.checks.moments import TDMoments
+from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.checks.regression import coefficients_of, with_constant
 from valuefit.inference.fit import Fit
 from valuefit.policies.importance import action_probabilities
 from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 
-MIN_STEPS_PER_FUNCTION = 10  # fewer functions are added to the features of a shorter log
-CUTOFF = 1e-6  # singular values of S below this fraction of the largest are treated as zero
 MAX_NEXT_PAIRS = 60_000  # next observations times actions on which instruments are evaluated
 
 
@@ -61,7 +60,7 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
     x = sandwich.respond(np.zeros((problem.d, y.shape[1])), _mean_with_u(moments, steps, y))
     S = weighted.T @ y - B @ x
     starts = added.starts - np.asarray(fit.starts.rows @ x)
-    inverse = np.linalg.pinv(S, rcond=CUTOFF)
+    inverse = np.linalg.pinv(S, rcond=1e-6)
     gamma = inverse @ (weighted.T @ moments.td_errors[steps])
     g = inverse.T @ starts.mean(axis=0)
     # the influence of each cluster on the enriched value, minus that on the value
@@ -85,7 +84,7 @@ def _functions(fit: Fit, steps: Array, first: Array, *, history: bool) -> Functi
     current = Functions(
         instruments.logged(steps), _expected(fit, instruments, after), _expected(fit, instruments, log.now[first])
     )
-    count = max(1, len(steps) // MIN_STEPS_PER_FUNCTION)
+    count = max(1, len(steps) // MIN_STEPS_PER_WEIGHT)
     if not history:
         return Functions(*(values[:, :count] for values in current))
     past = Functions(instruments.history(steps), instruments.history_after(steps), instruments.history(first))

@@ -8,11 +8,8 @@ from valuefit.checks.check import Check
 from valuefit.inference.fit import Fit
 from valuefit.typing import Array
 
-MIN_ENDS = 10  # terminations, with fewer of which a common length says nothing
-MAX_ENDS_AT_LIMIT = 0.5  # share of the terminations at the largest length
-MIN_RESET_SHARE = 0.5  # of the truncated episodes, whose next observation is the first of the following episode
-MIN_RESET_JUMP = 2.0  # root mean square change of the observations there, over that within episodes
-MAX_BEYOND_SHARE = 0.5  # of the discounted weight, beyond the ends of truncated episodes
+MIN_ENDS = 10  # terminations or truncations, with fewer of which what they share says nothing
+MOST = 0.5  # share of the ends, or of the discounted weight, that is a reason to warn
 
 
 def time_limit(fit: Fit) -> Check:
@@ -24,7 +21,7 @@ def time_limit(fit: Fit) -> Check:
     longest = int(lengths.max(initial=1))
     at_limit = int((lengths == longest).sum())
     share = at_limit / max(1, len(lengths))
-    if longest == 1 or len(lengths) < MIN_ENDS or share <= MAX_ENDS_AT_LIMIT:
+    if longest == 1 or len(lengths) < MIN_ENDS or share <= MOST:
         return Check(name, "pass", "Terminations do not come after one number of steps.", share)
     if log.has_numbered_states and not _also_continue(fit):
         text = f"{at_limit} of {len(lengths)} episodes terminate after {longest} steps, in states that always do."
@@ -40,7 +37,7 @@ def time_limit(fit: Fit) -> Check:
 def _also_continue(fit: Fit) -> bool:
     """Whether most terminations are in numbered states in which other steps do not terminate."""
     log = fit.log
-    return bool(np.isin(log.now[log.terminated], log.now[~log.terminated]).mean() > MAX_ENDS_AT_LIMIT)
+    return bool(np.isin(log.now[log.terminated], log.now[~log.terminated]).mean() > MOST)
 
 
 def horizon(fit: Fit) -> Check:
@@ -52,7 +49,7 @@ def horizon(fit: Fit) -> Check:
     lengths, truncated = _lengths(fit), ~log.terminated[last]
     keep = fit.discount * (1 - log.terminated.mean())
     beyond = float((truncated * keep**lengths).mean())
-    if beyond <= MAX_BEYOND_SHARE:
+    if beyond <= MOST:
         text = f"{beyond:.0%} of the discounted weight lies beyond the ends of truncated episodes."
         return Check("horizon", "pass", text, beyond)
     length = "infinite" if fit.discount == 1 else f"about {1 / (1 - fit.discount):.0f} steps"
@@ -78,7 +75,7 @@ def resets(fit: Fit) -> Check | None:
     observations = log.observations.reshape(len(log.observations), -1)
     after, following = observations[log.next[ends]], observations[log.now[ends + 1]]
     share = float((after == following).all(axis=1).mean())
-    if share <= MIN_RESET_SHARE or not _jumps(fit, ends):
+    if share <= MOST or not _jumps(fit, ends):
         return Check("resets", "pass", "Truncated episodes do not continue in the start of the next one.", share)
     text = (
         f"The next observation of {share:.0%} of the truncated episodes is the first observation of the following "
@@ -96,14 +93,14 @@ def _jumps(fit: Fit, ends: Array) -> bool:
         pairs = log.now * len(log.observations) + log.next
         _, index, count = np.unique(pairs[inside], return_inverse=True, return_counts=True)
         recurring = float((count[index] > 1).mean()) if len(inside) else 1.0
-        return float(np.isin(pairs[ends], pairs[inside]).mean()) < (1 - MIN_RESET_SHARE) * recurring
+        return float(np.isin(pairs[ends], pairs[inside]).mean()) < (1 - MOST) * recurring
     observations = log.observations.reshape(len(log.observations), -1).astype(np.float64)
     change = [observations[log.next[steps]] - observations[log.now[steps]] for steps in (ends, inside)]
     scale = observations.std(axis=0)
     if not len(inside) or not scale.any():
         return False
     at_ends, within = (np.mean(np.square(part[:, scale > 0] / scale[scale > 0])) for part in change)
-    return bool(at_ends > MIN_RESET_JUMP**2 * within)
+    return bool(at_ends > 4 * within)  # twice the root mean square change
 
 
 def termination(fit: Fit) -> Check | None:

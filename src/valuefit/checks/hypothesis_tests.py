@@ -10,14 +10,13 @@ from valuefit.checks.check import HypothesisTest
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.instruments import Instruments, sampled_steps
 from valuefit.checks.moments import TDMoments
+from valuefit.checks.numerics import without_randomness
 from valuefit.checks.returns import returns_test
 from valuefit.checks.specification import alignment_test, features_test, markov_test, ratios_test
 from valuefit.checks.stability import stability_test
 from valuefit.inference.fit import Fit
 
 MIN_EFFECTIVE_CLUSTERS = 10  # effective episodes or blocks; with fewer there are no tests
-WITHOUT_RIDGE = "(Weights without the ridge were tested.)"
-NO_RANDOMNESS = 1e-12  # standard error over the largest reward, below which it is a rounding error
 
 
 def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
@@ -28,9 +27,8 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
     form (`Sandwich.method` is ITERATIVE) only the tests of returns and ratios remain, with the weights as reported.
     """
     error = fit.error
-    if error.standard_error is None or error.effective_clusters < MIN_EFFECTIVE_CLUSTERS:
-        return []
-    if error.standard_error <= NO_RANDOMNESS * float(np.abs(fit.log.reward).max()):
+    few = error.effective_clusters < MIN_EFFECTIVE_CLUSTERS
+    if error.standard_error is None or few or without_randomness(fit):
         return []
     instruments = Instruments(fit.log, actions=fit.values == "state-action", seed=fit.seed, dtype=np.float32)
     inputs = TestInputs(fit, TDMoments(fit), instruments, sampled_steps(fit.problem.n, fit.seed))
@@ -39,10 +37,8 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
         tests = [returns_test, ratios_test]
         if not inputs.moments.iterative:
             tests = [returns_test, features_test, markov_test, ratios_test, alignment_test, stability_test]
-    judged = [found for test in tests if (found := test(inputs)) is not None]
+    judged = [result for test in tests if (result := test(inputs)) is not None]
     if not fit.problem.ridge or inputs.moments.iterative:
         return judged
-    return [
-        replace(test, passed=f"{test.passed} {WITHOUT_RIDGE}", rejected=f"{test.rejected} {WITHOUT_RIDGE}")
-        for test in judged
-    ]
+    note = "(Weights without the ridge were tested.)"
+    return [replace(test, passed=f"{test.passed} {note}", rejected=f"{test.rejected} {note}") for test in judged]

@@ -15,8 +15,6 @@ from valuefit.checks.regression import less_functions_of_observation, subtract_r
 from valuefit.inference.fit import Fit
 from valuefit.typing import Array
 
-ROUNDING = 1e-6  # of instruments, which are at most 1 and have seven digits
-
 
 class HistorySums(NamedTuple):
     """Sums of TD errors with the two parts of instruments of the history; None where there are none.
@@ -101,7 +99,8 @@ class TestInputs:
         past = less_functions_of_observation(self.fit, self.instruments, self.steps, history)
         if past is None:
             return HistorySums(None, None)
-        present = np.where(np.abs(history - past) > ROUNDING, history - past, 0.0)
+        # instruments are at most 1 and have seven digits
+        present = np.where(np.abs(history - past) > 1e-6, history - past, 0.0)
         return HistorySums(self.moments.sums(self.steps, past), self.moments.sums(self.steps, present))
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from valuefit.checks.check import ROUNDING
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import step_numbers
 from valuefit.typing import Array
@@ -21,8 +22,6 @@ COUNT = 60  # random functions
 LOW_FREQUENCY, HIGH_FREQUENCY = 0.5, 3.0  # radians per standard deviation
 MAX_COLUMNS = 64  # numbers of an observation that are used, drawn at random from larger ones (images)
 MAX_GROUPS = 1000  # of numbered states or actions; more are put into groups at random
-ROUNDING = 1e-12  # of observations; a smaller relative standard deviation is none
-CLIP = 4.0  # standard deviations
 MAX_STEPS = 15_000  # of a larger log, drawn at random, on which instruments are evaluated
 MIXED_EVERY = 4  # one in this many functions of the past also depends on the current observation
 
@@ -174,7 +173,7 @@ class _Angles:
         """In all or some of the functions, (m, count), a new array."""
         if self.labels:
             return self.angle[self.group[rows], functions]
-        scaled = np.clip((self._chosen(rows) - self.mean) / self.scale, -CLIP, CLIP)
+        scaled = np.clip((self._chosen(rows) - self.mean) / self.scale, -4, 4)
         angle = scaled @ self.direction[:, functions]
         angle += self.shift[functions]
         return angle

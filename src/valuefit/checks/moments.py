@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit.checks.check import ROUNDING
+from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.inference.errors import ErrorEstimate, LinearFunction
 from valuefit.inference.fit import Fit
 from valuefit.inference.sandwich import AdjointMethod
@@ -26,10 +28,7 @@ from valuefit.typing import Array
 
 DRAWS = 399  # of random signs
 MAX_SIGN_GROUPS = 1000  # more clusters are summed in groups, which share a sign
-MIN_STEPS_PER_WEIGHT = 10  # with fewer, the TD errors of the first-order form are too small by overfitting
-ROUNDING = 1e-12  # relative distance of theta from the minimiser that is none
 NEGLIGIBLE_MOVE = 1e-8  # to the minimiser, in the TD errors, relative; where A is nearly singular it takes many digits
-NEGLIGIBLE_PART = 1e-6  # of a sum, which the fit of theta has made zero; such instruments are features
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,9 @@ class TDMoments:
         if change is None:
             return None
         parts = terms.parts - change
-        kept = np.linalg.norm(parts, axis=0) > NEGLIGIBLE_PART * np.sqrt(terms.squares)
+        kept = np.linalg.norm(parts, axis=0) > 1e-6 * np.sqrt(
+            terms.squares
+        )  # else they are features, and the fit of theta made them 0
         return Sums(terms.total * kept, parts * kept) if kept.any() else None
 
     def _products_with_changes(self, B: Array) -> Array | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import Check
+from valuefit.checks.check import CERTAIN, ROUNDING, Check
 from valuefit.engine.result import Result
 from valuefit.inference.errors import ErrorEstimate
 from valuefit.inference.fit import Fit
@@ -15,15 +15,7 @@ from valuefit.typing import Array
 
 # names of checks
 SOLVER, STABLE_FIXED_POINT, SMALL_SAMPLE_BIAS = "solver", "fixed point is stable", "small-sample bias"
-ZERO_ERROR = 1e-12  # standard error over the largest reward, below which it is 0 up to rounding
-MIN_RATIO_STEPS = 3  # effective ones for each feature
-MAX_BIAS = 2.0  # standard errors; a larger one is itself estimated roughly
-MIN_STEPS_PER_WEIGHT = 10  # in a log without noise that is more than an exact fit of its steps
-MAX_SKEWNESS = 0.35  # of the estimate: that of 8 rare events, with which a 95% interval covers about 90%
-MAX_SHARE_WITHOUT_DATA = 0.5  # of the features
-MIN_STABILITY = 0.1  # smallest singular value of C^-1/2 A C^-1/2 over 1 - discount, which bounds it on-policy
-POWER_ITERATIONS, POWER_COLUMNS = 20, 8  # for that singular value, at most
-POWER_TOL = 1e-3  # relative change of an eigenvalue at which they end
+MIN_STEPS_PER_WEIGHT = 10  # with fewer, weights fit the errors of their steps
 
 
 def solver(result: Result) -> Check:
@@ -41,7 +33,7 @@ def standard_error(fit: Fit) -> Check | None:
         return None
     if error.standard_error is None:
         return Check(name, "warn", f"There is no standard error. {error.reason}")
-    if _is_zero(fit):
+    if without_randomness(fit):
         text = "The standard error is 0 because all TD errors are 0"
         n, d, without_data = fit.problem.n, fit.problem.d, len(fit.problem.dead)
         if n >= MIN_STEPS_PER_WEIGHT * d and not without_data:
@@ -51,16 +43,16 @@ def standard_error(fit: Fit) -> Check | None:
     return Check(name, "pass", f"The standard error is {error.standard_error:.5g}.", error.standard_error)
 
 
-def _is_zero(fit: Fit) -> bool:
+def without_randomness(fit: Fit) -> bool:
     """Whether the standard error is 0 up to rounding."""
     size = fit.error.standard_error
-    return size is not None and size <= ZERO_ERROR * float(np.abs(fit.log.reward).max())
+    return size is not None and size <= ROUNDING * float(np.abs(fit.log.reward).max())
 
 
 def optimisation_error(fit: Fit) -> Check | None:
     """The solver error of the policy value against its standard error."""
     error, name = fit.error, "optimisation error"
-    if error.solver_error is None or not error.standard_error or _is_zero(fit):
+    if error.solver_error is None or not error.standard_error or without_randomness(fit):
         return None
     size = error.solver_error / error.standard_error
     if error.relative_solver_error > 1:
@@ -79,11 +71,11 @@ def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     if not value.is_random:
         return None
     name, found = "skewness", f"The skewness of the estimate is {error.skewness:.2g}"
-    if abs(error.skewness) <= MAX_SKEWNESS:
+    if abs(error.skewness) <= 0.35:  # that of 8 rare events, with which a 95% interval covers about 90%
         return Check(name, "pass", f"{found}.", error.skewness)
     text = (
-        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short, and "
-        f"the value is rather {'above' if error.skewness > 0 else 'below'} it than on the other side. Add episodes."
+        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short. If "
+        f"it misses, the true value is more likely {'above' if error.skewness > 0 else 'below'} it. Add episodes."
     )
     return Check(name, "warn", text, error.skewness)
 
@@ -102,20 +94,19 @@ def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) 
     if value.bias:
         text += f"; without it the value would be about {value.estimate - value.bias:.5g}. The interval allows for both"
     live, steps = len(result.theta) - len(result.dead), value.effective_sample_size
-    few = steps is not None and steps < MIN_RATIO_STEPS * live
-    if size <= MAX_BIAS and not few:
+    few = steps is not None and steps < 3 * live
+    if size <= CERTAIN and not few:  # a larger bias is itself estimated roughly
         return Check(name, "pass", f"{text}.", error.bias, size=size)
     if few:
         text += f", but it can be larger: the ratios make the log worth {steps:.0f} steps for {live} features"
-    text += '. Use fewer features, a longer log, or, for ratios, values="state-action".'
-    return Check(name, "warn", text, error.bias, size=size)
+    return Check(name, "warn", f"{text}. Use a longer log.", error.bias, size=size)
 
 
 def conditioning(fit: Fit) -> Check | None:
     """Features without data and dependent features: the rank and the condition number of C."""
     problem, name = fit.problem, "conditioning"
     dead = len(problem.dead)
-    if dead > MAX_SHARE_WITHOUT_DATA * problem.d:
+    if 2 * dead > problem.d:
         text = (
             f"{dead} of {problem.d} features have no data and weight 0: values are extrapolated where these features "
             "are active. Use fewer features, or take their ranges from the data."
@@ -163,11 +154,11 @@ def stability(fit: Fit) -> Check | None:
         return factor.solve(C @ factor.solve_transposed(x))
 
     C, before = fit.estimated_C, 0.0
-    block = np.random.default_rng(0).standard_normal((problem.d, min(POWER_COLUMNS, problem.d)))
-    for _ in range(POWER_ITERATIONS):
+    block = np.random.default_rng(0).standard_normal((problem.d, min(8, problem.d)))
+    for _ in range(20):
         block, growth = np.linalg.qr(inverse(C @ block))
         size = float(np.linalg.norm(growth, 2))
-        if abs(size - before) <= POWER_TOL * size:
+        if abs(size - before) <= 1e-3 * size:
             break
         before = size
     C_block = C @ block
@@ -185,7 +176,7 @@ def stability(fit: Fit) -> Check | None:
         largest = _magnification(fit, block @ (root @ vectors[:, -1]))
     smallest = float(1 / np.sqrt(largest))
     found = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
-    if smallest < MIN_STABILITY * (1 - fit.discount):
+    if smallest < 0.1 * (1 - fit.discount):
         text = (
             f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
             "wrong. Use other features, or a log whose policy is closer to the target policy."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from valuefit.checks.check import BETTER_LOG, Check, Outcome
+from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, Outcome
 from valuefit.checks.support import MIN_EFFECTIVE_SHARE, MIN_EFFECTIVE_STEPS
 from valuefit.inference.fit import Fit
 from valuefit.inference.occupancy import OccupancySums
@@ -10,11 +10,8 @@ from valuefit.inference.occupancy import OccupancySums
 NAMES = ("negative occupancy", "effective steps")
 # Limits by the fitted tasks of `python -m coverage_study.occupancy`: ordinary targets have a negative share of at most
 # .05, intervals of greedy ones in CartPole missed from .2 on; it differs by .05 between logs of a task.
-MAX_NEGATIVE_SHARE = (
-    0.075  # of the absolute weights; the smallest limit that warns about no sound ordinary target there
-)
+MAX_NEGATIVE_SHARE = 0.075  # of the absolute weights; the smallest that warns about no sound ordinary target there
 UNUSABLE_NEGATIVE_SHARE = 0.35  # above it the median error was half of the value
-UNUSABLE_EFFECTIVE_STEPS = 20  # in a larger log, below which most tables gave 0 where the value is not
 
 
 def occupancy(fit: Fit) -> tuple[Check, ...]:
@@ -47,5 +44,5 @@ def _effective(steps: float, of: int) -> Check:
     text = f"The estimate rests on an effective {steps:.0f} of {of:,} steps"
     if steps >= min(MIN_EFFECTIVE_STEPS, MIN_EFFECTIVE_SHARE * of):
         return Check(NAMES[1], "pass", f"{text}.", steps)
-    outcome: Outcome = "fail" if steps < UNUSABLE_EFFECTIVE_STEPS else "warn"
+    outcome: Outcome = "fail" if steps < FEW_EPISODES else "warn"
     return Check(NAMES[1], outcome, f"{text}: the log hardly contains what the policy does. {BETTER_LOG}", steps)

@@ -15,9 +15,6 @@ from valuefit.typing import Array
 
 NAME, VALUES_NAME = "reachable range", "reachable values"
 MAX_EXCESS = 0.05  # of the width of the range; how far an interval or an uncertain estimate may be beyond it
-SAMPLED_STATES = 200  # logged steps at whose states values are checked
-STANDARD_ERRORS = 3.0  # beyond the range, from which a value at a logged state counts as outside
-MAX_IMPOSSIBLE_SHARE = 0.01  # of the sampled states
 REMEDY = (
     "Use features that can express the value (smaller tiles, a higher order, more centres), or a log with more steps "
     "where the policy goes."
@@ -52,7 +49,7 @@ def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:
     if excess > MAX_EXCESS * width:
         text = (
             f"The interval {interval} contains impossible values: {reach.reason}. The log says little about this "
-            "policy; use fewer features, or a log with more steps where the policy goes."
+            f"policy. {BETTER_LOG}"
         )
         return Check(NAME, "warn", text, excess)
     return Check(NAME, "pass", f"The value and its interval are possible: {reach.reason}.", excess)
@@ -64,7 +61,7 @@ def reachable_values(fit: Fit) -> Check | None:
     if reach is None:
         return None
     share = _impossible_share(fit, reach)
-    if share > MAX_IMPOSSIBLE_SHARE:
+    if share > 0.01:
         text = f"Values at {share:.0%} of the logged steps are impossible: {reach.reason}. {REMEDY}"
         return Check(VALUES_NAME, "warn", text, share)
     return Check(VALUES_NAME, "pass", f"The values at logged states are possible: {reach.reason}.", share)
@@ -75,13 +72,13 @@ def _impossible_share(fit: Fit, reach: Reach) -> float:
     errors = fit.errors
     if errors.sandwich.clusters < 2 or errors.sandwich.method is AdjointMethod.ITERATIVE:
         return 0.0
-    rows = sampled_rows(fit, SAMPLED_STATES)
+    rows = sampled_rows(fit, 200)
     excess = reach.beyond(rows @ fit.result.theta)
     outside = np.flatnonzero(excess > 0)  # mostly none, so that no standard errors are needed
     if not len(outside):
         return 0.0
     standard_error = np.linalg.norm(rows[outside] @ errors.changes.T, axis=1)
-    quantile = stdtrit(fit.error.degrees_of_freedom, ndtr(STANDARD_ERRORS))
+    quantile = stdtrit(fit.error.degrees_of_freedom, ndtr(3.0))
     clearly = excess[outside] > quantile * standard_error
     return float((clearly & errors.sandwich.determines(rows[outside])).sum()) / len(rows)
 

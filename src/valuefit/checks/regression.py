@@ -21,10 +21,6 @@ from valuefit.inference.fit import Fit
 from valuefit.inference.sandwich import ALWAYS_DIRECT_FEATURES
 from valuefit.typing import Array
 
-BLOCK_STEPS = 1000  # whose instruments stay in the second-level cache
-REGULARISATION = 1e-8  # of a regression, relative to the mean square of what it is on
-FINE = 4  # times as many landmarks as "auto" takes for as many steps; with 2, values that jump were not followed
-
 
 def with_constant(values: Array) -> Array:
     """A column of ones before these, (m, 1 + k)."""
@@ -41,8 +37,8 @@ def subtract_regression(z: Array, first: int, weight: Array) -> None:
     """Subtract from the later columns of z their weighted regression on the first ones."""
     x, rest = z[:, :first], z[:, first:]
     coefficients = coefficients_of(x, rest, weight)
-    for start in range(0, len(z), BLOCK_STEPS):
-        here = slice(start, start + BLOCK_STEPS)
+    for start in range(0, len(z), 1000):  # whose instruments stay in the second-level cache
+        here = slice(start, start + 1000)
         rest[here] -= x[here] @ coefficients
 
 
@@ -70,7 +66,8 @@ def less_functions_of_observation(fit: Fit, instruments: Instruments, steps: Arr
 
 
 def _less_kernel_regression(observations: Array, z: Array, weight: Array) -> Array:
-    landmarks = min(max(FINE * len(z) // STEPS_PER_LANDMARK, 1), ALWAYS_DIRECT_FEATURES)
+    # with twice the landmarks of "auto", values that jump were not followed
+    landmarks = min(max(4 * len(z) // STEPS_PER_LANDMARK, 1), ALWAYS_DIRECT_FEATURES)
     kernel = Kernel(landmarks=landmarks).fit(observations)
     blocks = list(row_blocks(len(z), 1 + landmarks, MAX_BLOCK_BYTES))
     gram: Any = 0.0
@@ -84,7 +81,7 @@ def _less_kernel_regression(observations: Array, z: Array, weight: Array) -> Arr
 
 
 def _solved(gram: Array, products: Array) -> Array:
-    gram += (REGULARISATION * np.trace(gram) / len(gram) + np.finfo(float).tiny) * np.eye(len(gram))
+    gram += (1e-8 * np.trace(gram) / len(gram) + np.finfo(float).tiny) * np.eye(len(gram))
     return np.asarray(linalg.solve(gram, products, assume_a="pos"))
 
 

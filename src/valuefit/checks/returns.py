@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import HypothesisTest
+from valuefit.checks.check import FEW_EPISODES, HypothesisTest
 from valuefit.checks.inputs import TestInputs
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import step_numbers
@@ -18,7 +18,6 @@ from valuefit.policies.importance import log_products
 from valuefit.typing import Array
 
 HORIZON = 30  # steps off-policy; longer products of ratios are too noisy
-MIN_EFFECTIVE_PRODUCTS = 20  # effective number of episodes by their products of ratios; with fewer there is no test
 
 
 def returns_test(inputs: TestInputs) -> HypothesisTest | None:
@@ -32,7 +31,7 @@ def returns_test(inputs: TestInputs) -> HypothesisTest | None:
     if not inputs.on_policy:
         products = cumulative_ratios(fit, number)
         last = np.append(number[1:] == 0, True)
-        if effective_sample_size(products[last | (number == HORIZON - 1)]) < MIN_EFFECTIVE_PRODUCTS:
+        if effective_sample_size(products[last | (number == HORIZON - 1)]) < FEW_EPISODES:
             return None
         weight = np.where(number < HORIZON, weight * products, 0.0)
     sums = inputs.moments.weighted_sum(weight)

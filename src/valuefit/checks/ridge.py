@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from valuefit.checks.check import BETTER_LOG, Check, Outcome
+from valuefit.checks.check import BETTER_LOG, CERTAIN, Check, Outcome
 from valuefit.inference.errors import MATERIAL_SIZE, ErrorEstimate
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import ROUNDING, PolicyValue
@@ -14,7 +14,6 @@ from valuefit.inference.sandwich import Sandwich
 from valuefit.typing import Array
 
 NAME = "ridge"
-LARGE_CHANGE = 2.0  # standard errors; the value without the ridge is then at the end of the interval or beyond it
 REMEDY = "Evaluate with ridge=0."
 
 
@@ -61,7 +60,7 @@ def ridge_change(ridge: float, without: Sandwich, value: PolicyValue, c: Array) 
     if value.standard_error is None:
         return Check(NAME, "warn", f"{text}, and there is no standard error to compare with. {REMEDY}", change)
     size = abs(change) / value.standard_error if value.standard_error else np.inf
-    outcome: Outcome = "pass" if size <= MATERIAL_SIZE else "warn" if size <= LARGE_CHANGE else "fail"
+    outcome: Outcome = "pass" if size <= MATERIAL_SIZE else "warn" if size <= CERTAIN else "fail"
     text += f", a change of {size:.2g} standard errors"
     if outcome != "pass":
         text += f" that the interval does not allow for. {REMEDY}"

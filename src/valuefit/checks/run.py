@@ -37,7 +37,6 @@ LAST: tuple[Callable[[Fit], Check | None], ...] = (
     support.effective_sample,
     support.ratio_tail,
     support.mean_ratio,
-    support.episode_weights,
     support.order_of_actions,
     support.overlap,
     support.unseen_actions,

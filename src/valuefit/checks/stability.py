@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import HypothesisTest
+from valuefit.checks.check import ROUNDING, HypothesisTest
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.moments import Sums, cluster_sums
 from valuefit.typing import Array
-
-ROUNDING = 1e-9  # differences below it, relative to the numbers that are compared, are rounding errors
 
 
 def stability_test(inputs: TestInputs) -> HypothesisTest | None:

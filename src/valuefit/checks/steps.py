@@ -5,11 +5,6 @@ from __future__ import annotations
 from valuefit.checks.check import Check, warn_if
 from valuefit.inference.fit import Fit
 
-MAX_SHARE = 0.02  # of pairs of rows that are not consecutive steps
-# Of the variance of the rewards, above the share of the steps. Where a time limit cuts episodes, the last rewards are
-# like the others; a reward that is paid at the end holds most of the variance.
-MAX_LEFT_OUT = 0.1
-
 
 def consecutive(fit: Fit) -> Check | None:
     """The share of pairs of rows of an episode between which steps are missing, where something tells."""
@@ -22,7 +17,7 @@ def consecutive(fit: Fit) -> Check | None:
         "If ids of episodes restart (in another hospital or file), make them unique. If rows were left out because "
         'values are missing, put them back and load the log with missing="flag"; otherwise log every step.'
     )
-    return warn_if(share > MAX_SHARE, "consecutive steps", share, warning, f"{text}.")
+    return warn_if(share > 0.02, "consecutive steps", share, warning, f"{text}.")
 
 
 def last_steps(fit: Fit) -> Check | None:
@@ -39,4 +34,5 @@ def last_steps(fit: Fit) -> Check | None:
         "after these steps as next_obs, and mark them as truncated. Only if the process itself ends there, so that no "
         "reward can follow, mark them as terminated."
     )
-    return warn_if(excess > MAX_LEFT_OUT, "last steps", excess, warning, f"{text}.")
+    # Where a time limit cuts episodes, the last rewards are like the others; one that is paid at the end holds most.
+    return warn_if(excess > 0.1, "last steps", excess, warning, f"{text}.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 
-from valuefit.gpu.device_problem import DeviceProblem
 from valuefit.gpu.device_rows import Tensor, to_array, to_tensor
 from valuefit.linalg.cholesky import CLEAR_PIVOT
-from valuefit.precondition.factor import is_fixed_point, likely_excess, shrunk
-from valuefit.precondition.sketched_moments import rows_per_sum
+from valuefit.precondition.factor import is_fixed_point, likely_excess, rows_per_sum, shrunk
+from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 
@@ -39,18 +38,11 @@ class DeviceFactor:
 
     def dual(self, r: Array) -> Array:
         """C~^-1 r."""
-        return r if self.inverse_L is None else to_array(self._dual(to_tensor(r, self.device)))
-
-    def _dual(self, r: Tensor) -> Tensor:
-        return r if self.inverse_L is None else self.inverse_L.T @ (self.inverse_L @ r)
-
-    def _primal(self, g: Tensor) -> Tensor:
-        assert self.inverse_R is not None
-        return self.inverse_R.T @ (self.inverse_R @ g)
+        return r if self.inverse_L is None else to_array(_solved(self.inverse_L, to_tensor(r, self.device)))
 
     def primal(self, g: Array) -> Array:
         """H~^-1 g."""
-        return to_array(self._primal(to_tensor(g, self.device)))
+        return to_array(_solved(self.inverse_R, to_tensor(g, self.device)))
 
     def fixed_point(self, r: Array, dual: Array) -> Array:
         """A~^-1 r, or C~^-1 r where A is not sketched."""
@@ -60,57 +52,47 @@ class DeviceFactor:
         """theta = H~^-1 (g + A~' C~^-1 r), w = C~^-1 (r - A~ theta)."""
         assert self.A is not None
         of_r = to_tensor(dual, self.device)
-        theta = self._primal(to_tensor(g, self.device) + self.A.T @ of_r)
-        return to_array(theta), to_array(of_r - self._dual(self.A @ theta))
+        theta = _solved(self.inverse_R, to_tensor(g, self.device) + self.A.T @ of_r)
+        return to_array(theta), to_array(of_r - _solved(self.inverse_L, self.A @ theta))
 
 
-class _Moments(NamedTuple):
-    """`factor.Sketch` on a device."""
-
-    C: Tensor
-    A: Tensor | None
-    excess: float
-    likely: float
-    passes: float
+def _solved(inverse: Tensor | None, x: Tensor) -> Tensor:
+    """(L L')^-1 x, given L^-1; None for the identity."""
+    return x if inverse is None else inverse.T @ (inverse @ x)
 
 
-def device_preconditioner(problem: DeviceProblem, size: int, *, cross: bool) -> DeviceFactor | None:
-    """The preconditioner from `size` sketched rows, or None where columns are nearly dependent, which needs pivots."""
-    moments = _moments(problem, size, cross=cross)
-    inverse_L = None if problem.identity else inverse_cholesky(moments.C)
+def device_factor(problem: SaddlePoint, C: Tensor, A: Tensor | None, *, size: int | None = None) -> DeviceFactor | None:
+    """The preconditioner from mean psi psi' and A; None where columns are nearly dependent, which needs pivots.
+
+    size: the number of sketched rows that they were estimated from; None: they are exact.
+    """
+    k, d, cost, cross = problem.k, problem.d, problem.cost, A is not None
+    excess, likely, passes = 1.0, 1.0, cost.C + (cost.A if cross else 1)
+    if size is not None:
+        if A is not None and problem.shared:
+            A = shrunk(A, C, size)
+        passes = 1 + cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
+        if not problem.identity:
+            excess = float(rows_per_sum(problem, size, cross=cross))
+            likely = likely_excess(k, size, int(excess))
+    inverse_L = None if problem.identity else inverse_cholesky(C)
     if inverse_L is None and not problem.identity:
         return None
-    k, d, cost = problem.k, problem.d, problem.cost
-    excess, likely = (1.0, 1.0) if problem.identity else (moments.excess, moments.likely)
-    factor = DeviceFactor(
-        problem.phi.device, inverse_L, excess, likely, moments.passes + cost.flops(k**3), cost.reads(2 * k**2)
-    )
-    if moments.A is None:
+    factor = DeviceFactor(C.device, inverse_L, excess, likely, passes + cost.flops(k**3), cost.reads(2 * k**2))
+    if A is None:
         return factor
     if is_fixed_point(problem):
-        inverse_A = inverse_of_A(moments.A, moments.C)
         passes, apply_passes = factor.passes + cost.flops(2 * k**3), factor.apply_passes + cost.reads(k**2)
-        return replace(factor, inverse_A=inverse_A, passes=passes, apply_passes=apply_passes)
-    inverse_R = normal_root(moments.A, inverse_L, problem.ridge)
+        return replace(factor, inverse_A=inverse_of_A(A, C), passes=passes, apply_passes=apply_passes)
+    M = A if inverse_L is None else inverse_L @ A
+    H = M.T @ M
+    H.diagonal().add_(problem.ridge)
+    inverse_R = inverse_cholesky(H)
     if inverse_R is None:
         return None
     passes = factor.passes + cost.flops(2 * k**2 * d + k * d**2 + d**3)
     apply_passes = 2 * factor.apply_passes + cost.reads(2 * k * d + 2 * d**2)
-    return replace(factor, A=moments.A, inverse_R=inverse_R, passes=passes, apply_passes=apply_passes)
-
-
-def _moments(problem: DeviceProblem, size: int, *, cross: bool) -> _Moments:
-    """`factor.sketch` on the device."""
-    k, d, cost = problem.k, problem.d, problem.cost
-    if size >= cost.starts:
-        A = problem.cross_moment() if cross else None
-        return _Moments(problem.second_moment_on_device(), A, 1.0, 1.0, cost.C + (cost.A if cross else 1))
-    C, A = problem.sketch(size, 0, cross=cross).moments()
-    if A is not None and problem.shared:
-        A = shrunk(A, C, size)
-    share = rows_per_sum(problem, size, cross=cross)
-    passes = 1 + cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
-    return _Moments(C, A, float(share), likely_excess(k, size, share), passes)
+    return replace(factor, A=A, inverse_R=inverse_R, passes=passes, apply_passes=apply_passes)
 
 
 def inverse_cholesky(S: Tensor) -> Tensor | None:
@@ -131,13 +113,5 @@ def inverse_of_A(A: Tensor, C: Tensor) -> Tensor | None:
     """A^-1, or None where it is singular; rows and columns are scaled like the features."""
     lengths = C.diagonal().sqrt()
     inverse, info = torch.linalg.inv_ex(A / lengths / lengths[:, None])
-    found = int(info) == 0 and bool(inverse.isfinite().all())
-    return inverse / lengths / lengths[:, None] if found else None
-
-
-def normal_root(A: Tensor, inverse_L: Tensor | None, ridge: float) -> Tensor | None:
-    """R^-1 with R R' = A' C~^-1 A + ridge I, or None where that is nearly singular."""
-    M = A if inverse_L is None else inverse_L @ A
-    H = M.T @ M
-    H.diagonal().add_(ridge)
-    return inverse_cholesky(H)
+    regular = int(info) == 0 and bool(inverse.isfinite().all())
+    return inverse / lengths / lengths[:, None] if regular else None

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from valuefit.gpu.device_batches import Sampler, batch_rows, trace_matrix
-from valuefit.gpu.device_moments import Sketch, blocks_of, cross_moment, kernels_of, second_moment, sketch
-from valuefit.gpu.device_rows import DeviceRows, DeviceSteps, Tensor, require_device_memory, to_array, to_tensor
+from valuefit.gpu.device_factor import DeviceFactor, device_factor
+from valuefit.gpu.device_moments import Sketch, cross_moment, kernels_of, second_moment, sketch
+from valuefit.gpu.device_rows import DeviceRows, Tensor, require_device_memory, slices, to_array, to_tensor
+from valuefit.gpu.device_steps import DeviceSteps, trace_rows
 from valuefit.precondition.stochastic_preconditioner import BatchPlan
-from valuefit.problem.arguments import check_ratio_products
+from valuefit.problem.arguments import StepArrays, check_ratio_products
 from valuefit.problem.cost import Cost
 from valuefit.problem.saddle_point import SaddlePoint, SketchedRows
 from valuefit.typing import Array, Gradient
@@ -32,29 +33,24 @@ class DeviceProblem(SaddlePoint):
         self,
         phi: DeviceRows,
         psi: DeviceRows | None,
-        now: Array,
-        next: Array,
-        reward: Array,
-        discount: Array,
-        ratio: Array,
-        begins: Array,
+        steps: StepArrays,
         *,
         trace: float,
         ridge: float,
         identity: bool,
         dead: Array,
     ) -> None:
-        """From checked arguments; next: not negative."""
-        device = phi.device
+        """From checked arguments; steps: `next` is not negative."""
         self.phi, self.psi = phi, phi if psi is None else psi
-        self.n, self.d, self.k = len(now), phi.shape[1], self.psi.shape[1]
+        self.n, self.d, self.k = len(steps.now), phi.shape[1], self.psi.shape[1]
         self.distinct_rows, self.sparse = phi.shape[0], False
         self.trace, self.ridge, self.identity, self.shared = trace, ridge, identity, psi is None
-        self.dead, self.max_discount = dead, float(discount.max())
-        self.weighted, self.float32 = bool((ratio != 1).any()), phi.dtype == np.float32
-        self.ratio, self._begins = ratio, begins
-        columns = [torch.tensor(column, device=device) for column in (now, next, reward, discount, ratio, begins)]
-        self.steps = DeviceSteps(columns, trace, phi.shape[0])
+        self.dead, self.max_discount, self.ratio = dead, float(steps.discount.max()), steps.ratio
+        self.weighted, self.float32 = bool((self.ratio != 1).any()), phi.dtype == np.float32
+        self.steps = DeviceSteps(steps, phi.device, trace=trace, rows=phi.shape[0])
+        if self.weighted:
+            factor = self.steps.forward(torch.ones_like(self.steps.ratio))[self.steps.live > 0]
+            check_ratio_products(self.ratio, to_array(factor))
         self._sampler: Sampler | None = None
 
     def __repr__(self) -> str:
@@ -69,25 +65,15 @@ class DeviceProblem(SaddlePoint):
     @property
     def cost(self) -> Cost:
         return Cost(
-            n=self.n,
-            d=self.d,
-            k=self.k,
-            row=float(self.d),
-            starts=self._starts,
-            sparse=self.sparse,
-            traced=self.trace > 0,
-            identity=self.identity,
+            n=self.n, d=self.d, k=self.k, row=float(self.d), starts=self._starts,
+            sparse=self.sparse, traced=self.trace > 0, identity=self.identity,
             square=self.ridge == 0 and self.k == self.d,
-            row_bytes=float(self.phi.row_bytes * self.phi.shape[0]),
-            two_reads=not self._in_one_read,
+            row_bytes=float(self.phi.shape[0] * self.d * self.phi.dtype.itemsize), two_reads=not self._in_one_read,
             gpu=self.phi.device.type == "cuda",
-        )
+        )  # fmt: skip
 
-    def check_ratios(self, ratio: Array) -> None:
-        """Refuse ratios whose products with features would leave the range of float64."""
-        if self.weighted:
-            factor = self.steps.forward(torch.ones_like(self.steps.ratio))[self.steps.live > 0]
-            check_ratio_products(ratio, to_array(factor))
+    def _tensor(self, vector: Array) -> Tensor:
+        return to_tensor(vector, self.phi.device)
 
     # ---- products -----------------------------------------------------------------------------------------
 
@@ -101,7 +87,7 @@ class DeviceProblem(SaddlePoint):
         return self._kernels is not None and self.steps.trajectory and self.shared and not self.trace
 
     def products(self, theta: Array | None, w: Array | None, rewards: bool = True) -> tuple[Array | None, Array]:
-        x, y = (None if vector is None else to_tensor(vector, self.phi.device) for vector in (theta, w))
+        x, y = (None if vector is None else self._tensor(vector) for vector in (theta, w))
         reward = self.steps.reward if rewards else self._zeros
         if x is not None and self._in_one_read:
             live = self._zeros if self.identity else self.steps.live
@@ -114,11 +100,10 @@ class DeviceProblem(SaddlePoint):
         """n times `products`, reading the rows twice."""
         steps = self.steps
         p, q = self._dots(x, y)
-        td = -reward if p is None else steps.difference(p) - reward
-        c = steps.sum_now(steps.backward(td))
+        c = steps.sum_now(steps.backward(-reward if p is None else steps.difference(p) - reward))
         if q is None:
             return None, self.psi.tdot(c)
-        a = steps.difference_transposed(steps.forward(steps.at_now(q)))
+        a = self._weights_of_v(q)
         if not self.identity:
             c = c + steps.visits * q
         if self.shared:
@@ -133,21 +118,23 @@ class DeviceProblem(SaddlePoint):
             return both[:, 0].contiguous(), both[:, 1].contiguous()
         return None if x is None else self.phi.dot(x), None if y is None else self.psi.dot(y)
 
+    def _weights_of_v(self, q: Tensor) -> Tensor:
+        """The weights of rows a with n A'w = Phi' a, for q = Psi w."""
+        return self.steps.difference_transposed(self.steps.forward(self.steps.at_now(q)))
+
     @cached_property
     def _zeros(self) -> Tensor:
         return torch.zeros_like(self.steps.reward)
 
     def At_dot(self, w: Array) -> Array:
         """A' w."""
-        q = self.psi.dot(to_tensor(w, self.phi.device))
-        a = self.steps.difference_transposed(self.steps.forward(self.steps.at_now(q)))
-        return to_array(self.phi.tdot(a)) / self.n
+        return to_array(self.phi.tdot(self._weights_of_v(self.psi.dot(self._tensor(w))))) / self.n
 
     def C_dot(self, w: Array) -> Array:
         """C w."""
         if self.identity:
             return w.copy()
-        return to_array(self.psi.tdot(self.steps.visits * self.psi.dot(to_tensor(w, self.phi.device)))) / self.n
+        return to_array(self.psi.tdot(self.steps.visits * self.psi.dot(self._tensor(w)))) / self.n
 
     @cached_property
     def b(self) -> Array:
@@ -180,17 +167,28 @@ class DeviceProblem(SaddlePoint):
         """mean psi psi', also if C is the identity."""
         return to_array(self.second_moment_on_device())
 
-    def sketch(self, size: int, seed: int, *, cross: bool, traces: bool = False) -> Sketch:
-        """`linalg.device.sketch` of this log."""
+    def _sketch(self, size: int, seed: int, *, cross: bool, traces: bool = False) -> Sketch:
         return sketch(self.phi, self.psi, self.steps, size, seed=seed, cross=cross, traces=traces)
 
     def sketched_rows(
         self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool, dtype: Any, block_rows: int
     ) -> Iterator[SketchedRows]:
-        sums = self.sketch(size, int(rng.integers(1 << 31)), cross=cross, traces=traces)
-        for start in range(0, size, block_rows):
-            psi, u = (_block(rows, start, block_rows, dtype) for rows in (sums.psi, sums.u))
-            yield SketchedRows(psi, u, None if sums.v is None else _block(sums.v, start, block_rows, dtype))
+        sums = self._sketch(size, int(rng.integers(1 << 31)), cross=cross, traces=traces)
+        for part in slices(size, block_rows):
+            psi, u = (rows[part].cpu().numpy().astype(dtype, copy=False) for rows in (sums.psi, sums.u))
+            yield SketchedRows(psi, u, None if sums.v is None else sums.v[part].cpu().numpy().astype(dtype, copy=False))
+
+    def sketched_moments(
+        self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool = False
+    ) -> tuple[Array, Array | None]:
+        C, A = self._sketch(size, int(rng.integers(1 << 31)), cross=cross, traces=traces).moments()
+        return to_array(C), None if A is None else to_array(A)
+
+    def dense_factor(self, size: int, *, cross: bool) -> DeviceFactor | None:
+        if size < self.cost.starts:
+            return device_factor(self, *self._sketch(size, 0, cross=cross).moments(), size=size)
+        A = self.cross_moment() if cross else None
+        return device_factor(self, self.second_moment_on_device(), A)
 
     # ---- scalars ------------------------------------------------------------------------------------------
 
@@ -199,8 +197,7 @@ class DeviceProblem(SaddlePoint):
         return to_array(self.psi.column_squares(self.steps.visits)) / self.n
 
     def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:
-        x = None if c is None else to_tensor(c, self.phi.device)
-        p, q = self._dots(x, to_tensor(y, self.phi.device))
+        p, q = self._dots(None if c is None else self._tensor(c), self._tensor(y))
         assert q is not None
         of_y = float(self.steps.visits @ q.square()) / self.n
         if p is None:
@@ -220,13 +217,11 @@ class DeviceProblem(SaddlePoint):
         return self.steps.live.nonzero()[:, 0]
 
     def squared_lengths(self, dual: Array, traced: Array | None, primal: Array) -> tuple[Array, Array, Array]:
-        """`Problem.squared_lengths`."""
-        steps, places = self.steps, self._places
-        of_psi = steps.at_now(self.psi.dot(to_tensor(dual, self.phi.device)))
-        u = of_psi if traced is None else steps.at_now(self.psi.dot(to_tensor(traced, self.phi.device)))
-        of_v = steps.difference(self.phi.dot(to_tensor(primal, self.phi.device)))
-        found = (rows.square().sum(dim=1)[places] for rows in (of_psi, steps.forward(u), of_v))
-        of_psi, of_u, of_v = map(to_array, found)
+        steps = self.steps
+        of_psi = steps.at_now(self.psi.dot(self._tensor(dual)))
+        u = of_psi if traced is None else steps.at_now(self.psi.dot(self._tensor(traced)))
+        products = of_psi, steps.forward(u), steps.difference(self.phi.dot(self._tensor(primal)))
+        of_psi, of_u, of_v = (to_array(rows.square().sum(dim=1)[self._places]) for rows in products)
         return of_psi, of_u, of_v
 
     def batch_steps(self, plan: BatchPlan, rng: np.random.Generator) -> Gradient:
@@ -235,9 +230,9 @@ class DeviceProblem(SaddlePoint):
             self._sampler = Sampler(plan.sampling, self._places)
         places, weight = self._sampler.draw(plan.draws, int(rng.integers(1 << 31)))
         P_theta, P_w = self._sampler.theta, self._sampler.w
-        G_theta, G_w = (to_tensor(part, self.phi.device) for part in plan.gradient)
+        G_theta, G_w = map(self._tensor, plan.gradient)
         theta, w = torch.zeros_like(G_theta), torch.zeros_like(G_w)
-        for part in blocks_of(plan.draws, plan.batch):
+        for part in slices(plan.draws, plan.batch):
             g_theta, g_w = self._batch_gradient(places[part], weight[part], theta, w)
             size = part.stop - part.start
             g_theta += size * (G_theta + self.ridge * theta)
@@ -251,10 +246,8 @@ class DeviceProblem(SaddlePoint):
 
         For C = I the last term is left out.
         """
-        V, psi = batch_rows(self.phi, self.psi, self.steps, places)
-        U, weighted = psi, weight * self.steps.ratio[places]
-        if self.trace:
-            U, weighted = self._u[places], weight
+        psi, V = self.steps.psi_and_v(self.phi, self.psi, places)
+        U, weighted = (self._u[places], weight) if self.trace else (psi, weight * self.steps.ratio[places])
         u_w, of_u = U @ w, weighted * (V @ theta)
         g_theta = -(V.T @ (weighted * u_w))
         if self.identity:
@@ -266,20 +259,38 @@ class DeviceProblem(SaddlePoint):
     @cached_property
     def _u(self) -> Tensor:
         """The rows u_t of traces, for every place of `steps`."""
+        steps, count = self.steps, len(self.steps.ratio)
         require_device_memory(
-            len(self.steps.ratio) * self.k, self.phi.device, f"SVRG with traces stores {self.n} trace rows, which",
+            count * self.k, self.phi.device, f"SVRG with traces stores {self.n} trace rows, which",
             "Use 'lstd', 'krylov' or 'pdbg', which do not store them.",
         )  # fmt: skip
-        return trace_matrix(self.psi, self.steps)
+        U, carried = torch.empty((count, self.k), dtype=torch.float64, device=self.phi.device), None
+        for part in slices(count, self.psi.block_size):
+            rows = steps.psi(self.psi, part)
+            U[part], carried = trace_rows(rows, steps.ratio[part], steps.keep_forward[part], carried)
+        return U
 
 
-def sketched_moments(
-    problem: DeviceProblem, size: int, rng: np.random.Generator, *, cross: bool, traces: bool
-) -> tuple[Array, Array | None]:
-    """mean psi psi' and A of sketched rows, multiplied on the device."""
-    C, A = problem.sketch(size, int(rng.integers(1 << 31)), cross=cross, traces=traces).moments()
-    return to_array(C), None if A is None else to_array(A)
+class Sampler:
+    """The weights of steps and the matrices of a preconditioner of SVRG, on a device.
 
+    sampling: where they come from (`StochasticPreconditioner`). theta, w: its matrices.
+    """
 
-def _block(rows: Tensor, start: int, count: int, dtype: Any) -> Array:
-    return np.asarray(rows[start : start + count].cpu().numpy(), dtype=dtype)
+    def __init__(self, sampling: Any, places: Tensor) -> None:
+        """places: of every step in the tensors of `DeviceSteps`."""
+        self.sampling, self._places = sampling, places
+        self.theta, self.w, self._weight = (
+            to_tensor(np.asarray(x), places.device) for x in (sampling.theta, sampling.w, sampling.weight)
+        )
+        self._cumulative = (1 / self._weight).cumsum(0)
+
+    def draw(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Places and weights of `count` steps, drawn as by `StochasticPreconditioner.draw`: stratified, shuffled."""
+        device = self._places.device
+        rng = torch.Generator(device).manual_seed(seed)
+        within = torch.rand(count, generator=rng, dtype=torch.float64, device=device)
+        at = (torch.arange(count, device=device) + within) * (float(self._cumulative[-1]) / count)
+        steps = torch.searchsorted(self._cumulative, at, right=True).clamp_(max=len(self._places) - 1)
+        steps = steps[torch.randperm(count, generator=rng, device=device)]
+        return self._places[steps], self._weight[steps]

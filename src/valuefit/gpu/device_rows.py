@@ -1,13 +1,12 @@
-"""Feature rows and steps as torch tensors, on a GPU or the CPU; everything of length n stays on their device."""
+"""Feature rows as torch tensors, on a GPU or the CPU; products with them and sums over them stay on their device."""
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,17 +31,8 @@ class DeviceRows(ABC):
     dtype: np.dtype[Any]  # float64 or float32, of the numbers that are read
 
     @abstractmethod
-    def span(self, start: int, stop: int) -> Tensor:
-        """The rows from `start` to `stop`."""
-
-    @abstractmethod
-    def take(self, index: Tensor) -> Tensor:
-        """These rows."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes that are read of a row."""
-        return self.shape[1] * self.dtype.itemsize
+    def read(self, chosen: slice | Tensor) -> Tensor:
+        """These rows: consecutive ones, which need not be copied, or those of an index."""
 
     @property
     def block_size(self) -> int:
@@ -50,55 +40,40 @@ class DeviceRows(ABC):
         size = GPU_BLOCK_BYTES if self.device.type == "cuda" else CPU_BLOCK_BYTES
         return max(1, size // (8 * self.shape[1]))
 
-    def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(first row, block of rows) in storage order."""
-        for part in self.parts():
-            yield part.start, self.span(part.start, part.stop)
-
-    def parts(self) -> list[slice]:
-        """Consecutive rows of at most `block_size`."""
-        ends = [*range(0, self.shape[0], self.block_size), self.shape[0]]
-        return [slice(start, stop) for start, stop in pairwise(ends)]
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Consecutive rows, and where they are."""
+        for part in slices(self.shape[0], self.block_size):
+            yield part, self.read(part)
 
     def dot(self, X: Tensor) -> Tensor:
         """Phi X for X (d,) or (d, columns)."""
-        parts = [block.double() @ X for _, block in self.blocks()]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        products = [block.double() @ X for _, block in self.blocks()]
+        return products[0] if len(products) == 1 else torch.cat(products)
 
     def tdot(self, A: Tensor) -> Tensor:
         """Phi' A for A (m,) or (m, columns)."""
-        parts = [block.double().T @ A[start : start + len(block)] for start, block in self.blocks()]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
-
-    def squared_norms(self) -> Tensor:
-        """|row|^2 of every row."""
-        return torch.cat([block.double().square().sum(dim=1) for _, block in self.blocks()])
+        products = [block.double().T @ A[part] for part, block in self.blocks()]
+        return products[0] if len(products) == 1 else torch.stack(products).sum(dim=0)
 
     def column_squares(self, weights: Tensor) -> Tensor:
         """sum over rows of weight * row^2, for every column."""
-        parts = [weights[start : start + len(block)] @ block.double().square() for start, block in self.blocks()]
-        return torch.stack(parts).sum(dim=0)
+        return torch.stack([weights[part] @ block.double().square() for part, block in self.blocks()]).sum(dim=0)
 
     def group_sums(self, index: Tensor, weights: Tensor, group: Tensor, groups: int) -> Tensor:
         """The sum of the rows `index` (m,) times `weights` (m,) in each group, (groups, d), in a fixed order."""
-        if not bool((group[1:] >= group[:-1]).all()):
-            order = torch.argsort(group, stable=True)
-            index, weights, group = index[order], weights[order], group[order]
+        order = torch.argsort(group, stable=True)
         sums = torch.zeros((groups, self.shape[1]), dtype=torch.float64, device=self.device)
-        for start in range(0, len(index), self.block_size):
-            part = slice(start, start + self.block_size)
-            rows = self.take(index[part]).double() * weights[part, None]
-            present, counts = torch.unique_consecutive(group[part], return_counts=True)
-            sums[present] += SegmentSums(counts)(rows)
+        for part in slices(len(index), self.block_size):
+            here = order[part]
+            present, own = torch.unique_consecutive(group[here], return_inverse=True)
+            sums[present] += RowSums(own, len(present))(self.read(index[here]).double() * weights[here, None])
         return sums
 
     def group_dots(self, index: Tensor, group: Tensor, X: Tensor) -> Tensor:
         """The product of each row of `index` (m,) with the row of X that `group` (m,) names, (m,)."""
-        found = torch.empty(len(index), dtype=torch.float64, device=self.device)
-        for start in range(0, len(index), self.block_size):
-            part = slice(start, start + self.block_size)
-            found[part] = (self.take(index[part]).double() * X[group[part]]).sum(dim=1)
-        return found
+        parts = slices(len(index), self.block_size)
+        products = ((self.read(index[part]).double() * X[group[part]]).sum(dim=1) for part in parts)
+        return torch.cat([X.new_zeros(0), *products])
 
 
 class HostProducts:
@@ -108,21 +83,22 @@ class HostProducts:
         self._rows = rows
 
     def dot(self, X: Array) -> Array:
-        return to_array(self._rows.dot(to_tensor(X, self._rows.device)))
+        return to_array(self._rows.dot(self._tensor(X)))
 
     def tdot(self, A: Array) -> Array:
-        return to_array(self._rows.tdot(to_tensor(A, self._rows.device)))
+        return to_array(self._rows.tdot(self._tensor(A)))
 
     def group_sums(self, index: Array, weights: Array, group: Array, groups: int) -> Array:
-        places, which = self._index(index), self._index(group)
-        return to_array(self._rows.group_sums(places, to_tensor(weights, self._rows.device), which, groups))
+        return to_array(self._rows.group_sums(self._index(index), self._tensor(weights), self._index(group), groups))
 
     def group_dots(self, index: Array, group: Array, X: Array) -> Array:
-        places, which = self._index(index), self._index(group)
-        return to_array(self._rows.group_dots(places, which, to_tensor(X, self._rows.device)))
+        return to_array(self._rows.group_dots(self._index(index), self._index(group), self._tensor(X)))
+
+    def _tensor(self, values: Array) -> Tensor:
+        return to_tensor(values, self._rows.device)
 
     def _index(self, index: Array) -> Tensor:
-        return torch.tensor(np.ascontiguousarray(index), dtype=torch.int64, device=self._rows.device)
+        return to_tensor(index, self._rows.device, torch.int64)
 
 
 class TensorRows(DeviceRows):
@@ -140,17 +116,13 @@ class TensorRows(DeviceRows):
             raise ValueError(f"{name} have dtype {matrix.dtype}, which is not numeric. Convert them to floats.")
         matrix = matrix.detach()
         self.matrix = (matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.double()).contiguous()
-        self.shape = tuple(matrix.shape)
-        self.device = matrix.device
+        self.shape, self.device = tuple(matrix.shape), matrix.device
         self.dtype = np.dtype(np.float32 if self.matrix.dtype == torch.float32 else np.float64)
-        self._check_range(name)
-
-    def _check_range(self, name: str) -> None:
         peak = 0.0
-        for start, block in self.blocks():
+        for part, block in self.blocks():
             low, high = (float(value) for value in block.aminmax())
             if not np.isfinite([low, high]).all():
-                where = start + int((~block.isfinite().all(dim=1)).nonzero()[0])
+                where = part.start + int((~block.isfinite().all(dim=1)).nonzero()[0])
                 raise ValueError(
                     f"{name} are NaN or infinite in row {where}. Check the observation of that row and the "
                     "feature transformer."
@@ -158,11 +130,8 @@ class TensorRows(DeviceRows):
             peak = max(peak, high, -low)
         require_range(name, peak, MAX_MAGNITUDE)
 
-    def span(self, start: int, stop: int) -> Tensor:
-        return self.matrix[start:stop]
-
-    def take(self, index: Tensor) -> Tensor:
-        return self.matrix[index]
+    def read(self, chosen: slice | Tensor) -> Tensor:
+        return self.matrix[chosen]
 
     def dot(self, X: Tensor) -> Tensor:
         return self.matrix @ X if self.dtype == np.float64 else super().dot(X)
@@ -170,18 +139,14 @@ class TensorRows(DeviceRows):
     def tdot(self, A: Tensor) -> Tensor:
         return self.matrix.T @ A if self.dtype == np.float64 else super().tdot(A)
 
-    def used_columns(self, rows: Tensor) -> Tensor:
-        """For every column, whether any of these rows (a mask) is nonzero there."""
-        used = torch.zeros(self.shape[1], dtype=torch.bool, device=self.device)
-        for start, block in self.blocks():
-            used |= ((block != 0) & rows[start : start + len(block), None]).any(dim=0)
-            if bool(used.all()):
-                break
-        return used
-
-    def without(self, columns: Tensor) -> TensorRows:
-        """A copy with these columns (a mask) set to zero; self if there are none."""
-        return TensorRows(self.matrix.masked_fill(columns, 0.0)) if bool(columns.any()) else self
+    def without_unused(self, used: Tensor) -> tuple[TensorRows, Array]:
+        """These rows with zeros in the columns where no row that is `used` (a mask) has any other number, and those."""
+        dead = torch.ones(self.shape[1], dtype=torch.bool, device=self.device)
+        for part, block in self.blocks():
+            dead &= ~((block != 0) & used[part, None]).any(dim=0)
+            if not bool(dead.any()):
+                return self, np.zeros(0, np.int64)
+        return TensorRows(self.matrix.masked_fill(dead, 0.0)), np.flatnonzero(dead.cpu().numpy())
 
 
 class StreamedRows(DeviceRows):
@@ -198,14 +163,9 @@ class StreamedRows(DeviceRows):
         self.device, self.dtype = torch.device(device), matrix.dtype
         self._buffers: list[tuple[Tensor, Any]] = []  # of pinned memory, with the event that ends its use
 
-    def span(self, start: int, stop: int) -> Tensor:
-        return self._copied(self._host[start:stop])
-
-    def take(self, index: Tensor) -> Tensor:
-        return self._copied(self._host[index.cpu()])
-
-    def _copied(self, rows: Tensor) -> Tensor:
+    def read(self, chosen: slice | Tensor) -> Tensor:
         """A copy on the device; the host goes on while it is made."""
+        rows = self._host[chosen if isinstance(chosen, slice) else chosen.cpu()]
         if self.device.type != "cuda":
             return rows
         buffer, used = self._buffers.pop(0) if len(self._buffers) == 2 else (None, torch.cuda.Event())
@@ -227,177 +187,36 @@ class StreamedRows(DeviceRows):
         return torch.cuda.Stream(self.device)
 
 
-class SegmentSums:
-    """Sums of consecutive numbers, or rows of them, `counts` (segments,) at a time, in a fixed order.
+class RowSums:
+    """Sums of numbers, or of rows of them, by an `index` (m,) below `count`, the same to the bit every time.
 
     One thread of a GPU adds up a segment, so long ones are added in pieces first.
     """
 
-    def __init__(self, counts: Tensor) -> None:
+    def __init__(self, index: Tensor, count: int) -> None:
+        self._order = None if bool((index[1:] >= index[:-1]).all()) else torch.argsort(index, stable=True)
+        counts = torch.bincount(index, minlength=count)
         self._pieces = -(-counts // MAX_SEGMENT)  # of each segment
-        lengths = torch.full((int(self._pieces.sum()),), MAX_SEGMENT, device=counts.device)
-        found = counts > 0
-        last = self._pieces.cumsum(0)[found] - 1
-        self._lengths = lengths.index_copy(0, last, (counts - (self._pieces - 1) * MAX_SEGMENT)[found])
+        lengths = torch.full((int(self._pieces.sum()),), MAX_SEGMENT, device=index.device)
+        present = counts > 0
+        last = self._pieces.cumsum(0)[present] - 1
+        self._lengths = lengths.index_copy(0, last, (counts - (self._pieces - 1) * MAX_SEGMENT)[present])
 
     def __call__(self, values: Tensor) -> Tensor:
-        sums = torch.segment_reduce(values, "sum", lengths=self._lengths, axis=0, unsafe=True, initial=0.0)
-        return torch.segment_reduce(sums, "sum", lengths=self._pieces, axis=0, unsafe=True, initial=0.0)
+        values = values if self._order is None else values[self._order]
+        for lengths in (self._lengths, self._pieces):
+            values = torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True, initial=0.0)
+        return values
 
 
-class RowSums:
-    """Sums of the numbers of steps by row, in a fixed order, so that they are the same to the bit every time.
-
-    order: the steps in the order of their rows; None where they are so already.
-    """
-
-    def __init__(self, index: Tensor, rows: int) -> None:
-        self.in_order = SegmentSums(torch.bincount(index, minlength=rows))
-        self.order = None if bool((index[1:] >= index[:-1]).all()) else torch.argsort(index, stable=True)
-
-    def __call__(self, values: Tensor) -> Tensor:
-        return self.in_order(values if self.order is None else values[self.order])
+def slices(count: int, size: int) -> list[slice]:
+    """Consecutive slices of at most `size`."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def recurrence(x: Tensor, keep: Tensor) -> Tensor:
-    """y_t = x_t + keep_t * y_{t-1} for numbers or rows x_t, by recursive doubling as in `rows.traces.recurrence`."""
-    y = x
-    keep = keep[:, None] if x.ndim > 1 else keep
-    span = 1
-    while span < len(y) and bool(keep[span:].any()):
-        y = torch.cat([y[:span], torch.addcmul(y[span:], keep[span:], y[:-span])])
-        keep = torch.cat([keep[:span], keep[span:] * keep[:-span]])
-        span *= 2
-    return y
-
-
-class Members(NamedTuple):
-    """Steps, or distinct rows, with what a sketch needs of them; weight: over sqrt(n)."""
-
-    now: Tensor
-    next: Tensor
-    discount: Tensor
-    ratio: Tensor
-    keep: Tensor
-    weight: Tensor
-
-
-class DeviceSteps:
-    """The steps of a log on a device: their rows, discounts, ratios, rewards and the traces along them.
-
-    In a trajectory, where steps are in the order of their rows and the next row of a step follows its own (next =
-    now + 1), `now` and `next` are None: there is then one step for every row, and those that are not in the log,
-    such as the last observations of episodes, have ratio 0 and `live` 0. Blocks of rows are views then.
-    """
-
-    def __init__(self, columns: Sequence[Tensor], trace: float, rows: int) -> None:
-        """columns: now, next, reward, discount, ratio, begins; next is not negative."""
-        now, next, reward, discount, ratio, begins = columns
-        self.trace, self.rows, self.count = trace, rows, len(now)
-        follows = (next == now + 1) | (discount == 0)
-        self.now, self.next = now, next
-        self.reward, self.discount, self.ratio, self.begins = reward, discount, ratio, begins
-        self.live = torch.ones_like(ratio)
-        if bool(follows.all()) and bool((now[1:] > now[:-1]).all()):
-            self.now = self.next = None
-            columns = self.reward, self.discount, self.ratio, self.live
-            self.reward, self.discount, self.ratio, self.live = (self._by_row(now, column) for column in columns)
-            self.begins = torch.ones(rows, dtype=torch.bool, device=now.device).index_copy(0, now, begins)
-
-    def _by_row(self, now: Tensor, column: Tensor) -> Tensor:
-        return torch.zeros(self.rows, dtype=column.dtype, device=column.device).index_copy(0, now, column)
-
-    @property
-    def trajectory(self) -> bool:
-        """Whether there is one step for every row, and the row after it is its next one."""
-        return self.now is None
-
-    # ---- between numbers of rows and numbers of steps ----------------------------------------------------
-
-    def at_now(self, p: Tensor) -> Tensor:
-        """p of the row of each step."""
-        return p if self.trajectory else p[self.now]
-
-    def at_next(self, p: Tensor) -> Tensor:
-        """p of the next row of each step, arbitrary where the discount is 0."""
-        return torch.cat([p[1:], torch.zeros_like(p[:1])]) if self.trajectory else p[self.next]
-
-    def sum_now(self, x: Tensor) -> Tensor:
-        """For every row, the sum of x over the steps from it."""
-        return x if self.trajectory else self._now_sums(x)
-
-    def sum_next(self, x: Tensor) -> Tensor:
-        """For every row, the sum of x over the steps to it."""
-        return torch.cat([torch.zeros_like(x[:1]), x[:-1]]) if self.trajectory else self._next_sums(x)
-
-    @cached_property
-    def _now_sums(self) -> RowSums:
-        return RowSums(self.now, self.rows)
-
-    @cached_property
-    def _next_sums(self) -> RowSums:
-        return RowSums(self.next, self.rows)
-
-    @cached_property
-    def visits(self) -> Tensor:
-        """The number of steps with each row as `now`."""
-        return self.sum_now(self.live)
-
-    def members(self, *, cross: bool) -> Members:
-        """The steps of the log, without those that are not in it, or if not `cross`, its distinct rows."""
-        if self.now is not None and cross:
-            return Members(
-                self.now, self.next, self.discount, self.ratio, self.keep_forward, self.live / self.count**0.5
-            )
-        rows = self.visits.nonzero()[:, 0]
-        weight = (self.visits[rows] / self.count).sqrt()
-        if self.now is not None:
-            return Members(rows, rows, weight, weight, weight, weight)
-        after = (rows + 1).clamp(max=self.rows - 1)
-        return Members(rows, after, self.discount[rows], self.ratio[rows], self.keep_forward[rows], weight)
-
-    def difference(self, p: Tensor) -> Tensor:
-        """p_now - discount * p_next of every step: v_t' theta for p = Phi theta, a number or a row of each."""
-        discount = self.discount if p.ndim == 1 else self.discount[:, None]
-        return torch.addcmul(self.at_now(p), discount, self.at_next(p), value=-1)
-
-    def difference_transposed(self, x: Tensor) -> Tensor:
-        """The weights of rows a with sum x_t v_t = Phi' a."""
-        return self.sum_now(x) - self.sum_next(self.discount * x)
-
-    # ---- traces ------------------------------------------------------------------------------------------
-
-    @cached_property
-    def keep_forward(self) -> Tensor:
-        """The factor of u_{t-1} in u_t: ratio_t * trace * discount_{t-1}, and 0 at the first step of an episode."""
-        keep = self.ratio * self.trace
-        keep[1:] *= self.discount[:-1]
-        return keep.masked_fill(self.begins, 0.0)
-
-    @cached_property
-    def keep_backward(self) -> Tensor:
-        """The factor of z_{t+1} in z_t: ratio_t * trace * discount_t, and 0 at the last step of an episode."""
-        last = torch.cat([self.begins[1:], torch.ones_like(self.begins[:1])])
-        return (self.ratio * self.trace * self.discount).masked_fill(last, 0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """y_t = ratio_t (x_t + trace * discount_{t-1} * y_{t-1}) in an episode: u_t'w for x_t = psi_t'w.
-
-        For one number of each step, or a row of them.
-        """
-        weighted = (self.ratio if x.ndim == 1 else self.ratio[:, None]) * x
-        return recurrence(weighted, self.keep_forward) if self.trace else weighted
-
-    def backward(self, x: Tensor) -> Tensor:
-        """z_t = ratio_t (x_t + trace * discount_t * z_{t+1}) within an episode: sum u_t x_t = sum psi_t z_t."""
-        if not self.trace:
-            return self.ratio * x
-        return recurrence((self.ratio * x).flip(0), self.keep_backward.flip(0)).flip(0)
-
-
-def to_tensor(vector: Array, device: Any) -> Tensor:
-    """A vector of the solver as float64 on the device."""
-    return torch.tensor(np.ascontiguousarray(vector), dtype=torch.float64, device=device)
+def to_tensor(values: Array, device: Any, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Numbers of the host on the device."""
+    return torch.tensor(np.ascontiguousarray(values), dtype=dtype, device=device)
 
 
 def to_array(tensor: Tensor) -> Array:

@@ -21,7 +21,6 @@ from valuefit.inference.unseen import Unseen, UnseenPairs, unseen_pairs, what_ch
 from valuefit.linalg.cholesky import ScaledFactor, scaled_cholesky
 from valuefit.policies.importance import target_probabilities
 from valuefit.policies.policy import Policy
-from valuefit.precondition.sketched_moments import sketched_moments
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import whitening
 from valuefit.typing import Array
@@ -130,7 +129,7 @@ class Fit:
         problem, size = self.problem, SKETCHED_SUMS * self.problem.k
         if "C" in vars(problem) or not problem.large or problem.sparse or 4 * size > problem.cost.starts:
             return problem.C
-        return sketched_moments(problem, size, np.random.default_rng(0), cross=False)[0]
+        return problem.sketched_moments(size, np.random.default_rng(0), cross=False)[0]
 
     @cached_property
     def _factor_of_C(self) -> ScaledFactor | None:

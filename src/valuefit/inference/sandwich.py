@@ -421,8 +421,8 @@ class Sandwich:
             return undetermined
         reason = (
             "The standard error needs the solution of a linear system with the transposed moments, which did not "
-            f"converge in {MAX_ITERATIONS} passes: the data may not determine the value. Use fewer features, or solve "
-            "with 'lstd'."
+            f"converge in {MAX_ITERATIONS} passes. Solve with 'lstd', which forms the moments: with them it is exact, "
+            "or the data are seen not to determine the value."
         )
         return ErrorEstimate(None, reason=reason)
 

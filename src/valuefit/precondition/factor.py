@@ -12,8 +12,7 @@ from scipy.linalg import blas
 from valuefit.linalg.cholesky import CLEAR_PIVOT, jittered_cholesky, pivoted_cholesky
 from valuefit.linalg.scaled_lu import lu_solve
 from valuefit.memory import memory_limit
-from valuefit.precondition.sketched_moments import BLOCK_ROWS, rows_per_sum, sketched_moments
-from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.problem.saddle_point import SKETCH_BLOCK_ROWS, SaddlePoint
 from valuefit.typing import Array
 
 MIN_ROWS, MAX_ROWS = 6.0, 64.0  # sketched rows for each column of A
@@ -133,7 +132,7 @@ def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool 
         found = _float32(problem, size)
         if found is not None:
             return found
-    C, A = sketched_moments(problem, size, np.random.default_rng(0), cross=cross)
+    C, A = problem.sketched_moments(size, np.random.default_rng(0), cross=cross)
     share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
     if A is not None and problem.shared:
@@ -167,6 +166,11 @@ def _float32(problem: SaddlePoint, size: int) -> Sketch | None:
     share = rows_per_sum(problem, size, cross=False)
     likely, passes = likely_excess(k, size, share), 1 + problem.cost.flops(size * k**2 / 2)
     return Sketch(C, None, float(share), likely, passes, X)
+
+
+def rows_per_sum(problem: SaddlePoint, size: int, *, cross: bool) -> int:
+    """The maximum number of rows in one of `size` sums: the sketched C is at most this times C."""
+    return -(-(problem.n if cross else problem.cost.starts) // size) + problem.sketch_parts - 1
 
 
 def likely_excess(k: int, size: int, share: int) -> float:
@@ -254,8 +258,8 @@ def rounding(factor: Array, X: Array) -> float:
         z /= np.linalg.norm(z)
         inside = linalg.solve_triangular(factor, z, lower=True, trans=1, check_finite=False)
         image = np.zeros(len(factor))
-        for start in range(0, len(X), BLOCK_ROWS):
-            part = X[start : start + BLOCK_ROWS].astype(np.float64)
+        for start in range(0, len(X), SKETCH_BLOCK_ROWS):
+            part = X[start : start + SKETCH_BLOCK_ROWS].astype(np.float64)
             image += part.T @ (part @ inside)
         z = linalg.solve_triangular(factor, image, lower=True, check_finite=False) - z
         off = float(np.linalg.norm(z))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sparse
@@ -220,7 +219,7 @@ def precondition(
 ) -> SaddlePreconditioner:
     """The best preconditioner that fits into memory and `limit` passes.
 
-    Dense rows get a factor of sketched rows, on their device if they are on one; sparse ones a dense factor of C while
+    Dense rows get a factor of sketched rows; sparse ones a dense factor of C while
     that is cheap, then a sparse factor, then Gauss-Seidel sweeps over a sparse C; what fits nowhere else gets the
     diagonal.
     growth: factor of the number of sketched rows. with_A: whether it must solve for theta, or only give `dual`.
@@ -233,11 +232,8 @@ def precondition(
         size, cross = problem.n, with_A and not is_fixed_point(problem)
         dense_limit = min(limit, MAX_DENSE_PASSES)
     if affordable(problem, size=size, cross=cross, limit=dense_limit):
-        if "device" in problem.traits:
-            found = import_module("valuefit.gpu.device_factor").device_preconditioner(problem, size, cross=cross)
-            if found is not None:
-                return cast(SaddlePreconditioner, found)
-        return dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
+        factor: SaddlePreconditioner | None = problem.dense_factor(size, cross=cross)
+        return factor or dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
     ridge = problem.ridge if with_A else 0.0
     moment = sparse_moment(problem, limit=limit, ridge=ridge) if problem.shared or not with_A else None
     if moment is None:

@@ -14,7 +14,6 @@ from valuefit.memory import fits
 from valuefit.precondition.diagonal_preconditioner import COST, DiagonalPlusRankTwo, balance, squared_row_norms
 from valuefit.precondition.factor import likely_excess
 from valuefit.precondition.preconditioner import Preconditioner, SparseC
-from valuefit.precondition.sketched_moments import sketched_moments
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array, Gradient
@@ -184,7 +183,7 @@ def _moments(problem: SaddlePoint, count: int, rng: np.random.Generator) -> tupl
     """
     if count >= problem.n:
         return problem.A, problem.C
-    C, A = sketched_moments(problem, count, rng, cross=True, traces=True)
+    C, A = problem.sketched_moments(count, rng, cross=True, traces=True)
     assert A is not None
     return A, np.eye(problem.k) if problem.identity else C
 

@@ -10,11 +10,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.linalg as linalg
+from scipy.linalg import blas
 
+from valuefit.linalg.moments import fill_upper
 from valuefit.memory import require_memory
 from valuefit.problem.cost import Cost
 from valuefit.typing import Array
 
+SKETCH_BLOCK_ROWS = 512  # sketched rows that are multiplied at a time, at least
 C_CUTOFF = 1e-13  # eigenvalues of C, with a unit diagonal, below this fraction of the largest are treated as zero
 # Properties of a problem that a solver must support beyond the on-policy case; tables and messages use these names.
 TRAITS = ("ratio", "trace", "ridge", "float32", "sparse", "more dual features", "identity metric", "shards", "device")
@@ -122,6 +125,24 @@ class SaddlePoint(ABC):
         So mean psi psi' is estimated by the sum of psi' psi over the blocks, and A by that of u' v. cross: whether v
         is sketched too. traces: whether u has traces. A block is valid until the next one is asked for.
         """
+
+    def sketched_moments(
+        self, size: int, rng: np.random.Generator, *, cross: bool, traces: bool = False
+    ) -> tuple[Array, Array | None]:
+        """mean psi psi' and, if `cross`, A, estimated from `size` sums of rows with random signs (CountSketch)."""
+        k = self.k
+        C, A = np.zeros((k, k), order="F"), np.zeros((k, self.d) if cross else (0, 0), order="F")
+        block_rows = max(SKETCH_BLOCK_ROWS, k // 4)
+        for block in self.sketched_rows(size, rng, cross=cross, traces=traces, dtype=np.float64, block_rows=block_rows):
+            C = blas.dsyrk(1.0, block.psi.T, beta=1.0, c=C, lower=True, overwrite_c=True)
+            if block.v is not None:
+                A = blas.dgemm(1.0, block.u.T, block.v.T, beta=1.0, c=A, trans_b=True, overwrite_c=True)
+        fill_upper(C)
+        return C, A if cross else None
+
+    def dense_factor(self, size: int, *, cross: bool) -> Any:
+        """A dense preconditioner from `size` sketched rows, made where the rows are; None where memory makes it."""
+        return None
 
     @abstractmethod
     def mean_squares(self, c: Array | None, y: Array) -> tuple[float, float]:

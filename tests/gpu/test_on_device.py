@@ -7,7 +7,8 @@ import torch
 import valuefit as vf
 from helpers.devices import both
 from valuefit.gpu import device_rows
-from valuefit.gpu.placement import Placement, placement
+from valuefit.gpu.on_device import Placement
+from valuefit.gpu.placement import placement
 
 
 def close(found, expected, rtol=1e-8):

@@ -10,9 +10,8 @@ import valuefit as vf
 from valuefit.datasets.example import example_log
 from valuefit.features import Kernel
 from valuefit.features.kernel import KERNELS
-from valuefit.gpu import device_kernel
 from valuefit.gpu import device_rows as device
-from valuefit.gpu.device_kernel import KernelRows, kernel_values
+from valuefit.gpu.kernel_rows import KernelRows, kernel_values
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +35,8 @@ def test_rows_and_products_equal_those_of_the_transformer(kernel, scales, additi
     # the root of a squared distance of 0 up to rounding, 1e-16, is 1e-8, and k(x, x) of this kernel deviates by that
     rtol = 1e-6 if kernel == "laplace" else 1e-9
     assert rows.shape == expected.shape
-    close(rows.span(90, 210), expected[90:210], rtol)
-    close(rows.take(torch.tensor([3, 300, 3])), expected[[3, 300, 3]], rtol)
+    close(rows.read(slice(90, 210)), expected[90:210], rtol)
+    close(rows.read(torch.tensor([3, 300, 3])), expected[[3, 300, 3]], rtol)
     rng = np.random.default_rng(0)
     for shape in ((), (2,)):
         x, a = rng.standard_normal((rows.shape[1], *shape)), rng.standard_normal((350, *shape))
@@ -62,12 +61,12 @@ def test_the_solution_is_that_of_stored_rows(solver, trace, log):
 
 def test_triton_gives_the_same_values(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    from valuefit.gpu import device_kernels
+    from valuefit.gpu import triton_kernels
 
     squares = torch.tensor([[0.0, 0.3, 2.0], [-1e-18, 5.0, 900.0]], dtype=torch.float64)
     for kind, scales in itertools.product(range(len(KERNELS)), (1, 3)):
         found, expected = (torch.nn.functional.pad(squares, (1, 0)) for _ in range(2))
-        device_kernels.kernel_values(found[:, 1:], kind, scales, 3.0)
+        triton_kernels.kernel_values(found[:, 1:], kind, scales, 3.0)
         kernel_values(expected[:, 1:], kind, scales, 3.0)
         close(found, expected, rtol=1e-14)
 
@@ -77,4 +76,4 @@ def test_only_fitted_kernels_are_taken(log):
         vf.Problem.from_kernel(log, "kernel", device="cpu")
     with pytest.raises(ValueError, match="fit"):
         vf.Problem.from_kernel(log, Kernel(5), device="cpu")
-    assert device_kernel.KERNELS == ("matern", "gaussian", "laplace")  # the order that the compiled kernel knows
+    assert KERNELS == ("matern", "gaussian", "laplace")  # the order that the compiled kernel knows

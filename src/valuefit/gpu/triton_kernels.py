@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from valuefit.gpu.device_rows import DeviceSteps, Members, Tensor, TensorRows
+from valuefit.gpu.device_rows import Tensor, TensorRows
+from valuefit.gpu.device_steps import DeviceSteps, Members
 
 PARTS = 528  # of the rows in one sweep: four for each of 132 multiprocessors, a fixed number for the same bits
 COLUMNS_PER_WARP = 256  # eight numbers of a row for each thread
@@ -136,7 +137,7 @@ def _sketch(
 def sketch(
     phi: TensorRows, psi: TensorRows, members: Members, sign: Tensor, shift: Tensor, of_psi: Tensor, of_v: Tensor | None
 ) -> None:
-    """Write the sums of sign_t psi_t and, unless `of_v` is None, of sign_t ratio_t v_t; see `linalg.device.sketch`."""
+    """Write the sums of sign_t psi_t and, unless `of_v` is None, of sign_t ratio_t v_t; see `device_moments.sketch`."""
     (size, k), d = of_psi.shape, phi.shape[1]
     wide, width = triton.next_power_of_2(k), triton.next_power_of_2(d)
     _sketch[(size,)](
@@ -170,7 +171,7 @@ def _kernel_values(
 
 
 def kernel_values(squares: Tensor, kind: int, scales: int, scale_ratio: float) -> None:
-    """`features.device_kernel.kernel_values`: "matern" (0), "gaussian" (1) or "laplace" (2), in one read."""
+    """`kernel_rows.kernel_values`: "matern" (0), "gaussian" (1) or "laplace" (2), in one read."""
     rows, columns = squares.shape
     grid = rows, triton.cdiv(columns, VALUES_PER_PROGRAM)
     _kernel_values[grid](

@@ -9,7 +9,7 @@ import torch
 
 from valuefit.features.kernel import KERNELS, SCALE_RATIO, Kernel
 from valuefit.gpu.device_moments import kernels_on
-from valuefit.gpu.device_rows import DeviceRows, Tensor
+from valuefit.gpu.device_rows import DeviceRows, Tensor, slices, to_tensor
 from valuefit.typing import Array
 
 
@@ -22,19 +22,14 @@ class KernelRows(DeviceRows):
 
     def __init__(self, kernel: Kernel, observations: Array, device: Any) -> None:
         kernel.get_feature_names_out()  # refuses one that is not fitted
-        x, z, *functions = (
-            torch.tensor(found, dtype=torch.float64, device=device)
-            for found in (
-                kernel.coordinates(observations), kernel.scaled_landmarks_,
-                kernel.column_functions(observations), kernel.landmark_functions_,
-            )
-        )  # fmt: skip
+        arrays = kernel.coordinates(observations), kernel.scaled_landmarks_, kernel.factor_
+        x, z, factor = (to_tensor(array, device) for array in arrays)
+        functions = kernel.column_functions(observations), kernel.landmark_functions_
+        self._functions = [to_tensor(array, device) for array in functions]
         self._points = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], dim=1)
         self._landmarks = torch.cat([z, torch.ones_like(z[:, :1]), z.square().sum(1, keepdim=True)], dim=1).T
-        factor = torch.tensor(kernel.factor_, dtype=torch.float64, device=device)
         self._L = torch.block_diag(torch.ones_like(factor[:1, :1]), factor)
-        self._kind, self._scales = KERNELS.index(kernel.kernel), kernel.scales_
-        self._additive, self._functions = kernel.additive_, functions
+        self._kind, self._scales, self._additive = KERNELS.index(kernel.kernel), kernel.scales_, kernel.additive_
         self.shape = len(x), 1 + len(z)
         self.device, self.dtype = x.device, np.dtype(np.float64)
 
@@ -45,44 +40,37 @@ class KernelRows(DeviceRows):
         values = out[:, 1:]
         values.copy_(points @ self._landmarks)
         compiled = kernels_on(self.device)
-        if compiled is None:
-            kernel_values(values, self._kind, self._scales, SCALE_RATIO)
-        else:
-            compiled.kernel_values(values, self._kind, self._scales, SCALE_RATIO)
+        evaluate = kernel_values if compiled is None else compiled.kernel_values
+        evaluate(values, self._kind, self._scales, SCALE_RATIO)
         if self._additive:
             of_rows, of_landmarks = self._functions
             values.mul_(1 - self._additive).addmm_(of_rows[rows], of_landmarks.T)
         return out
 
-    def _features(self, rows: slice | Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(self._L.T, self._values(rows), upper=True, left=False)
-
-    def span(self, start: int, stop: int) -> Tensor:
-        return self._features(slice(start, stop))
-
-    def take(self, index: Tensor) -> Tensor:
-        return self._features(index)
+    def read(self, chosen: slice | Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self._L.T, self._values(chosen), upper=True, left=False)
 
     def dot(self, X: Tensor) -> Tensor:
         inside = torch.linalg.solve_triangular(self._L.T, X.reshape(self.shape[1], -1), upper=True)
-        found = [self._values(part) @ inside for part in self.parts()]
-        return torch.cat(found).reshape(self.shape[0], *X.shape[1:])
+        products = [self._values(part) @ inside for part in slices(self.shape[0], self.block_size)]
+        return torch.cat(products).reshape(self.shape[0], *X.shape[1:])
 
     def tdot(self, A: Tensor) -> Tensor:
         columns = A.reshape(self.shape[0], -1)
-        total = sum(self._values(part).T @ columns[part] for part in self.parts())
+        total = sum(self._values(part).T @ columns[part] for part in slices(self.shape[0], self.block_size))
         return torch.linalg.solve_triangular(self._L, total, upper=False).reshape(self.shape[1], *A.shape[1:])
 
 
 def kernel_values(squares: Tensor, kind: int, scales: int, scale_ratio: float) -> None:
     """Replace squared distances by the mean over length scales of this kernel of `KERNELS`, the shortest being 1."""
     squares.clamp_(min=0.0)
-    distance = squares if KERNELS[kind] == "gaussian" else squares.sqrt()
+    name = KERNELS[kind]
+    distance = squares if name == "gaussian" else squares.sqrt()
     total = torch.zeros_like(squares)
     for scale in range(scales):
-        if KERNELS[kind] == "gaussian":
+        if name == "gaussian":
             total += torch.exp(distance * (-0.5 / scale_ratio ** (2 * scale)))
-        elif KERNELS[kind] == "laplace":
+        elif name == "laplace":
             total += torch.exp(distance * (-1 / scale_ratio**scale))
         else:
             scaled = distance * (5.0**0.5 / scale_ratio**scale)
