@@ -61,7 +61,7 @@ class LSTD(Solver):
         starts = n if problem.trace else cost.starts
         flops = starts * (2.0 * k * d + (0.0 if cost.square or problem.identity else 1.0 * k**2))
         direct = cost.seconds("gram_flop") * flops + cost.seconds("factor_flop") * cost.solve_flops
-        return Estimate(cost.fixed_seconds + direct + 6 * cost.pass_seconds, memory)
+        return Estimate(cost.fixed_seconds + direct + cost.pass_seconds, memory)
 
     def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:
