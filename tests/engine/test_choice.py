@@ -71,6 +71,18 @@ def test_the_choice_is_reproducible():
     assert rank(wide(), 1e-6, memory=1)[0] == ["lstd"]  # nothing fits: the one that needs the least
 
 
+def test_moments_that_standard_errors_need_cost_the_solver_nothing():
+    problem = wide(20_000, 1000)
+    assert rank(problem, 1e-6)[0][0] == "krylov"
+    names, reason = rank(problem, 1e-6, moments_needed=True)
+    assert names[0] == "lstd"
+    sentence = "are formed for standard errors anyway."
+    assert sentence in reason
+    log = random_mdp(states=40, features=12, seed=3).log(600, seed=5)
+    assert sentence in vf.evaluate(log, discount=0.9).result.message
+    assert sentence not in vf.solve(problem, "auto", max_passes=1).message
+
+
 def test_solvers_that_do_not_fit_into_memory_are_left_out(monkeypatch):
     for module in (choice, memory):
         monkeypatch.setattr(module, "memory_limit", lambda: 8 * 400 * 400)

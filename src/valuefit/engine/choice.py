@@ -8,16 +8,21 @@ from valuefit.solvers import registry, supports
 from valuefit.solvers.solver import Solver
 
 
-def rank(problem: SaddlePoint, gap: float, memory: int | None = None) -> tuple[list[str], str]:
+def rank(
+    problem: SaddlePoint, gap: float, memory: int | None = None, *, moments_needed: bool = False
+) -> tuple[list[str], str]:
     """Solvers that fit into `memory` bytes (by default `memory_limit()`), fastest first, and the reason in a sentence.
 
-    It depends only on the shape of the problem, the requested gap and the memory. Where no solver fits, the one that
-    needs the least memory is returned.
+    It depends only on the shape of the problem, the requested gap, the memory and `moments_needed`: whether the moments
+    will be formed for something else, and so cost a solver nothing. Where no solver fits, the one that needs the least
+    memory is returned.
     """
     limit = memory_limit() if memory is None else memory
     stating = [kind for kind in registry().values() if kind.cost is not Solver.cost and supports(kind, problem)]
     costs = {kind.name: kind().cost(problem, gap) for kind in stating}
     estimates = {name: estimate for name, estimate in costs.items() if estimate is not None}
+    if moments_needed:
+        estimates = {name: one._replace(seconds=one.seconds - one.moments) for name, one in estimates.items()}
     feasible = [name for name, estimate in estimates.items() if estimate.bytes <= limit]
     if not feasible:
         feasible = [min(estimates, key=lambda name: estimates[name].bytes)]
@@ -29,6 +34,8 @@ def rank(problem: SaddlePoint, gap: float, memory: int | None = None) -> tuple[l
     too_large = [name for name, estimate in estimates.items() if estimate.bytes > limit]
     if too_large:
         reason += f"; {' and '.join(too_large)} would not fit into memory"
+    if estimates[feasible[0]].moments and moments_needed:
+        reason += f". The moments, {_time(estimates[feasible[0]].moments)}, are formed for standard errors anyway"
     return feasible, reason + "."
 
 

@@ -38,6 +38,7 @@ def solve(
     reference: Result | Any = None,
     callback: Callable[[Progress], Any] | None = None,
     reported: Callable[[Array], tuple[float, float]] | None = None,
+    moments_needed: bool = False,
 ) -> Result:
     """Minimise F with one of the solvers until the gap is certified below `tol`, or the budget is spent.
 
@@ -52,7 +53,7 @@ def solve(
     reference: the exact solution (an array or a `Result`); the history then holds the true gap of every epoch, free of
     charge. callback: called with a `Progress` after each epoch; return True to stop. reported: for tol="statistical",
     theta -> (largest error of a reported number over its allowance, passes of this check); the solve stops when it is
-    at most 1.
+    at most 1. moments_needed: whether A will be formed after the solve in any case, which `auto` takes into account.
     """
     if not isinstance(problem, SaddlePoint):
         raise ValueError(
@@ -74,7 +75,8 @@ def solve(
     history = History(problem, Budget(max_passes, max_seconds), _true_gap(problem, reference, start[0]), callback)
     solvers, why = [solver], ""
     if isinstance(solver, Auto):
-        names, why = rank(problem, FINEST_GAP if tol == "statistical" else tol, solver.memory)
+        gap = FINEST_GAP if tol == "statistical" else tol
+        names, why = rank(problem, gap, solver.memory, moments_needed=moments_needed)
         solvers = [find(name) for name in names]
 
     def rule() -> StoppingRule:

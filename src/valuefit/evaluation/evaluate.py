@@ -148,7 +148,10 @@ def _fit(
     problem = make_problem(log, fitted, policy, values, discount, trace, ridge, all_actions=all_actions)
     start_rows = starts_of(log, problem, fitted, policy, values, starts)
     sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    result = solve(place(problem), reported=Reported(sandwich, start_rows), seed=seed, **solving)
+    reported = Reported(sandwich, start_rows)
+    result = solve(
+        place(problem), reported=reported, moments_needed=sandwich.forms_moments, seed=seed, **solving
+    )  # fmt: skip
     notes.append(f"Solved with {result.solver}: {result.message}")
     fit = Fit(
         log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg as iterative
 
-from valuefit.problem.problem import Problem
+from valuefit.precondition.preconditioner import last_preconditioner
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
@@ -16,36 +16,23 @@ ITERATIVE_RESIDUAL_TOL = 1e-2  # relative residual: standard errors were within 
 MAX_ITERATIONS = 600  # each a product with the log
 
 
-def _diagonal(problem: SaddlePoint, columns: int) -> Array:
-    """The diagonal of C, 1 where it is zero: a good preconditioner for tiles, which are nearly orthogonal."""
-    if problem.identity:
-        return np.ones(columns)
-    diagonal = problem.dual_squares
-    if columns != problem.k:
-        assert isinstance(problem, Problem)  # only there the dual features may be others
-        diagonal = problem.phi.column_squares(problem.visits) / problem.n
-    return np.where(diagonal > 0, diagonal, 1.0)
-
-
 def _operator(size: int, product: Callable[[Array], Array]) -> Any:
     return iterative.LinearOperator((size, size), matvec=lambda x: product(np.ravel(x)), dtype=np.float64)
 
 
 def gmres(problem: SaddlePoint, c: Array, start: Array | None = None) -> Array:
-    """A'^-1 c by GMRES over products with the log, preconditioned by the diagonal of C. start: an approximation."""
-    scale = _diagonal(problem, problem.k)
+    """A'^-1 c by GMRES over products with the log, preconditioned by the solver's C~. start: an approximation."""
     restart = 60
     solution, _ = iterative.gmres(
         _operator(problem.k, problem.At_dot), c, start, rtol=ITERATIVE_RESIDUAL_TOL / 100, restart=restart,
-        maxiter=max(1, MAX_ITERATIONS // restart), M=_operator(problem.k, lambda x: x / scale),
+        maxiter=max(1, MAX_ITERATIONS // restart), M=_operator(problem.k, last_preconditioner(problem).dual),
     )  # fmt: skip
     return np.asarray(solution)
 
 
 def minres(problem: SaddlePoint, right: Array) -> Array:
-    """The symmetric saddle system [ridge, A'; A, -C] x = right by MINRES over products with the log."""
-    d = problem.d
-    scale = np.concatenate([_diagonal(problem, d) + problem.ridge, _diagonal(problem, problem.k)])
+    """The symmetric saddle system [ridge, A'; A, -C] x = right by MINRES, preconditioned by the solver's H~ and C~."""
+    d, preconditioner = problem.d, last_preconditioner(problem)
 
     def product(x: Array) -> Array:
         above = problem.ridge * x[:d] + problem.At_dot(x[d:])
@@ -53,6 +40,8 @@ def minres(problem: SaddlePoint, right: Array) -> Array:
 
     solution, _ = iterative.minres(
         _operator(len(right), product), right, rtol=ITERATIVE_RESIDUAL_TOL / 1e5, maxiter=MAX_ITERATIONS,
-        M=_operator(len(right), lambda x: x / scale),
+        M=_operator(
+            len(right), lambda x: np.concatenate([preconditioner.primal(x[:d]), preconditioner.dual(x[d:])])
+        ),
     )  # fmt: skip
     return np.asarray(solution)

@@ -323,7 +323,7 @@ class Sandwich:
     @cached_property
     def method(self) -> AdjointMethod:
         """How the adjoint system is solved."""
-        if not self._moments_affordable:
+        if not self.forms_moments:
             return AdjointMethod.ITERATIVE
         return AdjointMethod.LU if self._lu is not None else AdjointMethod.PSEUDO_INVERSE
 
@@ -333,7 +333,7 @@ class Sandwich:
         return self.problem.k == self.problem.d and not self.problem.ridge
 
     @property
-    def _moments_affordable(self) -> bool:
+    def forms_moments(self) -> bool:
         """Whether the moments exist already, or are cheap enough to form and factorise."""
         problem, needed = self.problem, {"A"} if self._square else {"A", "C"}
         if problem.k <= ALWAYS_DIRECT_FEATURES or needed <= vars(problem).keys():

@@ -194,7 +194,20 @@ def _step_product(
 
     with one_blas_thread():
         share_out(add, count)
-    return A.sum(axis=0).astype(np.float64, copy=False), sums.sum(axis=0), C.sum(axis=0) if second else None
+    return _sum_of_parts(A), sums.sum(axis=0), _sum_of_parts(C) if second else None
+
+
+def _sum_of_parts(parts: Array) -> Array:
+    """The sum over the first axis, (rows, columns), in float64: with wide features it takes as long as a block."""
+    total = np.empty(parts.shape[1:])
+    ends = np.linspace(0, len(total), parts_of(parts.nbytes) + 1).astype(np.int64)
+
+    def add(stripe: int) -> None:
+        here = slice(ends[stripe], ends[stripe + 1])
+        np.sum(parts[:, here], axis=0, out=total[here])
+
+    share_out(add, len(ends) - 1)
+    return total
 
 
 def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: Array, weights: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sparse
@@ -226,6 +227,23 @@ def precondition(
     """
     if problem.identity and not with_A:
         return Diagonal(np.ones(problem.k), np.zeros(problem.d), problem.ridge, 1.0, 0.0)
+    made = _best(problem, limit=limit, growth=growth, with_A=with_A)
+    if with_A:
+        _last[problem] = made
+    return made
+
+
+# the last one of each problem while that exists: standard errors need the one of the solver again
+_last: WeakKeyDictionary[SaddlePoint, SaddlePreconditioner] = WeakKeyDictionary()
+
+
+def last_preconditioner(problem: SaddlePoint) -> SaddlePreconditioner:
+    """The preconditioner that a solver of this problem made last, or a new one."""
+    return _last.get(problem) or precondition(problem)
+
+
+def _best(problem: SaddlePoint, *, limit: float, growth: float, with_A: bool) -> SaddlePreconditioner:
+    """`precondition`, but for C = I without A."""
     size, cross = plan(problem, growth=growth) if with_A else (plan_of_C(problem), False)
     dense_limit = limit
     if problem.sparse:

@@ -102,8 +102,16 @@ class Rows:
     def _check_range(self, name: str, limit: float) -> None:
         # peak^2 <= sum of squares <= count * peak^2, so one pass is enough for most matrices
         values = self.matrix.data if self.sparse else self.matrix.reshape(-1)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"), one_blas_thread():
-            self.squared_norm = float(values @ values)  # the sum of the squares of all entries, in the dtype of rows
+        ends = np.linspace(0, values.size, parts_of(values.nbytes) + 1).astype(np.int64)
+        squares = np.empty(len(ends) - 1)
+
+        def add(part: int) -> None:
+            piece = values[ends[part] : ends[part + 1]]
+            squares[part] = np.dot(piece, piece)  # unlike @, it does not warn of overflow, on any thread
+
+        with one_blas_thread():
+            share_out(add, len(squares))
+        self.squared_norm = float(squares.sum())  # of all entries, each part in the dtype of rows
         if values.size / limit**2 <= self.squared_norm <= limit**2:
             return
         peak = 0.0

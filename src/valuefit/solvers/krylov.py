@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -111,8 +110,7 @@ class Krylov(Solver):
         memory: Memory = state.memory
         if memory.stalled:
             return _after_stall(problem, state, enlarge=self.preconditioner is None)
-        # BLAS has only vectors to multiply where rows are sparse, and its idle threads would take cores from the sweeps
-        with one_blas_thread() if problem.sparse else nullcontext():
+        with one_blas_thread():  # it has only vectors to multiply, and idle threads would take cores from the sweeps
             return self._iterate(problem, state)
 
     def _iterate(self, problem: SaddlePoint, state: State) -> tuple[State, Info]:

@@ -55,13 +55,13 @@ class LSTD(Solver):
             moments = cost.seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= CACHED_MATRIX_BYTES else 1.0)
             if problem.trace:
                 moments += cost.seconds("gram_flop") * 2 * n * k * d
-            return Estimate(
-                cost.fixed_seconds + moments + cost.seconds("factor_flop") * 15 * float(max(d, k)) ** 3, memory
-            )
+            factors = cost.seconds("factor_flop") * 15 * float(max(d, k)) ** 3
+            return Estimate(cost.fixed_seconds + moments + factors, memory, moments)
         starts = n if problem.trace else cost.starts
         flops = starts * (2.0 * k * d + (0.0 if cost.square or problem.identity else 1.0 * k**2))
-        direct = cost.seconds("gram_flop") * flops + cost.seconds("factor_flop") * cost.solve_flops
-        return Estimate(cost.fixed_seconds + direct + 6 * cost.pass_seconds, memory)
+        moments = cost.seconds("gram_flop") * flops
+        factors = cost.seconds("factor_flop") * cost.solve_flops
+        return Estimate(cost.fixed_seconds + moments + factors + cost.pass_seconds, memory, moments)
 
     def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         if self.gram == "float32" and problem.traits & {"ridge", "more dual features"}:

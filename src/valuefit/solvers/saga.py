@@ -53,8 +53,8 @@ class SAGA(Steps):
         return plan.step_theta, plan.step_w
 
     def cost(self, problem: Problem, gap: float) -> Estimate:
-        seconds, memory = adaptive_cost(problem, gap, full_passes=0.0, update_passes=28.0)
-        return Estimate(seconds, memory + 8.0 * 3 * problem.n)  # the table
+        estimate = adaptive_cost(problem, gap, full_passes=0.0, update_passes=28.0)
+        return estimate._replace(bytes=estimate.bytes + 8.0 * 3 * problem.n)  # the table
 
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         table, gradient, passes = _fill_table(problem, theta, w)

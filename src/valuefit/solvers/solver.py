@@ -53,10 +53,11 @@ class Info(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Predicted seconds of a solve, and bytes of memory beyond the rows."""
+    """Predicted seconds of a solve, and bytes of memory beyond the rows. moments: of the seconds, those for A or C."""
 
     seconds: float
     bytes: float
+    moments: float = 0.0
 
 
 class StepSizes(NamedTuple):
