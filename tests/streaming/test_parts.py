@@ -391,11 +391,12 @@ class Numbered:
         return self.number
 
 
-@pytest.mark.parametrize("columns", [8, 64, ONE_BLAS_THREAD, 2000])
-@pytest.mark.parametrize("limit", [1 << 24, 1 << 28, 1 << 33])
+@pytest.mark.parametrize("columns", [8, 64, ONE_BLAS_THREAD, 1001, 5000])
+@pytest.mark.parametrize("limit", [2_000_000, 1 << 24, 1 << 28, 1 << 33])
 def test_parts_fit_into_the_limit_together_and_halves_of_them_are_compiled(limit: int, columns: int) -> None:
     steps, at_once = part_sizes(limit, columns)
-    assert 8 * PART_COPIES * steps * columns * at_once <= limit
+    assert 8 * PART_COPIES * steps * columns * at_once <= max(limit, 8 * PART_COPIES * columns**2 * at_once)
+    assert 5 * steps >= columns  # so that adding d^2 moments of each part takes less time than forming them
     assert at_once >= 2 or columns > ONE_BLAS_THREAD
     assert at_once <= 2 or worth_compiling(steps * columns / 2)
 
@@ -425,3 +426,4 @@ def test_sums_do_not_depend_on_how_many_parts_are_computed_at_a_time(
 
 def moments_of(part: Part) -> tuple[Any, ...]:
     return part.problem.n, part.problem.A, part.problem.second_moment, part.problem.b, [part.place]
+
