@@ -98,12 +98,12 @@ class StoredArray(NamedTuple):
             order = "F" if fortran_order else "C"
             return np.memmap(self.path, dtype, "r", self.start, shape, order)  # type: ignore[call-overload]
 
-    def rows(self, first: int, last: int) -> Array:
-        """Some rows in memory: reading the file is faster than touching mapped pages for the first time."""
+    def rows(self, chosen: slice | Array) -> Array:
+        """Some rows in memory: a range is read, which is faster than touching mapped pages the first time."""
         (_, *inner), fortran_order, dtype = self.header
-        if fortran_order and inner:
-            return np.array(self.map()[first:last])
-        size = math.prod(inner)
+        if not isinstance(chosen, slice) or (fortran_order and inner):
+            return np.array(self.map()[chosen])
+        first, last, size = chosen.start, chosen.stop, math.prod(inner)
         offset = self.start + first * size * dtype.itemsize
         values = np.fromfile(self.path, dtype, (last - first) * size, offset=offset)
         if len(values) < (last - first) * size:

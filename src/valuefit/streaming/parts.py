@@ -149,7 +149,7 @@ def _log_of(shard: Shard, graph: dict[Any, Any]) -> Any:
     if not isinstance(shard, FrameShard):
         return (shard.read,)
     graph.update(shard.graph)
-    return (shard.rows.log, list(shard.keys))
+    return (shard.rows.log, shard.key)
 
 
 def _on_worker(function: Callable[..., Any], log: Transitions, place: Any) -> Any:

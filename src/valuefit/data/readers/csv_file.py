@@ -17,11 +17,13 @@ from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
 
+EXTENSIONS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+COPIES = 6
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 
 
-def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a CSV file; only the matched columns are converted."""
     where = str(path)
     names, delimiter = _column_names(path)

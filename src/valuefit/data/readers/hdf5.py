@@ -17,14 +17,13 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
+EXTENSIONS = (".h5", ".hdf5")
 MAX_CHUNK_BYTES = 16 << 20  # of a chunk, which is read as a whole, whatever the limit for a log in parts
 MAX_COMPRESSION = 2000  # more than any filter of HDF5 reaches (deflate: 1,032)
 MAX_DATASETS = 10_000  # bounds the time to list the datasets of an untrusted file
 
 
-def read_hdf5(
-    path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None
-) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None) -> Table:
     """The datasets `observations, actions, rewards, terminals`; optional: `timeouts, next_observations`.
 
     `infos/action_log_probs` are converted to behaviour probabilities. For other layouts `columns` maps
@@ -39,7 +38,7 @@ def read_hdf5(
 
 
 @contextmanager
-def scan_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
+def scan(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
     """What is known of an HDF5 file before its rows are read; closed at the end."""
     where = str(path)
     with open_hdf5(path) as file:

@@ -19,12 +19,14 @@ from valuefit.memory import check_size
 from valuefit.messages import said, shown
 from valuefit.typing import Array
 
+EXTENSIONS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+COPIES = 4
 MEMORY_PER_CHARACTER = 32  # bytes that Python needs for a character of JSON, at most: "{}," becomes 72 bytes
 MIN_LINE_LIMIT = 1 << 16  # characters of a line that are read under any limit
 STEPS_PER_PIECE = 4096  # steps converted to arrays at a time, because lists of numbers take 4 times their memory
 
 
-def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a JSON Lines file; objects inside a step are flattened (`{"obs": {"x": 1}}` is `obs/x`).
 
     A line whose reward is a list is a batch. A key that a line does not have is missing in its steps.
