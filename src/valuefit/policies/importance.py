@@ -25,15 +25,14 @@ def policy_for(policy: Any, log: Transitions) -> Policy:
     found, known = find_policy(policy).on(log), labels_in(log)
     if found.known is not None or known is None or found.by_step is not None:
         return found
-    what = found.name if found.name.startswith("the policy") else f"The policy {found.name}"
     if found.labels is not None:
         missing = tuple(label for label in known if label not in found.labels)
-        every = all_labels(found.labels, known, what)
-        table = None if found.table is None else by_number(found.table, found.labels, known, what)
+        every = all_labels(found.labels, known, found.title)
+        table = None if found.table is None else by_number(found.table, found.labels, known, found.title)
         labels = found.labels if table is None else every
         return replace(found, table=table, labels=labels, known=every, missing=missing)
     if found.table is not None and log.action_names is not None:
-        _check_columns(found.table.shape[1], known, what)
+        _check_columns(found.table.shape[1], known, found.title)
     return replace(found, known=known)
 
 
@@ -52,7 +51,7 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
     if found.by_step is not None:
         if len(found.by_step) != len(log):
             raise ValueError(
-                f"{found.name} has {len(found.by_step)} probabilities but the log has {len(log)} steps. Give one per "
+                f"{found.title} has {len(found.by_step)} probabilities but the log has {len(log)} steps. Give one per "
                 "step, or a table with one row per state and one column per action."
             )
         densities = log.action is not None and is_continuous(log.action)
@@ -65,13 +64,13 @@ def target_probabilities(policy: Any, log: Transitions) -> Array:
     if found.takes_actions:
         action = np.asarray(log.action if log.action_names is None else log.action_names[log.action])
         returned = _called(found, log.observations[log.now], action)
-        values = array_of(f"The policy {found.name}", returned)
+        values = array_of(found.title, returned)
         if values.shape != (len(log),):
             raise ValueError(
-                f"The policy {found.name} returned an array of shape {values.shape} for {len(log)} observations and "
+                f"{found.title} returned an array of shape {values.shape} for {len(log)} observations and "
                 "actions. It must return one probability for each pair."
             )
-        return valid_probabilities(values, f"The policy {found.name}", densities=is_continuous(log.action))
+        return valid_probabilities(values, found.title, densities=is_continuous(log.action))
     action = action_numbers(log)
     used, index = np.unique(log.now, return_inverse=True)
     table = action_probabilities(found, log.observations[used], None)
@@ -86,17 +85,17 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     `f(observations, actions)`. Labels of columns count for a policy that is matched to a log (`policy_for`).
     """
     found = find_policy(policy)
-    observations, labels, title = np.asarray(observations), None, f"The policy {found.name}"
+    observations, labels, title = np.asarray(observations), None, found.title
     if found.table is not None:
         values = found.table[state_numbers(observations, len(found.table), found.name)]
     elif found.function is None:
         raise ValueError(
-            f"{found.name} gives the probability of the logged action only, but the probabilities of all actions are "
+            f"{found.title} gives the probability of the logged action only, but the probabilities of all actions are "
             "needed. Give a table (states x actions) or a callable."
         )
     elif found.takes_actions:
         if actions is None:
-            raise ValueError(f"The policy {found.name} takes actions as an argument: give the number of actions.")
+            raise ValueError(f"{found.title} takes actions as an argument: give the number of actions.")
         names = range(actions) if found.known is None else [*found.known, *range(len(found.known), actions)]
         columns = [_called(found, observations, np.full(len(observations), names[a])) for a in range(actions)]
         values = np.stack([array_of(title, column) for column in columns], axis=-1)
@@ -107,7 +106,7 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     if values.ndim != 2 or len(values) != len(observations) or values.shape[1] == 0:
         hint = " That looks like actions: return their probabilities instead." if values.ndim == 1 else ""
         raise ValueError(
-            f"The policy {found.name} returned an array of shape {values.shape} for {len(observations)} observations. "
+            f"{found.title} returned an array of shape {values.shape} for {len(observations)} observations. "
             f"It must return one row per observation and one column per action.{hint}"
         )
     if found.known is not None and labels is not None:
@@ -121,13 +120,13 @@ def has_names(policy: Policy, observations: Array) -> bool:
     """Whether the columns of the probabilities of all actions have names. observations: any of the log."""
     if policy.labels is not None or policy.function is None:
         return policy.labels is not None
-    return split_labels(_called(policy, observations), f"The policy {policy.name}")[1] is not None
+    return split_labels(_called(policy, observations), policy.title)[1] is not None
 
 
 def _called(policy: Policy, observations: Array, *actions: Array) -> Any:
     assert policy.function is not None
     seen = policy.seen(observations)
-    with user_code, user_errors(f"The policy {policy.name}", seen, policy.columns, actions=bool(actions)):
+    with user_code, user_errors(policy.title, seen, policy.columns, actions=bool(actions)):
         return policy.function(seen, *actions)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import scipy.sparse as sparse
 from valuefit.data.transitions import Transitions
 from valuefit.features.registry import make
 from valuefit.memory import require_memory
-from valuefit.policies.action_labels import Label, label_of, max_actions
+from valuefit.policies.action_labels import label_of, max_actions
 from valuefit.policies.importance import action_numbers, action_probabilities, check_action_range, policy_for
+from valuefit.policies.policy import Policy
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
@@ -126,7 +126,7 @@ def _state_action_rows(
     check_action_range(action, actions, found.name)
     if not part:  # other parts may have an action that this one lacks
         visits = np.bincount(next, minlength=len(following))
-        refuse_unseen(probabilities, visits, action, found.name, found.known)
+        refuse_unseen(probabilities, visits, action, found)
     fitted, _ = make(state_features, log, actions=actions)
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])
@@ -141,7 +141,7 @@ def _state_action_rows(
     return spread(rows, weights, source), len(pair), now, next_of_step
 
 
-def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str, known: Sequence[Label] | None) -> None:
+def refuse_unseen(probabilities: Array, visits: Array, action: Array, policy: Policy) -> None:
     """Raise a ValueError if the policy takes actions that the log never takes with more than 1% probability."""
     never = np.setdiff1d(np.arange(probabilities.shape[1]), action)
     if len(never) == 0 or not visits.any():
@@ -149,9 +149,8 @@ def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str,
     share = visits @ probabilities[:, never] / visits.sum()
     if share.sum() > MAX_UNSEEN_PROBABILITY:
         worst = int(never[np.argmax(share)])
-        subject = "The policy" if name == "the policy" else f"The policy {name}"
         raise ValueError(
-            f"{subject} takes action {label_of(worst, known)} with probability {share.max():.3g} on average, but the "
-            "log never does, so its value is unknown. Use a log that contains this action, or a policy that does not "
-            "take it."
+            f"{policy.title} takes action {label_of(worst, policy.known)} with probability {share.max():.3g} on "
+            "average, but the log never does, so its value is unknown. Use a log that contains this action, or a "
+            "policy that does not take it."
         )
