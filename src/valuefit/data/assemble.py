@@ -32,10 +32,8 @@ from valuefit.data.validation import (
 from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
-MIN_DONE_ENDS = 10  # with fewer ends marked by done, equal lengths of episodes do not look like a time limit
 # of scalar columns concatenated at a time; at powers of two the columns of a block compete for the same cache lines
 ROWS_PER_COPY = 3000
-UNKNOWN_STATE = "missing"  # its name, where states have names
 
 
 def build_log(source: Table) -> Transitions:
@@ -173,7 +171,7 @@ def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
             what = f"Column {source.matched[field]!r} of {source.where}"
             refuse_numbers_as_text(columns[0], what, source.place, names=field == "action")
         if field == "obs" and source.missing == "flag":
-            columns[0] = [UNKNOWN_STATE if text is None else text for text in columns[0]]
+            columns[0] = ["missing" if text is None else text for text in columns[0]]
         names[field], numbered = number_names(columns, source.known.get(field, ()))
         table.update(zip(fields, numbered, strict=True))
     return names
@@ -374,7 +372,8 @@ def _time_limit_warnings(name: str, done: Array, begins: Array) -> tuple[str, ..
     lengths = step_numbers(begins)[done] + 1
     longest = int(lengths.max(initial=1))
     count = int((lengths == longest).sum())
-    if longest == 1 or len(lengths) < MIN_DONE_ENDS or 2 * count <= len(lengths):
+    # equal lengths of fewer than 10 episodes do not look like a time limit
+    if longest == 1 or len(lengths) < 10 or 2 * count <= len(lengths):
         return ()
     return (
         f"{count} of the {len(lengths)} episodes that {name!r} ends have {longest} steps, and none has more, which "

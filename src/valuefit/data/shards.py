@@ -32,7 +32,6 @@ from valuefit.typing import Array
 
 MIN_SHARD_STEPS = 1000
 MAX_SHARD_STEPS = 1_000_000  # more steps at a time are not read faster
-COLUMN_BYTES = 64  # of a step in memory, besides what its observation takes in a file
 
 
 class Shard(Protocol):
@@ -225,7 +224,8 @@ def _planned_shards(source: Any, columns: Mapping[str, Any] | None, limit: int) 
 
 def shard_steps(limit: int, step_bytes: int) -> int:
     """Steps of a shard: an eighth of the limit, because a shard is held several times while it is read."""
-    return int(np.clip(limit / 8 / (COLUMN_BYTES + step_bytes), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
+    # besides its observation a step takes about 64 bytes
+    return int(np.clip(limit / 8 / (64 + step_bytes), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
 
 
 class _Cuts:

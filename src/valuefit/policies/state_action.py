@@ -17,8 +17,6 @@ from valuefit.policies.policy import Policy
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
 
-MAX_UNSEEN_PROBABILITY = 0.01  # of actions that the log never takes, whose values have no data
-
 
 def state_action_problem(
     log: Transitions,
@@ -147,7 +145,7 @@ def refuse_unseen(probabilities: Array, visits: Array, action: Array, policy: Po
     if len(never) == 0 or not visits.any():
         return
     share = visits @ probabilities[:, never] / visits.sum()
-    if share.sum() > MAX_UNSEEN_PROBABILITY:
+    if share.sum() > 0.01:
         worst = int(never[np.argmax(share)])
         raise ValueError(
             f"{policy.title} takes action {label_of(worst, policy.known)} with probability {share.max():.3g} on "

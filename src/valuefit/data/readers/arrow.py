@@ -15,8 +15,6 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
-# of a table, before whose columns the memory that pyarrow keeps of released ones, or of text, is returned to the system
-RELEASED_BYTES = 1 << 24
 MAX_TYPES = 64  # whose kinds are remembered: a shard asks several times for the type of each of its columns
 
 
@@ -79,7 +77,8 @@ def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Ta
 def matched_table(table: Any, matched: ColumnMap, where: str) -> Table:
     """The columns of a pyarrow.Table whose names are matched, and whose types are checked, already."""
     columns = {name: table[name] for name in columns_to_read(matched)}
-    large = table.nbytes >= RELEASED_BYTES
+    # before each column of a large table, memory that pyarrow keeps of others, or of text, is returned to the system
+    large = table.nbytes >= 1 << 24
 
     def convert(name: str, column: Any) -> Array:
         if large:

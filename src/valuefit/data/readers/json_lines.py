@@ -21,8 +21,6 @@ from valuefit.typing import Array
 
 EXTENSIONS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 COPIES = 4
-MEMORY_PER_CHARACTER = 32  # bytes that Python needs for a character of JSON, at most: "{}," becomes 72 bytes
-MIN_LINE_LIMIT = 1 << 16  # characters of a line that are read under any limit
 STEPS_PER_PIECE = 4096  # steps converted to arrays at a time, because lists of numbers take 4 times their memory
 
 
@@ -37,7 +35,8 @@ def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     pieces, matters = _Pieces(where), may_match(columns)
     new = False  # whether keys that matter have come since the last match, which takes the time of all keys
     with open_file(path) as stream:
-        for line, record in _records(stream, where, max(limit // MEMORY_PER_CHARACTER, MIN_LINE_LIMIT)):
+        # Python needs up to 32 bytes for a character of JSON ("{}," becomes 72); lines of 64 KiB are always read
+        for line, record in _records(stream, where, max(limit // 32, 1 << 16)):
             others = [name for name in record if name not in names]
             names.update(dict.fromkeys(others))
             if others := list(filter(matters, others)):

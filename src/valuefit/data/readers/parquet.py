@@ -25,8 +25,6 @@ from valuefit.typing import Array
 
 EXTENSIONS = (".parquet", ".pq")
 NAMES_KEY, FACTS_KEY = "valuefit names", "valuefit facts"  # of the metadata of the schema
-BATCH_ROWS = 1 << 16  # decoded at a time where only some rows of a file are wanted
-SAMPLE_ROWS = 1000  # of which the size of a row is taken
 BUFFER_BYTES = 1 << 17  # read at a time of each column in parts, without which all of its row group would be held
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
@@ -55,7 +53,8 @@ def scan(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterat
     with _opened(path, BUFFER_BYTES) as file:
         matched = _matched(file, columns, where)
         wanted = columns_to_read(matched)
-        first = next(_batches_of(file, wanted, SAMPLE_ROWS, where), None)
+        first = next(_batches_of(file, wanted, 1000, where), None)
+        # bytes of a row, by the first 1,000
         size = 0 if first is None else first.nbytes // len(first)
         kinds = {name: file.schema_arrow.field(name).type for name in wanted}
         types = {name: "text" if holds_text(kind) else str(kind) for name, kind in kinds.items()}
@@ -157,7 +156,7 @@ def _decode_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: in
     with _STREAMS_LOCK:
         stream = _STREAMS.pop((*file, start), None)  # no other thread gets it
     if stream is None:
-        stream = _RowStream(path, wanted, start, min(BATCH_ROWS, stop - start))
+        stream = _RowStream(path, wanted, start, min(1 << 16, stop - start))  # rows decoded at a time
     try:
         table = stream.read(start, stop, limit)
     except BaseException:
