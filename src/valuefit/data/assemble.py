@@ -41,11 +41,11 @@ def build_log(source: Table) -> Transitions:
 
     The last step of an episode is left out if it neither terminated nor has a next observation.
     """
-    return drop_incomplete(incomplete_log(source))
+    return _without_incomplete(_whole_log(source))
 
 
-def incomplete_log(source: Table) -> Transitions:
-    """The log of the matched columns, with `incomplete_steps`: their next is -1, as if they had terminated.
+def _whole_log(source: Table) -> Transitions:
+    """The log of the matched columns with all steps; next is -1, too, where a next observation is unknown.
 
     Text in `episode`, or in a single column `obs` or `action`, names episodes, states or actions.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
@@ -435,14 +435,9 @@ def _next_observations(
     return next_obs, last & missing & needed
 
 
-def incomplete_steps(log: Transitions) -> Array:
-    """True at the last steps of episodes that need a next observation but have none."""
-    return (log.next < 0) & ~log.terminated
-
-
-def drop_incomplete(log: Transitions) -> Transitions:
+def _without_incomplete(log: Transitions) -> Transitions:
     """Drop last steps without a next observation; the step before each becomes the last one, truncated."""
-    incomplete, begins = incomplete_steps(log), episode_starts(log.episode)
+    incomplete, begins = (log.next < 0) & ~log.terminated, episode_starts(log.episode)
     if not incomplete.any():
         return log
     if incomplete.all():

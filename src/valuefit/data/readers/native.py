@@ -16,7 +16,7 @@ from valuefit.data.facts import facts_from
 from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, find_array, map_array, read_header
 from valuefit.data.transitions import Transitions, cluster_numbers, used_rows
-from valuefit.data.validation import all_finite, check_observations, numbers
+from valuefit.data.validation import all_finite, check_observations, episode_starts, numbers
 from valuefit.memory import check_size, memory_limit
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
@@ -194,7 +194,7 @@ def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:
     if ((next < 0) != terminated).any():
         raise _damaged(path, "next.npy and terminated.npy disagree")
     begins, episode = table["begins"], table["episode"]
-    if not begins[0] or (~begins[1:] & (episode[1:] != episode[:-1])).any():
+    if (episode_starts(episode) & ~begins).any():
         raise _damaged(path, "begins.npy and episode.npy disagree")
     for name in ("reward", "ratio", "behaviour_prob"):
         if name in table and not all_finite(table[name]):
