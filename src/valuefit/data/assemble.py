@@ -458,33 +458,35 @@ def _probabilities(table: dict[str, Array], notes: list[str]) -> dict[str, Any]:
     The ratio of two log-probabilities is exp of their difference, which stays finite where the probabilities underflow.
     """
     n = len(table["obs"])
-    found: dict[str, Array | None] = {name: table.get(name) for name in ("behaviour_prob", "target_prob", "ratio")}
+    probabilities: dict[str, Array | None] = {
+        name: table.get(name) for name in ("behaviour_prob", "target_prob", "ratio")
+    }
     logs = {}
     for policy in ("behaviour", "target"):
         name = f"{policy}_log_prob"
         if name not in table:
             continue
-        if found[f"{policy}_prob"] is not None:
+        if probabilities[f"{policy}_prob"] is not None:
             raise ValueError(f"Both {policy}_prob and {name} are given. Ignore one with columns={{{name!r}: None}}.")
         values = table[name]
         zero = (values == -np.inf) if policy == "target" else np.zeros(n, bool)  # only a target may have probability 0
         logs[policy] = np.where(zero, -np.inf, numbers(name, np.where(zero, 0, values), length=n))
         with np.errstate(over="ignore"):
-            found[f"{policy}_prob"] = np.exp(logs[policy])
-    if len(logs) == 2 and found["ratio"] is None:
+            probabilities[f"{policy}_prob"] = np.exp(logs[policy])
+    if len(logs) == 2 and probabilities["ratio"] is None:
         with np.errstate(over="ignore"):
-            found["ratio"], found["target_prob"] = np.exp(logs["target"] - logs["behaviour"]), None
-    behaviour = found["behaviour_prob"]
+            probabilities["ratio"], probabilities["target_prob"] = np.exp(logs["target"] - logs["behaviour"]), None
+    behaviour = probabilities["behaviour_prob"]
     if "behaviour" in logs and behaviour is not None and not (np.isfinite(behaviour) & (behaviour > 0)).all():
-        if found["ratio"] is None:
+        if probabilities["ratio"] is None:
             row = int(np.flatnonzero(~(np.isfinite(behaviour) & (behaviour > 0)))[0])
             raise RowError(
                 f"behaviour_log_prob is {logs['behaviour'][row]:g} at", row, "; its exponential underflows or "
                 "overflows. Give target_log_prob too, or ratio.", "step",
             )  # fmt: skip
-        found["behaviour_prob"] = None
+        probabilities["behaviour_prob"] = None
         notes.append(
             "Behaviour probabilities were dropped, because some are too small or too large for floating point; the "
             "ratios were computed without them."
         )
-    return found
+    return probabilities

@@ -399,18 +399,18 @@ def _probabilities(name: str, values: Any, n: int, *, discrete: bool) -> Array |
     """Probabilities of the logged actions, at most 1 if these are `discrete`; else they may be densities."""
     if values is None:
         return None
-    found = numbers(name, values, length=n)
-    if name == "behaviour_prob" and (step := first_row(found <= 0)) is not None:
+    given = numbers(name, values, length=n)
+    if name == "behaviour_prob" and (step := first_row(given <= 0)) is not None:
         raise RowError(
-            f"behaviour_prob is {found[step]} at", step, ", but that action was taken. Probabilities of logged "
+            f"behaviour_prob is {given[step]} at", step, ", but that action was taken. Probabilities of logged "
             "actions must be positive (if these are log-probabilities, take exp first).", "step",
         )  # fmt: skip
-    if discrete and (step := first_row(found > 1 + PROBABILITY_TOL)) is not None:
+    if discrete and (step := first_row(given > 1 + PROBABILITY_TOL)) is not None:
         raise RowError(
-            f"{name} is {found[step]} at", step, ", but probabilities are at most 1. Divide percentages by 100; "
+            f"{name} is {given[step]} at", step, ", but probabilities are at most 1. Divide percentages by 100; "
             "densities may exceed 1, and their actions are floating-point numbers, not whole numbers or text.", "step",
         )  # fmt: skip
-    return found
+    return given
 
 
 def _importance_ratios(ratio: Any, behaviour_prob: Array | None, target_prob: Array | None, n: int) -> Array:

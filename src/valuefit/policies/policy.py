@@ -90,8 +90,8 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     if isinstance(policy, str | Path):
         text = str(policy)
         if Path(text).suffix.lower() in FILES:
-            found = from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
-            return found if found.table is None else replace(found, labels=header_of(Path(text), found.name))
+            read = from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
+            return read if read.table is None else replace(read, labels=header_of(Path(text), read.name))
         if ":" in text:
             return from_function(import_function(text, allow_code), text)
         raise ValueError(
@@ -228,7 +228,7 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
         )
     with importable_working_directory():
         try:
-            found: Any = importlib.import_module(module_name)
+            value: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
                 raise ValueError(
@@ -238,15 +238,15 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
         except Exception as error:
             raise ValueError(f"Importing {module_name!r} for the policy failed: {error!r}.") from error
     for part in name.split("."):
-        if part not in dir(found):
-            own = [one for one in dir(found) if getattr(getattr(found, one, None), "__module__", None) == module_name]
+        if part not in dir(value):
+            own = [one for one in dir(value) if getattr(getattr(value, one, None), "__module__", None) == module_name]
             near = difflib.get_close_matches(part, own, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{module_name!r} has no {part!r}.{hint}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"{text!r} is {type(found).__name__}, not a function of observations.")
-    return found
+        value = getattr(value, part)
+    if not callable(value):
+        raise ValueError(f"{text!r} is {type(value).__name__}, not a function of observations.")
+    return value
 
 
 @contextmanager

@@ -57,11 +57,11 @@ def state_action_problem(
 
 def action_count(log: Transitions, policy: Any) -> int:
     """The number of actions of state-action values: those of the policy, or the logged ones."""
-    found = policy_for(policy, log)
-    if found.table is not None:
-        return int(found.table.shape[1])
+    matched = policy_for(policy, log)
+    if matched.table is not None:
+        return int(matched.table.shape[1])
     logged = logged_actions(log)
-    return int(action_probabilities(found, log.observations[:1], logged if found.takes_actions else None).shape[1])
+    return int(action_probabilities(matched, log.observations[:1], logged if matched.takes_actions else None).shape[1])
 
 
 def logged_actions(log: Transitions) -> int:
@@ -110,21 +110,21 @@ def _state_action_rows(
             'State-action values need a target policy. Give policy=, or use values="state" for the policy that '
             "generated the log."
         )
-    found = policy_for(policy, log)
+    matched = policy_for(policy, log)
     action, logged_count = action_numbers(log), logged_actions(log)
     continues = (log.next >= 0) & ~log.terminated
     following, next = np.unique(log.next[continues], return_inverse=True)
-    table_actions = None if found.table is None else found.table.shape[1]
+    table_actions = None if matched.table is None else matched.table.shape[1]
     if len(following):
-        count = logged_count if found.takes_actions else table_actions
-        probabilities = action_probabilities(found, log.observations[following], count)
+        count = logged_count if matched.takes_actions else table_actions
+        probabilities = action_probabilities(matched, log.observations[following], count)
     else:  # every step terminates, so there are no next rows
         probabilities = np.zeros((0, table_actions or logged_count))
     actions = probabilities.shape[1]
-    check_action_range(action, actions, found.name)
+    check_action_range(action, actions, matched.name)
     if not part:  # other parts may have an action that this one lacks
         visits = np.bincount(next, minlength=len(following))
-        refuse_unseen(probabilities, visits, action, found)
+        refuse_unseen(probabilities, visits, action, matched)
     fitted, _ = make(state_features, log, actions=actions)
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])

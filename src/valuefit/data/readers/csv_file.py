@@ -134,8 +134,8 @@ def _check_lines(path: Path, row_bytes: int, limit: int) -> None:
     lines, line_bytes = 1, 0
     with open_file(path) as stream:
         while block := stream.read(BLOCK_BYTES):
-            found = max(block.count(b"\n"), block.count(b"\r"))
-            lines, line_bytes = lines + found, 0 if found else line_bytes + len(block)
+            ends = max(block.count(b"\n"), block.count(b"\r"))
+            lines, line_bytes = lines + ends, 0 if ends else line_bytes + len(block)
             check_size(row_bytes * lines, limit, str(path))
             if line_bytes > MAX_LINE_BYTES:
                 raise ValueError(

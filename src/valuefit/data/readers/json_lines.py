@@ -115,9 +115,9 @@ def _steps(record: dict[str, Any], reward: str, where: str) -> tuple[int, dict[s
         if isinstance(values, str):
             refuse_packed(values, name, where)
         if values is not None and (not isinstance(values, list) or len(values) != count):
-            found = f"a list of {len(values)}" if isinstance(values, list) else f"a {type(values).__name__}"
+            given = f"a list of {len(values)}" if isinstance(values, list) else f"a {type(values).__name__}"
             raise ValueError(
-                f"{name!r} is {found} in {where}, but {reward!r} is a list of {count}. Give one entry per step in "
+                f"{name!r} is {given} in {where}, but {reward!r} is a list of {count}. Give one entry per step in "
                 "every list, or single values in every key for one step per line."
             )
         batch[name] = [None] * count if values is None else values

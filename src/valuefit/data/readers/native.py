@@ -121,13 +121,13 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     for key, texts in strings.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise _damaged(path, f"{key} in {METADATA_FILE} are not text")
-    found = {key: tuple(texts) for key, texts in strings.items()}
-    return {"steps": metadata["steps"], "facts": metadata.get("facts", {}), **found}
+    described = {key: tuple(texts) for key, texts in strings.items()}
+    return {"steps": metadata["steps"], "facts": metadata.get("facts", {}), **described}
 
 
 def _read_names(path: Path, columns: dict[str, Array | None], limit: int) -> dict[str, Any]:
     """The names of the ids in these columns, by field, if the folder has them."""
-    found = {}
+    listed = {}
     for field, ids in columns.items():
         name = NAMED_FIELDS[field]
         if not (path / f"{name}.npy").is_file():
@@ -135,10 +135,10 @@ def _read_names(path: Path, columns: dict[str, Array | None], limit: int) -> dic
         names = map_array(path / f"{name}.npy", kinds="U")
         check_size(names.nbytes, limit, str(path))
         try:
-            found[name] = check_names(np.array(names), ids)
+            listed[name] = check_names(np.array(names), ids)
         except ValueError as error:
             raise _damaged(path, f"{name}.npy {said(error)}") from error
-    return found
+    return listed
 
 
 def _column_headers(path: Path, steps: int, *, limit: int | None = None) -> dict[str, Header]:

@@ -20,10 +20,10 @@ FACTS = "facts"  # the array with the JSON of `plain_facts`
 def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The arrays of an `.npz` file, named as the arguments of `Transitions.from_arrays` or mapped by `columns`."""
     where = str(path)
-    found = array_names(path)
-    matched = match_columns(found, columns, where)
-    named = {field: name for field, name in NAMED_FIELDS.items() if name in found}
-    stored = {FACTS} & set(found)
+    stored_names = array_names(path)
+    matched = match_columns(stored_names, columns, where)
+    named = {field: name for field, name in NAMED_FIELDS.items() if name in stored_names}
+    stored = {FACTS} & set(stored_names)
     arrays = read_npz_arrays(path, {*columns_to_read(matched), *named.values(), *stored}, limit=limit, kinds="biufSU")
     known = {field: arrays[name].ravel().astype(str).tolist() for field, name in named.items()}
     facts = facts_in(str(arrays[FACTS]), where) if stored else {}

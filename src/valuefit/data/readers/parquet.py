@@ -151,8 +151,8 @@ def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int)
 
 def _decode_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int) -> Any:
     start, stop = rows
-    found = os.stat(path)
-    file = str(path), found.st_ino, found.st_size, found.st_mtime_ns, *wanted
+    state = os.stat(path)
+    file = str(path), state.st_ino, state.st_size, state.st_mtime_ns, *wanted
     with _STREAMS_LOCK:
         stream = _STREAMS.pop((*file, start), None)  # no other thread gets it
     if stream is None:
