@@ -176,9 +176,7 @@ class Faults:
         writer.write(path, 0)
         finished = mmap.mmap(-1, 8)  # shared with the child: the number that it has written
 
-        slow = (
-            self.rng.random() < 0.5
-        )  # most kills then fall before the old folder is deleted
+        slow = self.rng.random() < 0.5  # most kills then fall before the old folder is deleted
 
         def write() -> None:
             if slow:
