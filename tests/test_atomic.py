@@ -1,11 +1,13 @@
 """Atomic writes: whole files for every reader, nothing left after a failure, targets checked before the work."""
 
+import ctypes
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
@@ -21,16 +23,16 @@ path, letter = Path(sys.argv[1]), sys.argv[2]
 while not (path.parent / "stop").exists():
     write_bytes(path, letter.encode() * 50_000)
 """
-# End as by kill -9 after the first of the two renames of a folder.
-KILLED_BETWEEN_RENAMES = """
+# End as by kill -9 after the names of two folders were exchanged.
+KILLED_AFTER_EXCHANGE = """
 import os, sys
 from pathlib import Path
 from valuefit import atomic
-rename = os.rename
-def killed(old, new):
-    rename(old, new)
+exchange = atomic._exchange
+def killed(new, path):
+    exchange(new, path)
     os._exit(9)
-os.rename = killed
+atomic._exchange = killed
 with atomic.replacing(Path(sys.argv[1]), folder=True) as temporary:
     temporary.mkdir()
     (temporary / "file").write_text("new")
@@ -104,33 +106,41 @@ def folder_of(path, text):
     return path
 
 
-@pytest.mark.parametrize("finish", ["read", "write"])
-def test_a_folder_replaced_by_a_killed_process_is_found_again(tmp_path, finish):
+def test_a_folder_whose_writer_was_killed_has_the_new_contents(tmp_path):
     path = folder_of(tmp_path / "folder", "old")
-    assert child(KILLED_BETWEEN_RENAMES, path).wait(60) == 9
-    assert not path.exists()
-    if finish == "read":
-        assert atomic.read_folder(path, (path / "file").read_text) == "old"
-    else:
-        folder_of(path, "newer")
-        assert (path / "file").read_text() == "newer"
+    assert child(KILLED_AFTER_EXCHANGE, path).wait(60) == 9
+    assert atomic.read_folder(path, (path / "file").read_text) == "new"
+    folder_of(path, "newer")
+    assert (path / "file").read_text() == "newer"
     assert [entry.name for entry in tmp_path.iterdir() if entry.suffix != ".tmp"] == ["folder"]
 
 
-def test_the_old_folder_comes_back_when_the_second_rename_fails(tmp_path, monkeypatch):
+def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path):
+    path = folder_of(tmp_path / "folder", "0")
+    threads = [threading.Thread(target=lambda: [folder_of(path, str(one)) for one in range(30)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_that_exchanges_no_folders_is_named_with_a_way_that_works(tmp_path, monkeypatch):
+    class Libc:
+        def renameat2(self, *_):
+            ctypes.set_errno(errno.EINVAL)
+            return -1
+
     path = folder_of(tmp_path / "folder", "old")
-    rename = os.rename
-
-    def busy(old, new):
-        if Path(new) == path and Path(old).suffix == ".tmp":
-            raise OSError("busy")
-        rename(old, new)
-
-    monkeypatch.setattr(os, "rename", busy)
-    with pytest.raises(OSError, match="folder cannot be written: busy"):
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
+    with pytest.raises(OSError, match=r"folder cannot be written: its file system .*\. Delete the folder first\."):
         folder_of(path, "new")
     assert (path / "file").read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+    shutil.rmtree(path)
+    monkeypatch.undo()
+    folder_of(path, "new")
+    assert (path / "file").read_text() == "new"
 
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path):
@@ -207,31 +217,3 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path):
     for source in ("\ud800", ["\ud800.csv", "log.csv"]):
         with pytest.raises(ValueError, match="no file name has these characters"):
             vf.load(source)
-
-
-HOLD = """
-import fcntl, os, sys, time
-descriptor = os.open(sys.argv[1], os.O_RDONLY)
-fcntl.flock(descriptor, fcntl.LOCK_EX)
-print("locked", flush=True)
-time.sleep(float(sys.argv[2]))
-"""
-
-
-@pytest.mark.parametrize(("held", "most"), [(0.6, 30.0), (60.0, 0.5)])
-def test_a_lock_of_another_program_is_named_and_not_waited_for_without_end(tmp_path, monkeypatch, held, most):
-    monkeypatch.setattr(atomic, "SILENT_LOCK_SECONDS", 0.1)
-    monkeypatch.setattr(atomic, "MAX_LOCK_SECONDS", most)
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path, str(held)], stdout=subprocess.PIPE)
-    message = f"Another program has locked the folder {tmp_path} for .* seconds"
-    refused = nullcontext() if held < most else pytest.raises(OSError, match=message)
-    try:
-        assert holder.stdout.readline() == b"locked\n"
-        waiting = f"Waiting for another program that has locked the folder {tmp_path}"
-        with refused, pytest.warns(UserWarning, match=waiting):
-            atomic.write_bytes(tmp_path / "file", b"content")
-    finally:
-        holder.kill()
-        holder.communicate()
-    atomic.write_bytes(tmp_path / "file", b"content")  # that program has ended
-    assert (tmp_path / "file").read_bytes() == b"content"

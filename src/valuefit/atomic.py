@@ -1,21 +1,17 @@
 """Atomic writes of files and folders: a reader, also after a crash, finds the old contents or the new ones.
 
-Everything is written under a temporary name next to the target, synced to disk and renamed. A folder cannot be renamed
-over another, so an existing one is first renamed to a name ending in `.old`. If the process is killed before its second
-rename, the next `read_folder` or `replacing` of that path gives the old folder its name back (`_finish_replacement`). A
-killed write leaves its hidden temporary file or folder (`.NAME-....tmp`), which can be deleted.
+Everything is written under a temporary name next to the target, synced to disk and renamed; an existing folder is
+exchanged with the new one and then deleted. A killed write leaves its hidden temporary file or folder
+(`.NAME-....tmp`), which can be deleted.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
-import fcntl
-import hashlib
 import os
 import secrets
 import shutil
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,9 +20,6 @@ from typing import TypeVar
 from valuefit.messages import said, shown
 
 T = TypeVar("T")
-SILENT_LOCK_SECONDS = 1.0  # of waiting for a lock before a warning: our own renames take milliseconds
-MAX_LOCK_SECONDS = 30.0  # of waiting for a lock: nothing of valuefit holds one for so long
-LOCK_POLL_SECONDS = 0.002
 MAX_READS = 100  # of a folder that is replaced while it is read
 SHOWN_NAME_CHARACTERS = 40  # of the target, in temporary names; at most four bytes each, and a name has at most 255
 
@@ -46,32 +39,23 @@ def check_target(path: Path, *, force: bool, folder: bool = False) -> None:
         raise ValueError(f"{str(path)!r} is no name to write to. Choose a name in that folder.")
     if not path.parent.is_dir():
         raise ValueError(f"There is no folder {str(path.parent)!r} to write into. Create it first.")
-    probe = _unused_name(path, "tmp")
+    probe = _temporary_name(path)
     try:
-        with _locked(path.parent):  # no folder is between the renames of its replacement
-            exists, is_link, is_file, is_folder = _exists(path), path.is_symlink(), path.is_file(), path.is_dir()
+        with suppress(FileNotFoundError):
+            os.lstat(path)  # which fails if the name is too long
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         os.unlink(probe)
     except OSError as error:
         raise _not_written(path, error) from error
-    if not exists:
+    if not os.path.lexists(path):
         return
     if not force:
         raise ValueError(f"{path} already exists. Choose another name, or overwrite it with force=True.")
-    if not (is_link or is_file or is_folder):
+    if not (path.is_symlink() or path.is_file() or path.is_dir()):
         raise ValueError(f"{path} is a device or a pipe, which cannot be replaced. Choose another name.")
-    if is_folder != folder:
-        found, written = ("folder", "file") if is_folder else ("file", "folder")
-        raise ValueError(f"{path} is a {found}, but a {written} would be written. Choose another name.")
-
-
-def _exists(path: Path) -> bool:
-    """Whether something has this name, also a link to nowhere; OSError if the name is too long."""
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
+    if path.is_dir() != folder:
+        existing, written = ("file", "folder") if folder else ("folder", "file")
+        raise ValueError(f"{path} is a {existing}, but a {written} would be written. Choose another name.")
 
 
 def write_bytes(path: Path, data: bytes, *, force: bool = True) -> Path:
@@ -88,19 +72,25 @@ def replacing(path: Path, *, force: bool = True, folder: bool = False) -> Iterat
     After an exception `path` is as before. An OSError of the caller is raised with the name of `path`.
     """
     check_target(path, force=force, folder=folder)
-    temporary = _unused_name(path, "tmp")
+    temporary = _temporary_name(path)
     try:
         yield temporary
         _sync(temporary)
-        if force and not folder:
-            os.replace(temporary, path)
+        if not force and os.path.lexists(path):
+            raise ValueError(f"{path} was created while it was being written. Choose another name, or use force.")
+        if folder:
+            _replace_folder(temporary, path)
         else:
-            _rename_locked(temporary, path, force=force, folder=folder)
-        _sync_folder(path.parent)
+            os.replace(temporary, path)
+        with suppress(OSError):  # some network file systems refuse it
+            _fsync(path.parent)
     except OSError as error:
         raise _not_written(path, error) from error
     finally:
-        _remove(temporary)
+        if temporary.is_dir() and not temporary.is_symlink():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
 
 
 def read_folder(path: Path, read: Callable[[], T]) -> T:
@@ -109,8 +99,9 @@ def read_folder(path: Path, read: Callable[[], T]) -> T:
     The result is then of one version of the folder, and not of the files of two.
     """
     for _ in range(MAX_READS):
-        descriptor = None if path.is_file() else _open_folder(path)
-        if descriptor is None:
+        try:  # opened, so that its inode number is not used again
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
             return read()  # which reports that there is no folder
         try:
             result = read()
@@ -124,103 +115,43 @@ def read_folder(path: Path, read: Callable[[], T]) -> T:
     raise OSError(f"{path} was replaced {MAX_READS} times while it was read. Try again later.")
 
 
-def _open_folder(path: Path) -> int | None:
-    """The descriptor of a folder, opened while no replacement is between its renames; None if there is no folder."""
-    with _locked(path.parent):
-        _finish_replacement(path)
-        try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
-            return None
-
-
 def _is_open_as(descriptor: int, path: Path) -> bool:
-    """Whether `path` is still the folder that was opened; the descriptor keeps its inode number from being reused."""
+    """Whether `path` is still the folder that was opened."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
 
 
-def _unused_name(path: Path, ending: str) -> Path:
-    """A hidden name next to `path`, at most 255 bytes for a name of any length."""
-    return path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}.{ending}")
+def _temporary_name(path: Path) -> Path:
+    """A hidden unused name next to `path`, at most 255 bytes for a name of any length."""
+    return path.with_name(f".{path.name[:SHOWN_NAME_CHARACTERS]}-{secrets.token_hex(8)}.tmp")
 
 
-def _prefix(path: Path) -> str:
-    """How the temporary names of `path` begin."""
-    digest = hashlib.sha256(os.fsencode(path.name)).hexdigest()
-    return f".{path.name[:SHOWN_NAME_CHARACTERS]}-{digest[:12]}-"
-
-
-def _rename_locked(temporary: Path, path: Path, *, force: bool, folder: bool) -> None:
-    """Rename to `path`, while no other thread or process does; an old folder is deleted."""
-    with _locked(path.parent):
-        if folder:
-            _finish_replacement(path)
-        if not force and _exists(path):
-            raise ValueError(f"{path} was created while it was being written. Choose another name, or use force.")
-        if folder and _exists(path):
-            os.rename(path, _unused_name(path, "old"))
-        try:
-            os.rename(temporary, path)
-        finally:
-            if folder:
-                _finish_replacement(path)
-
-
-def _finish_replacement(path: Path) -> None:
-    """Finish a replacement of a folder that stopped between its renames, or before the old folder was deleted."""
-    prefix = _prefix(path)
-    with suppress(OSError):  # if the parent folder cannot be read or written, `path` stays as it is
-        left = [entry for entry in path.parent.iterdir() if entry.name.startswith(prefix) and entry.suffix == ".old"]
-        if left and not _exists(path):
-            latest = max(left, key=lambda entry: entry.lstat().st_mtime_ns)
-            os.rename(latest, path)
-            left.remove(latest)
-        for old in left:
-            deleted = _unused_name(path, "tmp")  # a partly deleted folder must not be found again
-            os.rename(old, deleted)
-            _remove(deleted)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Exclude other threads and processes from renames in a folder; the system unlocks it if the process is killed."""
-    descriptor = None
-    try:
-        with suppress(OSError):  # some network file systems have no locks
-            descriptor = os.open(folder, os.O_RDONLY)
-        if descriptor is not None:
-            _lock(descriptor, folder)
-        yield
-    finally:
-        if descriptor is not None:
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor, too
-            os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    """Lock an opened folder; OSError if another program holds the lock for long."""
-    begun, warned = time.monotonic(), False
+def _replace_folder(new: Path, path: Path) -> None:
+    """Rename a folder to `path`; what has this name gets the name of the new one."""
     while True:
+        with suppress(FileNotFoundError):
+            return _exchange(new, path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            waited = time.monotonic() - begun
-        except OSError:
-            return  # some network file systems have no locks
-        if waited > MAX_LOCK_SECONDS:
-            raise OSError(
-                f"Another program has locked the folder {folder} for {waited:.0f} seconds (flock). End that program, "
-                "or choose another folder."
-            )
-        if waited > SILENT_LOCK_SECONDS and not warned:
-            warned = True
-            warnings.warn(f"Waiting for another program that has locked the folder {folder}.", stacklevel=2)
-        time.sleep(LOCK_POLL_SECONDS)
+            return os.rename(new, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # another process was faster
+                raise
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders in one step, which `os` does not offer."""
+    libc, names = ctypes.CDLL(None, use_errno=True), (os.fsencode(one), os.fsencode(other))
+    if hasattr(libc, "renamex_np"):  # macOS
+        status = libc.renamex_np(*names, 2)  # RENAME_SWAP
+    else:
+        status = libc.renameat2(-100, names[0], -100, names[1], 2)  # AT_FDCWD, RENAME_EXCHANGE
+    number = ctypes.get_errno()
+    if status and number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        raise OSError("its file system cannot replace a folder in one step. Delete the folder first")
+    if status:
+        raise OSError(number, os.strerror(number))
 
 
 def _sync(path: Path) -> None:
@@ -228,14 +159,9 @@ def _sync(path: Path) -> None:
     if path.is_dir():
         for entry in path.iterdir():
             _sync(entry)
-        _sync_folder(path)
+        with suppress(OSError):  # some network file systems refuse it for folders
+            _fsync(path)
     else:
-        _fsync(path)
-
-
-def _sync_folder(path: Path) -> None:
-    """Write the names in a folder to the disk."""
-    with suppress(OSError):  # some network file systems refuse it
         _fsync(path)
 
 
@@ -245,13 +171,6 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _not_written(path: Path, error: OSError) -> OSError:

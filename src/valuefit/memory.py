@@ -20,7 +20,7 @@ def available_memory(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/
     root: the folder of the control groups; groups: the file that names those of this process. On other systems than
     Linux there are none.
     """
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for line in _text(groups).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -28,8 +28,8 @@ def available_memory(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/
         top, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
         here = top / path.lstrip("/")
         texts = (_text(folder / name).strip() for folder in (here, *here.parents) if folder.is_relative_to(top))
-        found += [int(text) for text in texts if text.isdigit()]  # it is "max" where there is no limit
-    return min(found)
+        limits += [int(text) for text in texts if text.isdigit()]  # it is "max" where there is no limit
+    return min(limits)
 
 
 def _text(path: Path) -> str:

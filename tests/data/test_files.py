@@ -9,7 +9,7 @@ import pytest
 import valuefit as vf
 from helpers.log_files import assert_same_log, expected, flat, json_steps, parquet_parts, steps
 from valuefit.data.files import find_files
-from valuefit.data.load import READERS
+from valuefit.data.readers import formats
 
 COLUMNS = steps()
 
@@ -23,9 +23,9 @@ def touch(folder, *names):
 def test_files_are_read_in_natural_order(tmp_path):
     touch(tmp_path, "part-10.csv", "part-2.csv", "part-1.csv", "b1/x.csv")
     in_order = [tmp_path / name for name in ("part-1.csv", "part-2.csv", "part-10.csv")]
-    assert find_files(str(tmp_path / "part-*.csv"), READERS) == in_order
-    assert find_files([tmp_path / "part-10.csv", str(tmp_path / "part-[12].csv")], READERS) == in_order
-    assert find_files(tmp_path / "**" / "*.csv", READERS) == [tmp_path / "b1" / "x.csv", *in_order]
+    assert find_files(str(tmp_path / "part-*.csv"), formats()) == in_order
+    assert find_files([tmp_path / "part-10.csv", str(tmp_path / "part-[12].csv")], formats()) == in_order
+    assert find_files(tmp_path / "**" / "*.csv", formats()) == [tmp_path / "b1" / "x.csv", *in_order]
 
 
 def test_a_name_with_the_characters_of_a_pattern_is_a_file(tmp_path):

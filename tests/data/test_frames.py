@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pandas as pd
 import pytest
 
 import valuefit as vf
-from helpers.streamed import frame_of, log_with_actions, with_text_actions
-from valuefit.data.frames import FrameShard, Marks, Piece, _Plan, default_client, is_frame, piece_of
+from helpers.streamed import by_episode, frame_of, log_with_actions, with_text_actions
+from valuefit.data.frames import FrameShard, default_client, is_frame
+from valuefit.data.joining import join_logs
 from valuefit.data.shards import ShardedLog
 
 
@@ -28,10 +30,10 @@ def table(episodes: int = 30) -> pd.DataFrame:
 
 
 def write(frame: pd.DataFrame, folder: Path, files: int) -> Path:
-    """The rows as Parquet files in a folder, which episodes cross."""
+    """The rows as Parquet files of whole episodes in a folder."""
     folder.mkdir()
     for number in range(files):
-        here = np.arange(len(frame)) * files // len(frame) == number
+        here = frame.episode * files // (frame.episode.max() + 1) == number
         frame[here].to_parquet(folder / f"part-{number}.parquet")
     return folder
 
@@ -47,10 +49,10 @@ def whole(log: ShardedLog) -> list[vf.Transitions]:
 
 
 @pytest.mark.parametrize("partitions", [1, 4, 60])
-def test_shards_are_whole_episodes_wherever_partitions_end(partitions: int) -> None:
+def test_partitions_that_hold_whole_episodes_are_shards(partitions: int) -> None:
     frame = table()
-    log = vf.load(dd.from_pandas(frame, npartitions=partitions))
-    read, expected = whole(log), vf.load(frame)
+    log, expected = vf.load(by_episode(frame, partitions)), vf.load(frame)
+    read = whole(log)
     assert (log.steps, log.episodes) == (len(expected), len(expected.episodes))
     assert sum(len(one.episodes) for one in read) == len(expected.episodes)
     position = 0
@@ -62,10 +64,28 @@ def test_shards_are_whole_episodes_wherever_partitions_end(partitions: int) -> N
     assert position == len(expected)
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, in Dask
+@pytest.mark.parametrize("index", [False, True], ids=["ids in a column", "ids in the index"])
+def test_partitions_that_cut_episodes_are_refused_with_ways_that_work(index: bool, tmp_path: Path) -> None:
+    frame = table()
+    lazy = dd.from_pandas(frame, npartitions=4, sort=False)
+    lazy = lazy.map_partitions(pd.DataFrame.set_index, "episode") if index else lazy
+    reset = r"\.reset_index\(\)" * index
+    remedy = (
+        rf"Give frame{reset}\.set_index\('episode', sorted=True\) if its ids ascend, or write it to Parquet files and"
+    )
+    with pytest.raises(ValueError, match=rf"from partition 0 to partition 1 of the Dask .*\. {remedy} load .*stream"):
+        vf.load(lazy)
+    repartitioned = (lazy.reset_index() if index else lazy).set_index("episode", sorted=True)
+    lazy.to_parquet(tmp_path / "log")
+    for log in (vf.load(repartitioned), vf.load(tmp_path / "log", memory="stream", limit=1)):
+        same_log(join_logs(whole(log)), vf.load(frame))
+
+
 @pytest.mark.parametrize("dtype", ["string[pyarrow]", "object", "category"])
 def test_text_actions_are_numbered_alike_in_all_partitions(dtype: str) -> None:
     frame = frame_of(with_text_actions(log_with_actions(30), {0: "wait", 1: "push"}, rare="hit"))
-    lazy = dd.from_pandas(frame.astype({"action": dtype}), npartitions=5)
+    lazy = by_episode(frame.astype({"action": dtype}), 5)
     assert {tuple(one.action_names) for one in whole(vf.load(lazy))} == {("hit", "push", "wait")}
     settings = {"policy": {"wait": 0.5, "push": 0.3, "hit": 0.2}, "features": "identity", "discount": 0.9}
     for values in ("state", "state-action"):
@@ -73,32 +93,33 @@ def test_text_actions_are_numbered_alike_in_all_partitions(dtype: str) -> None:
         assert evaluation.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-6)
 
 
-def test_an_episode_may_be_longer_than_several_partitions() -> None:
-    frame = table(6).assign(episode=0, terminated=False)
-    log = vf.load(dd.from_pandas(frame, npartitions=5))
-    assert (len(log.shards), log.episodes) == (1, 1)
-    same_log(log.shards[0].read(), vf.load(frame))
-
-
-def test_without_ids_an_open_episode_goes_on_in_the_next_partition() -> None:
+def test_without_ids_a_partition_must_end_with_an_episode(tmp_path: Path) -> None:
     frame = table(20)
     last = frame.episode.diff(-1).ne(0)
     frame = frame.assign(truncated=last & ~frame.terminated).drop(columns="episode")
-    log, expected = vf.load(dd.from_pandas(frame, npartitions=7)), vf.load(frame)
-    assert log.episodes == len(expected.episodes)
-    assert [len(one.episodes) for one in whole(log)] == [
-        len(np.unique(expected.episode[step:stop]))
-        for (step, _), (stop, _) in zip(log.firsts, [*log.firsts[1:], (len(expected), 0)], strict=True)
-    ]
+    ends = [0, *(np.flatnonzero(last) + 1)[3::4]]
+    lazy = dd.concat([dd.from_pandas(frame[start:stop], npartitions=1) for start, stop in pairwise(ends)])
+    log, expected = vf.load(lazy), vf.load(frame)
+    assert (len(log.shards), log.episodes) == (5, 20)
+    same_log(join_logs(whole(log)), expected)
+    cut = dd.from_pandas(frame, npartitions=7)
+    with pytest.raises(
+        ValueError, match=r"whole episodes\. Write it to Parquet files and load these with memory=.stream"
+    ):
+        vf.load(cut)
+    cut.to_parquet(tmp_path / "log.parquet", write_index=False)
+    read = pd.read_parquet(tmp_path / "log.parquet")
+    assert len(read) == len(frame)
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
 def test_an_index_of_episodes_and_empty_partitions_are_fine() -> None:
     frame = table().astype({"episode": "int32"})
-    lazy = dd.from_pandas(frame.set_index("episode"), npartitions=4)
+    lazy = by_episode(frame, 4).set_index("episode", sorted=True)
     found = vf.evaluate(lazy.map_partitions(lambda part: part[part.index != 3]), features="identity", discount=0.9)
     expected = vf.evaluate(frame[frame.episode != 3], features="identity", discount=0.9)
     assert found.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-8)
-    empty = dd.concat([dd.from_pandas(frame[frame.episode < 0], npartitions=1), dd.from_pandas(frame, npartitions=3)])
+    empty = dd.concat([by_episode(frame[frame.episode < 0], 1), by_episode(frame, 3)])
     assert vf.load(empty).steps == len(frame)
 
 
@@ -116,8 +137,9 @@ def test_a_frame_gives_the_evaluation_of_the_log_in_memory(lazy: bool, tmp_path:
 
 
 def test_only_needed_columns_are_computed() -> None:
-    shard = vf.load(dd.from_pandas(table().assign(other=1.0), npartitions=3)).shards[0]
-    assert list(dask.get(shard.graph, shard.keys[0]).columns) == list(table().columns)
+    shard = vf.load(by_episode(table().assign(other=1.0), 3)).shards[0]
+    columns = list(dask.get(shard.graph, shard.key).columns)
+    assert columns == list(table().columns)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +162,14 @@ def test_what_cannot_be_planned_is_refused(change: Any, words: str) -> None:
 def test_a_wrong_number_names_partition_and_row() -> None:
     frame = table()
     frame.loc[len(frame) - 3, "reward"] = np.nan
-    log = vf.load(dd.from_pandas(frame, npartitions=3))
-    with pytest.raises(ValueError, match=r"In partition 2 of the Dask DataFrame \(row numbers count from row \d+"):
+    log = vf.load(by_episode(frame, 3))
+    row = len(whole(vf.load(by_episode(table(), 3)))[-1]) - 3
+    with pytest.raises(ValueError, match=rf"In partition 2 of the Dask DataFrame: .* (row|step) {row}\b"):
         log.shards[-1].read()
 
 
 def test_a_file_that_disappears_is_named(tmp_path: Path) -> None:
-    log = vf.load(dd.read_parquet(write(table(), tmp_path / "log", 3)))
+    log = vf.load(dd.read_parquet(write(table(), tmp_path / "log", 1)))
     for file in (tmp_path / "log").iterdir():
         file.unlink()
     with pytest.raises(ValueError, match=r"Partition 0 of the Dask DataFrame cannot be read: .*parquet"):
@@ -154,17 +177,9 @@ def test_a_file_that_disappears_is_named(tmp_path: Path) -> None:
 
 
 def test_a_partition_that_changes_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Partition 1 .* had 5 rows and now has 4"):
-        piece_of(pd.DataFrame({"x": range(4)}), Piece(1, 0, 5, 5))
-
-
-def test_plan_of_pieces() -> None:
-    plan = _Plan.of([
-        Marks(4, 2, 3, np.array([1, 2]), True), Marks(0, 0, 0, np.zeros(0), False),
-        Marks(2, 1, 2, np.array([2]), True), Marks(5, 3, 1, np.array([2, 3, 4]), True),
-    ])  # fmt: skip
-    assert plan.shards == [[Piece(0, 0, 4, 4), Piece(2, 0, 2, 2), Piece(3, 0, 1, 5)], [Piece(3, 1, 5, 5)]]
-    assert (plan.firsts, plan.episodes) == ([(0, 0), (7, 2)], 4)
+    shard = vf.load(by_episode(table(), 2)).shards[0]
+    with pytest.raises(ValueError, match=rf"Partition 0 .* had {shard.rows.rows} rows and now has 4"):
+        shard.rows.log(pd.DataFrame({"x": range(4)}))
 
 
 def test_other_sources_are_no_frames() -> None:

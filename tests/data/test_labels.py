@@ -113,12 +113,18 @@ def test_a_saved_evaluation_gives_values_by_name(tmp_path):
     assert len(loaded.log.select("b7")) == 2
 
 
-def test_damaged_names_in_a_folder_are_refused(tmp_path):
-    path = vf.save(vf.load(NAMED), tmp_path / "log")
-    for names, message in ((["b", "a"], "is not a sorted list"), (["a"], "does not name every id")):
-        np.save(path / "state_names.npy", np.array(names))
-        with pytest.raises(ValueError, match=f"state_names.npy {message}"):
-            vf.load(path)
+@pytest.mark.parametrize("field", ["state", "action"])
+@pytest.mark.parametrize(
+    ("names", "message"), [(["b", "a"], "is not a sorted list"), (["a"], "does not name every id")]
+)
+def test_damaged_names_in_a_folder_are_refused(field, names, message, tmp_path):
+    path = vf.save(vf.load(NAMED if field == "state" else ACTIONS), tmp_path / "log")
+    np.save(path / f"{field}_names.npy", np.array(names))
+    with pytest.raises(ValueError, match=rf"{field}_names\.npy {message}"):
+        vf.load(path)
+    if field == "action":  # others are not read in parts
+        with pytest.raises(ValueError, match=rf"{field}_names\.npy {message}"):
+            vf.load(path, memory="stream").shards[0].read()
 
 
 @pytest.mark.parametrize("ids", [[2**60 + 1, 2**60 + 4, 2**60 + 7], [2**63 + 1, 2**63 + 2, 2**64 - 1]])
@@ -233,15 +239,6 @@ def test_actions_that_are_neither_numbers_nor_text_are_refused(action, message):
         )
     with pytest.raises(ValueError, match="action"):  # by another sentence, which names the column
         vf.load({**ACTIONS, "action": action})
-
-
-def test_damaged_names_of_actions_in_a_folder_are_refused(tmp_path):
-    path = vf.save(vf.load(ACTIONS), tmp_path / "log")
-    np.save(path / "action_names.npy", np.array(["left"]))
-    with pytest.raises(ValueError, match=r"action_names\.npy does not name every id"):
-        vf.load(path)
-    with pytest.raises(ValueError, match=r"action_names\.npy does not name every id"):
-        vf.load(path, memory="stream").shards[0].read()
 
 
 # ---- ids that are digits ---------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_some_rows_of_a_file_are_those_of_the_array(tmp_path, shape, order):
     np.save(tmp_path / "x.npy", values)
     found = find_array(tmp_path / "x.npy")
     for first, last in ((0, 7), (2, 5), (6, 7), (3, 3)):
-        rows = found.rows(first, last)
+        rows = found.rows(slice(first, last))
         np.testing.assert_array_equal(rows, values[first:last])
         assert not isinstance(rows, np.memmap)
 
@@ -143,4 +143,4 @@ def test_a_file_that_becomes_shorter_is_refused(tmp_path):
     found = find_array(tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", np.arange(5.0))
     with pytest.raises(ValueError, match=r"x.npy has become shorter while it was read. Save the log again"):
-        found.rows(3, 8)
+        found.rows(slice(3, 8))

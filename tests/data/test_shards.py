@@ -22,7 +22,7 @@ import pytest
 import valuefit as vf
 from helpers.streamed import FILE_KINDS, hdf5_file, in_shards, log_with_actions
 from valuefit.data import shards
-from valuefit.data.joining import compact, episode_blocks, join_logs
+from valuefit.data.joining import episode_blocks, join_logs
 from valuefit.data.readers import parquet
 from valuefit.data.shards import ShardedLog, open_shards
 from valuefit.memory import TooLarge
@@ -167,7 +167,7 @@ def test_rows_that_another_thread_is_decoding_are_not_decoded_again(
         sleep(0.1)  # in which the second would open a stream of its own
         go_on.set()
         steps = len(first.result()) + len(second.result())
-    same(join_logs([first.result(), second.result()]), compact(log[:steps]))
+    same(join_logs([first.result(), second.result()]), log[:steps].compact())
     assert len(opened) == 1
 
 
@@ -385,7 +385,7 @@ def test_blocks_are_whole_episodes() -> None:
         assert len(blocks) == 1 or min(lengths[:-1]) >= min(lengths[-1], len(log) / len(blocks)) - max(
             np.bincount(log.episode)
         )
-    part = compact(log[100:150])
+    part = log[100:150].compact()
     assert len(part.observations) <= 100
     same(replace(log[100:150], episode=part.episode - part.episode[0]), join_logs([part]))
 

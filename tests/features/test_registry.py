@@ -225,7 +225,7 @@ def test_observations_of_one_number_may_have_one_or_two_axes():
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        ("fourrier", r"no features 'fourrier' \(did you mean 'fourier'\?\). There are auto, kernel"),
+        ("fourrier", r"no features 'fourrier' \(did you mean 'fourier'\?\). There are auto, fourier"),
         ("wavelets", r"no features 'wavelets'\. There are auto"),
         ("fourier:ordr=3", r"no option 'ordr' \(did you mean 'order'\?\)"),
         ("identity:order=3", "It has none"),

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe as dd
 import h5py
 import numpy as np
 import pandas as pd
+from dask import delayed
 
 import valuefit as vf
 from helpers.log_files import minari_dataset
@@ -48,6 +50,13 @@ def with_text_actions(log: vf.Transitions, names: dict[int, str], rare: str) -> 
 def actions_of(log: vf.Transitions) -> Any:
     """The actions, by name if they have names."""
     return log.action if log.action_names is None else log.action_names[log.action].astype(object)
+
+
+def by_episode(frame: pd.DataFrame, partitions: int) -> Any:
+    """A Dask DataFrame whose partitions hold whole episodes, if they are many some none."""
+    number = np.unique(frame.episode, return_inverse=True)[1]
+    parts = [frame[number * partitions // (number.max(initial=0) + 1) == k] for k in range(partitions)]
+    return dd.from_delayed([delayed(part) for part in parts], meta=frame.iloc[:0])
 
 
 def frame_of(log: vf.Transitions) -> pd.DataFrame:

@@ -112,7 +112,7 @@ def test_text_labels_are_refused_where_the_log_has_numbers_and_the_advice_gives_
         (NAMED, lambda s: np.full((len(s), 4), 0.25), r"of 4 actions, without their names; the log has 3.*a mapping"),
         (NUMBERED, lambda s: pd.DataFrame(as_mapping(s)), r"knows the actions 'none', 'low', 'high'; the log has 0, 1"),
         (NUMBERED, lambda s: np.full((len(s), 2), 0.5), r"has 2 actions, 0 to 1; the log has 0, 1, 2"),
-        (NUMBERED, {"none": 1.0}, r"the policy knows the actions 'none'; the log has 0, 1, 2"),
+        (NUMBERED, {"none": 1.0}, r"The policy knows the actions 'none'; the log has 0, 1, 2"),
         (NUMBERED, {0: 0.5, 1: 0.2, 2: 0.2, 5: 0.1}, r"knows the actions 0, 1, 2, 5; the log has 0, 1, 2"),
         (NAMED, {"none": "x"}, r"'none' of The policy.*dtype|not numeric"),
         (NAMED, {("none", 1): 1.0}, r"probabilities of \['none', 1\], but an action is one number or one text"),

@@ -19,7 +19,7 @@ from distributed import Client
 import valuefit as vf
 from helpers.command_line import facts
 from helpers.small_mdp import STATES, SmallMDP
-from helpers.streamed import even_policy, frame_of, in_shards, log_with_actions
+from helpers.streamed import by_episode, even_policy, frame_of, in_shards, log_with_actions
 from helpers.workers import two_workers
 from valuefit.data import shards
 from valuefit.rows.compile import worth_compiling
@@ -78,7 +78,7 @@ def test_workers_give_the_intervals_and_differences_of_the_log_in_memory(
     client: Client, source: str, tmp_path: Path
 ) -> None:
     log = log_with_actions()
-    frame = dd.from_pandas(frame_of(log), npartitions=5)
+    frame = by_episode(frame_of(log), 5)
     sharded = in_shards(log, tmp_path, "parquet") if source == "parquet" else frame
     settings: list[dict[str, Any]] = [{}, {"policy": even_policy, "features": "fourier:order=2"}]
     there = [vf.evaluate(sharded, discount=0.9, client=client, **{**FOURIER, **one}) for one in settings]
@@ -248,7 +248,8 @@ def test_a_dask_frame_is_evaluated_by_the_default_client(
     client: Client, persisted: bool, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     frame = frame_of(log_with_actions())
-    lazy = dd.from_pandas(frame, npartitions=7).map_partitions(noted_partition, tmp_path, meta=frame.iloc[:0])
+    lazy = by_episode(frame, 7)
+    lazy = lazy.map_partitions(noted_partition, tmp_path, meta=lazy._meta)
     found = vf.evaluate(lazy.persist() if persisted else lazy, discount=0.9, **FOURIER, **settings)
     exact = vf.evaluate(frame, discount=0.9, **FOURIER, **{**settings, "solver": "auto", "tol": 1e-12})
     assert abs(found.policy_value.estimate - exact.policy_value.estimate) < 0.01 * exact.policy_value.standard_error
@@ -268,7 +269,8 @@ def test_a_dask_frame_is_evaluated_by_the_default_client(
 @pytest.mark.filterwarnings("default")
 def test_partitions_of_a_killed_worker_are_computed_again(client: Client, tmp_path: Path) -> None:
     frame = frame_of(log_with_actions())
-    lazy = dd.from_pandas(frame, npartitions=6).map_partitions(noted_partition, tmp_path, meta=frame.iloc[:0])
+    lazy = by_episode(frame, 6)
+    lazy = lazy.map_partitions(noted_partition, tmp_path, meta=lazy._meta)
     parts = Parts(vf.load(lazy.persist()).shards, Make(), 10_000, client)
     assert parts.sum(count_steps) == (len(frame),)
     holder = max(tmp_path.glob("partition-*"), key=lambda file: len(file.read_text()))
@@ -281,7 +283,8 @@ def test_partitions_of_a_killed_worker_are_computed_again(client: Client, tmp_pa
 def test_data_that_only_a_lost_worker_held_end_in_a_sentence(client: Client) -> None:
     frame = frame_of(log_with_actions())
     worker = min(client.scheduler_info()["workers"])
-    held = client.scatter([frame.iloc[:500], frame.iloc[500:]], workers=[worker], hash=False)
+    first = frame.episode < 5
+    held = client.scatter([frame[first], frame[~first]], workers=[worker], hash=False)
     log = vf.load(dd.from_delayed(held, meta=frame.iloc[:0]))
     os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
     with pytest.raises(ValueError, match="A part of the log could be computed on no worker"):
@@ -293,9 +296,9 @@ def test_data_that_only_a_lost_worker_held_end_in_a_sentence(client: Client) -> 
 def test_a_nan_in_one_partition_is_named(client: Client, field: str) -> None:
     frame = frame_of(log_with_actions(20))
     frame.loc[len(frame) // 2, field] = np.nan
-    lazy = dd.from_pandas(frame, npartitions=4, sort=False)
+    lazy = by_episode(frame, 4)
     problem = r"obs_1 0\.61%; the first is at row" if field == "obs_1" else "reward is nan at step"
-    place = rf"^In partitions? [12]( to \d)? of the Dask DataFrame .*{problem} \d+"
+    place = rf"^In partition [12] of the Dask DataFrame: .*{problem} \d+"
     with pytest.raises(ValueError, match=place):
         vf.evaluate(lazy, discount=0.9, client=client, **FOURIER)
 
@@ -304,7 +307,7 @@ def test_a_nan_in_one_partition_is_named(client: Client, field: str) -> None:
 def test_a_truncated_file_of_a_dask_frame_ends_in_a_sentence(client: Client, tmp_path: Path) -> None:
     frame = frame_of(log_with_actions(20))
     for number in range(4):
-        frame[np.arange(len(frame)) * 4 // len(frame) == number].to_parquet(tmp_path / f"part-{number}.parquet")
+        frame[frame.episode * 4 // 20 == number].to_parquet(tmp_path / f"part-{number}.parquet")
     lazy = dd.read_parquet(str(tmp_path / "*.parquet"))
     opened, damaged = vf.load(lazy), tmp_path / "part-2.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-100])
@@ -393,11 +396,12 @@ class Numbered:
         return self.number
 
 
-@pytest.mark.parametrize("columns", [8, 64, ONE_BLAS_THREAD, 2000])
-@pytest.mark.parametrize("limit", [1 << 24, 1 << 28, 1 << 33])
+@pytest.mark.parametrize("columns", [8, 64, ONE_BLAS_THREAD, 1001, 5000])
+@pytest.mark.parametrize("limit", [2_000_000, 1 << 24, 1 << 28, 1 << 33])
 def test_parts_fit_into_the_limit_together_and_halves_of_them_are_compiled(limit: int, columns: int) -> None:
     steps, at_once = part_sizes(limit, columns)
-    assert 8 * PART_COPIES * steps * columns * at_once <= limit
+    assert 8 * PART_COPIES * steps * columns * at_once <= max(limit, 8 * PART_COPIES * columns**2 * at_once)
+    assert 5 * steps >= columns  # so that adding d^2 moments of each part takes less time than forming them
     assert at_once >= 2 or columns > ONE_BLAS_THREAD
     assert at_once <= 2 or worth_compiling(steps * columns / 2)
 

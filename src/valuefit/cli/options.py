@@ -13,11 +13,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from valuefit.cli.config import CHOICES, MAX_SEED, default_of
-from valuefit.features import BUILT_IN
+from valuefit.features import built_in
 from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
-FEATURE_NAMES = ("auto", *BUILT_IN)
+FEATURE_NAMES = ("auto", *built_in())
 PATH = click.Path(readable=False)  # not tested by click, which finds a folder unreadable while it is being replaced
 SECTIONS = {
     "The log and the policy": ("columns", "missing", "policy", "starts", "memory", "limit", "scheduler", "checkpoint"),

@@ -32,19 +32,19 @@ def read_archive(path: Path, what: str, *, version: int, remedy: str) -> tuple[d
     with translated(f"{path} is not a valuefit {what}, or is incomplete", remedy):
         arrays = _arrays(path)
         facts = dict(json.loads(str(arrays.pop("facts")), parse_constant=_refuse_constant))
-        found = facts.pop("format")
-    check_version(path, what, found, version, remedy)
+        format = facts.pop("format")
+    check_version(path, what, format, version, remedy)
     return facts, arrays
 
 
-def check_version(path: Path, what: str, found: Any, version: int, remedy: str) -> None:
+def check_version(path: Path, what: str, format: Any, version: int, remedy: str) -> None:
     """Raise ValueError unless the file has the format version that is read."""
-    if type(found) is int and found == version:
+    if type(format) is int and format == version:
         return
-    newer = type(found) is int and found > version
+    newer = type(format) is int and format > version
     advice = "It was written by a newer version: update valuefit." if newer else remedy
     raise ValueError(
-        f"{path} has {what} format {shown(found)}; this version of valuefit reads format {version}. {advice}"
+        f"{path} has {what} format {shown(format)}; this version of valuefit reads format {version}. {advice}"
     )
 
 

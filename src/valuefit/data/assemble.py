@@ -32,10 +32,8 @@ from valuefit.data.validation import (
 from valuefit.messages import RowError, shown
 from valuefit.typing import Array
 
-MIN_DONE_ENDS = 10  # with fewer ends marked by done, equal lengths of episodes do not look like a time limit
 # of scalar columns concatenated at a time; at powers of two the columns of a block compete for the same cache lines
 ROWS_PER_COPY = 3000
-UNKNOWN_STATE = "missing"  # its name, where states have names
 
 
 def build_log(source: Table) -> Transitions:
@@ -43,11 +41,11 @@ def build_log(source: Table) -> Transitions:
 
     The last step of an episode is left out if it neither terminated nor has a next observation.
     """
-    return drop_incomplete(incomplete_log(source))
+    return _without_incomplete(_whole_log(source))
 
 
-def incomplete_log(source: Table) -> Transitions:
-    """The log of the matched columns, with `incomplete_steps`: their next is -1, as if they had terminated.
+def _whole_log(source: Table) -> Transitions:
+    """The log of the matched columns with all steps; next is -1, too, where a next observation is unknown.
 
     Text in `episode`, or in a single column `obs` or `action`, names episodes, states or actions.
     Rows are sorted by episode and step where they are out of order. Without `episode`, the end flags delimit
@@ -173,7 +171,7 @@ def _number_ids(table: dict[str, Array], source: Table) -> dict[str, Array]:
             what = f"Column {source.matched[field]!r} of {source.where}"
             refuse_numbers_as_text(columns[0], what, source.place, names=field == "action")
         if field == "obs" and source.missing == "flag":
-            columns[0] = [UNKNOWN_STATE if text is None else text for text in columns[0]]
+            columns[0] = ["missing" if text is None else text for text in columns[0]]
         names[field], numbered = number_names(columns, source.known.get(field, ()))
         table.update(zip(fields, numbered, strict=True))
     return names
@@ -374,7 +372,8 @@ def _time_limit_warnings(name: str, done: Array, begins: Array) -> tuple[str, ..
     lengths = step_numbers(begins)[done] + 1
     longest = int(lengths.max(initial=1))
     count = int((lengths == longest).sum())
-    if longest == 1 or len(lengths) < MIN_DONE_ENDS or 2 * count <= len(lengths):
+    # equal lengths of fewer than 10 episodes do not look like a time limit
+    if longest == 1 or len(lengths) < 10 or 2 * count <= len(lengths):
         return ()
     return (
         f"{count} of the {len(lengths)} episodes that {name!r} ends have {longest} steps, and none has more, which "
@@ -436,14 +435,9 @@ def _next_observations(
     return next_obs, last & missing & needed
 
 
-def incomplete_steps(log: Transitions) -> Array:
-    """True at the last steps of episodes that need a next observation but have none."""
-    return (log.next < 0) & ~log.terminated
-
-
-def drop_incomplete(log: Transitions) -> Transitions:
+def _without_incomplete(log: Transitions) -> Transitions:
     """Drop last steps without a next observation; the step before each becomes the last one, truncated."""
-    incomplete, begins = incomplete_steps(log), episode_starts(log.episode)
+    incomplete, begins = (log.next < 0) & ~log.terminated, episode_starts(log.episode)
     if not incomplete.any():
         return log
     if incomplete.all():
@@ -464,33 +458,35 @@ def _probabilities(table: dict[str, Array], notes: list[str]) -> dict[str, Any]:
     The ratio of two log-probabilities is exp of their difference, which stays finite where the probabilities underflow.
     """
     n = len(table["obs"])
-    found: dict[str, Array | None] = {name: table.get(name) for name in ("behaviour_prob", "target_prob", "ratio")}
+    probabilities: dict[str, Array | None] = {
+        name: table.get(name) for name in ("behaviour_prob", "target_prob", "ratio")
+    }
     logs = {}
     for policy in ("behaviour", "target"):
         name = f"{policy}_log_prob"
         if name not in table:
             continue
-        if found[f"{policy}_prob"] is not None:
+        if probabilities[f"{policy}_prob"] is not None:
             raise ValueError(f"Both {policy}_prob and {name} are given. Ignore one with columns={{{name!r}: None}}.")
         values = table[name]
         zero = (values == -np.inf) if policy == "target" else np.zeros(n, bool)  # only a target may have probability 0
         logs[policy] = np.where(zero, -np.inf, numbers(name, np.where(zero, 0, values), length=n))
         with np.errstate(over="ignore"):
-            found[f"{policy}_prob"] = np.exp(logs[policy])
-    if len(logs) == 2 and found["ratio"] is None:
+            probabilities[f"{policy}_prob"] = np.exp(logs[policy])
+    if len(logs) == 2 and probabilities["ratio"] is None:
         with np.errstate(over="ignore"):
-            found["ratio"], found["target_prob"] = np.exp(logs["target"] - logs["behaviour"]), None
-    behaviour = found["behaviour_prob"]
+            probabilities["ratio"], probabilities["target_prob"] = np.exp(logs["target"] - logs["behaviour"]), None
+    behaviour = probabilities["behaviour_prob"]
     if "behaviour" in logs and behaviour is not None and not (np.isfinite(behaviour) & (behaviour > 0)).all():
-        if found["ratio"] is None:
+        if probabilities["ratio"] is None:
             row = int(np.flatnonzero(~(np.isfinite(behaviour) & (behaviour > 0)))[0])
             raise RowError(
                 f"behaviour_log_prob is {logs['behaviour'][row]:g} at", row, "; its exponential underflows or "
                 "overflows. Give target_log_prob too, or ratio.", "step",
             )  # fmt: skip
-        found["behaviour_prob"] = None
+        probabilities["behaviour_prob"] = None
         notes.append(
             "Behaviour probabilities were dropped, because some are too small or too large for floating point; the "
             "ratios were computed without them."
         )
-    return found
+    return probabilities

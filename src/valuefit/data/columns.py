@@ -60,9 +60,9 @@ def match_columns(names: Sequence[str], columns: Mapping[str, Any] | None, where
             alternative = field.replace("_prob", "_log_prob")
         if alternative != field and mapping.get(alternative) is not None:
             continue  # the user's mapping gives the same probability in the other form
-        found = _find_by_alias(field, names, where)
-        if found is not None:
-            matched[field] = found
+        names_of_field = _find_by_alias(field, names, where)
+        if names_of_field is not None:
+            matched[field] = names_of_field
     if matched.get("behaviour_prob") == "action_prob" and matched.get("behaviour_log_prob") == "action_logp":
         del matched["behaviour_log_prob"]  # RLlib writes the same probability in both forms
     for field, example in (("obs", "obs_0, obs_1, ... (or one column obs)"), ("reward", "reward")):
@@ -153,20 +153,20 @@ def _no_column(field: str, name: Any, names: Sequence[str], where: str) -> Value
 
 def _find_by_alias(field: str, names: Sequence[str], where: str) -> str | tuple[str, ...] | None:
     """The column, or the numbered columns, with an alias of the field as name; raises ValueError if several match."""
-    found: list[str | tuple[str, ...]] = [alias for alias in ALIASES[field] if alias in names]
+    candidates: list[str | tuple[str, ...]] = [alias for alias in ALIASES[field] if alias in names]
     if field in VECTOR_FIELDS:
-        found += [columns for alias in ALIASES[field] if (columns := _numbered_columns(alias, names, where))]
-    if len(found) > 1:
-        both = " and ".join(repr(one if type(one) is str else one[0]) for one in found[:2])
+        candidates += [columns for alias in ALIASES[field] if (columns := _numbered_columns(alias, names, where))]
+    if len(candidates) > 1:
+        both = " and ".join(repr(one if type(one) is str else one[0]) for one in candidates[:2])
         raise ValueError(f"{where} has {both}, which both match {field}. Choose one with columns={{{field!r}: ...}}.")
-    return found[0] if found else None
+    return candidates[0] if candidates else None
 
 
 def _numbered_columns(prefix: str, names: Sequence[str], where: str) -> tuple[str, ...]:
     """prefix_0, prefix_1, ... (or prefix0, prefix1, ...), sorted by number: as text, 10 would sort before 2."""
     pattern = re.compile(re.escape(prefix) + r"_?([0-9]{1,9})")
-    found = sorted((int(match[1]), name) for name in names if (match := pattern.fullmatch(name)))
-    for (one, first), (other, second) in pairwise(found):
+    candidates = sorted((int(match[1]), name) for name in names if (match := pattern.fullmatch(name)))
+    for (one, first), (other, second) in pairwise(candidates):
         if one == other:
             raise ValueError(f"{where} has {first!r} and {second!r}, which have the same number. Rename one of them.")
-    return tuple(name for _, name in found)
+    return tuple(name for _, name in candidates)

@@ -12,10 +12,7 @@ from valuefit.data.gaps import Filling
 from valuefit.data.validation import ROWS_PER_CHECK
 from valuefit.typing import Array
 
-COUNTER_SHARE = 0.1  # of the increments are the smallest one where steps are numbered, not timed
-PAUSE_FACTOR = 10.0  # times the median increment, from which on the time between two steps is a gap
 ROUNDING = 1e-6  # relative, of increments: times are often computed in floating point
-OBSERVATION_ROUNDING = 1e-5  # relative to the largest observation: those of float32, divided or normalised
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,8 @@ def _differ(observations: Array, one: Array, other: Array, filling: Filling | No
         pair = pair if filling is None else [filling.raw(rows) for rows in pair]
         a, b = (rows.astype(np.float64).reshape(len(rows), -1) for rows in pair)
         scale = np.fmax.reduce(np.abs([a, b]), axis=(0, 1))  # without those that are missing, which are NaN
-        differ[here] = (np.abs(a - b) > OBSERVATION_ROUNDING * scale).any(axis=1)
+        # observations of float32 that were divided or normalised differ by up to 1e-5 of the largest one
+        differ[here] = (np.abs(a - b) > 1e-5 * scale).any(axis=1)
     return differ
 
 
@@ -157,5 +155,7 @@ def find_jumps(step: Array, inside: Array) -> Array:
     median = float(np.median(increments[inside]))
     relative = np.round(increments / median / ROUNDING) * ROUNDING
     sizes, counts = np.unique(relative[inside], return_counts=True)
-    counter = counts.argmax() == 0 and counts[0] >= COUNTER_SHARE * counts.sum()
-    return np.asarray(inside & (relative > (sizes[0] if counter else PAUSE_FACTOR)))
+    # where steps are numbered, not timed, at least a tenth of the increments are the smallest one
+    counter = counts.argmax() == 0 and counts[0] >= 0.1 * counts.sum()
+    # where they are timed, ten times the median increment is a gap
+    return np.asarray(inside & (relative > (sizes[0] if counter else 10.0)))

@@ -38,8 +38,8 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> FileState:
-        found = path.stat()
-        return cls(str(path), found.st_size, found.st_mtime_ns, found.st_ino, os.uname().nodename)
+        state = path.stat()
+        return cls(str(path), state.st_size, state.st_mtime_ns, state.st_ino, os.uname().nodename)
 
     @property
     def change(self) -> str:
@@ -82,17 +82,17 @@ def is_pattern(source: str | os.PathLike[str]) -> bool:
 def find_files(source: Any, formats: Collection[str]) -> list[Path]:
     """The files of a folder, a pattern, a path or a sequence of these, in natural order of their names."""
     if isinstance(source, str | os.PathLike):
-        found = _expand(source, formats)
+        files = _expand(source, formats)
     else:
-        found = [file for one in _check_list(source) for file in _expand(one, formats)]
-    found.sort(key=_natural_order)
-    if not all(file.is_absolute() for file in found):
+        files = [file for one in _check_list(source) for file in _expand(one, formats)]
+    files.sort(key=_natural_order)
+    if not all(file.is_absolute() for file in files):
         working_folder()
-    real = [os.path.realpath(file) for file in found]
-    for file, path in zip(found, real, strict=True):
+    real = [os.path.realpath(file) for file in files]
+    for file, path in zip(files, real, strict=True):
         if real.count(path) > 1:
             raise ValueError(f"{file} is named more than once, so its steps would count twice. Name it once.")
-    return found
+    return files
 
 
 def working_folder() -> Path:
@@ -120,35 +120,35 @@ def _check_list(source: Sequence[Any]) -> Sequence[Any]:
 def _expand(source: str | os.PathLike[str], formats: Collection[str]) -> list[Path]:
     path = Path(source)
     if is_pattern(source):
-        found = [Path(name) for name in glob.glob(os.fspath(source), recursive=True) if os.path.isfile(name)]
-        if not found:
+        files = [Path(name) for name in glob.glob(os.fspath(source), recursive=True) if os.path.isfile(name)]
+        if not files:
             raise ValueError(f"No file matches {os.fspath(source)!r}.")
-        return found
+        return files
     return _folder_files(path, formats) if path.is_dir() else [path]
 
 
 def _folder_files(folder: Path, formats: Collection[str]) -> list[Path]:
     """The files of a folder that holds the parts of one log; hidden files and those that begin with _ are ignored."""
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "_"))]
-    found = [entry for entry in entries if file_format(entry) in formats and entry.is_file()]
-    kinds = sorted({file_format(entry) for entry in found})
+    files = [entry for entry in entries if file_format(entry) in formats and entry.is_file()]
+    kinds = sorted({file_format(entry) for entry in files})
     if len(kinds) > 1:
         raise ValueError(
             f"The folder {folder} contains files of several formats ({', '.join(kinds)}), perhaps copies of one log. "
             f"Name one kind with a pattern: {str(folder / '*')!r} followed by the extension."
         )
     inner = [entry.name for entry in entries if entry.is_dir()]
-    if inner and found:
+    if inner and files:
         raise ValueError(
             f"The folder {folder} contains files and the folders {quote_names(sorted(inner))}. Name the files with a "
             f"pattern: {str(folder / f'*{kinds[0]}')!r}, or {str(folder / '**' / f'*{kinds[0]}')!r} with those inside."
         )
-    if not found:
+    if not files:
         raise ValueError(
             f"The folder {folder} is neither a log that valuefit saved nor a Minari dataset, and it contains no files "
             f"that valuefit reads ({', '.join(formats)})."
         )
-    return found
+    return files
 
 
 def _natural_order(path: Path) -> tuple[list[str | int], str]:

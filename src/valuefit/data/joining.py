@@ -1,4 +1,4 @@
-"""Parts of logs: joined to one log, cut to whole episodes, and with the observations that they use."""
+"""Logs joined to one, and cut into blocks of whole episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.continuity import Continuity
-from valuefit.data.transitions import Transitions, row_range, shifted
+from valuefit.data.transitions import Transitions
 from valuefit.data.validation import are_state_numbers, episode_starts
 
 
@@ -50,12 +50,6 @@ def join_logs(logs: list[Transitions]) -> Transitions:
     )._frozen()  # fmt: skip
 
 
-def compact(log: Transitions) -> Transitions:
-    """The log with the observations that its steps use, copied."""
-    used, now, next = log.used_observations()
-    return replace(log, observations=log.observations[used], now=now, next=next)._frozen()
-
-
 def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:
     """Consecutive parts of a log, of whole episodes and at most this many steps, or one episode; about equally long.
 
@@ -65,15 +59,6 @@ def episode_blocks(log: Transitions, steps: int) -> Iterator[Transitions]:
     first, size = 0, len(log) / -(-len(log) // steps)
     for start, after in pairwise(starts.tolist()):
         if start > first and (after - first > steps or start - first >= size):
-            yield _view(log[first:start])
+            yield log.part(first, start)
             first = start
-    yield log if first == 0 else _view(log[first:])
-
-
-def _view(log: Transitions) -> Transitions:
-    """The log with the observations between the first and the last that it uses, or a copy of those if they are few."""
-    low, high = row_range(log.now, log.next)
-    if high - low > 2 * len(log):
-        return compact(log)
-    now, next = shifted(log.now, log.next, low)
-    return replace(log, observations=log.observations[low:high], now=now, next=next)._frozen()
+    yield log if first == 0 else log.part(first, len(log))

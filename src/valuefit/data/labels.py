@@ -106,8 +106,7 @@ def refuse_text_entries(observations: Any, names: Sequence[str]) -> None:
 
 def number_names(columns: Sequence[Sequence[str | None]], known: Sequence[str] = ()) -> tuple[Array, list[Array]]:
     """All names in the columns and in `known`, sorted, and each column as their numbers, masked where missing."""
-    found = {name for column in columns for name in column if name is not None} | set(known)
-    names = sorted(found)
+    names = sorted({name for column in columns for name in column if name is not None} | set(known))
     number = {name: k for k, name in enumerate(names)}
     numbers = []
     for column in columns:

@@ -6,7 +6,7 @@ import errno
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,41 +16,18 @@ from valuefit.data.assemble import build_log
 from valuefit.data.files import file_format, find_files, is_pattern
 from valuefit.data.frames import is_frame, open_frame
 from valuefit.data.gaps import MISSING
+from valuefit.data.readers import formats, sharded_formats
 from valuefit.data.readers.arrays import read_arrays
 from valuefit.data.readers.arrow import read_frame
-from valuefit.data.readers.csv_file import read_csv
-from valuefit.data.readers.hdf5 import read_hdf5
-from valuefit.data.readers.json_lines import read_json_lines
 from valuefit.data.readers.minari import is_minari, minari_folder, read_minari
-from valuefit.data.readers.native import is_native, read_native
-from valuefit.data.readers.npz import read_npz
-from valuefit.data.readers.parquet import read_parquet
-from valuefit.data.shards import FORMATS, ShardedLog, log_shards, open_shards
+from valuefit.data.readers.native import is_native, read_native, refuse_columns
+from valuefit.data.shards import ShardedLog, log_shards, open_shards
 from valuefit.data.table import Table, join
 from valuefit.data.text import encode_categories, split_categorical
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import byte_count, one_of
 from valuefit.memory import TooLarge, format_bytes, memory_limit
 from valuefit.messages import said, shown
-
-# Of its contents that a log takes while it is loaded: with few numbers a step, as the log itself adds about 100 bytes
-# to each step, where it can be read in parts instead; with 30 where it cannot, and then at most twice that with two.
-STREAMED_COPIES = 8
-LOAD_COPIES = {".csv": 6, ".tsv": 6, ".json": 4, ".jsonl": 4, ".ndjson": 4, ".npz": 3}
-FOLDERS = ("native", "minari")
-READERS: dict[str, Callable[..., Table]] = {
-    ".csv": read_csv,
-    ".tsv": read_csv,
-    ".parquet": read_parquet,
-    ".pq": read_parquet,
-    ".npz": read_npz,
-    ".h5": read_hdf5,
-    ".hdf5": read_hdf5,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".json": read_json_lines,
-}
-READERS |= {f"{text}.gz": READERS[text] for text in (".csv", ".tsv", ".jsonl", ".ndjson", ".json")}
 
 
 def load(
@@ -110,14 +87,14 @@ def load(
     for one in source if isinstance(source, list | tuple) else [source]:
         if _is_path(one):
             _refuse_impossible_name(one)
-    formats = _formats(source)
-    if given or not formats:
+    extensions = _extensions(source)
+    if given or not extensions:
         return _in_memory(source, columns, allowed, missing)
-    copies = max(LOAD_COPIES.get(one.removesuffix(".gz"), STREAMED_COPIES) for one in formats)
+    copies = max(formats()[one].copies if one in formats() else 8 for one in extensions)
     try:
         return _in_memory(source, columns, allowed // copies, missing)
     except TooLarge as error:
-        if formats <= {*FORMATS, *FOLDERS}:
+        if extensions <= {"", *sharded_formats()}:
             return open_shards(source, columns=columns, limit=part, missing=missing)
         raise TooLarge(
             f"Loading {error.where} takes up to {copies} times its contents, {format_bytes(copies * error.size)} or "
@@ -127,17 +104,14 @@ def load(
         ) from error  # fmt: skip
 
 
-def _formats(source: Any) -> set[str]:
-    """The formats of the files of a source; those of `FOLDERS` for a folder; none for arrays and frames."""
-    if isinstance(source, str | os.PathLike):
-        if is_native(Path(source)):
-            return {"native"}
-        if _is_minari(source):
-            return {"minari"}
+def _extensions(source: Any) -> set[str]:
+    """The extensions of the files of a source; an empty one for a folder of one log; none for arrays and frames."""
+    if isinstance(source, str | os.PathLike) and (is_native(Path(source)) or _is_minari(source)):
+        return {""}
     paths = [source] if isinstance(source, str | os.PathLike) else source
     if not isinstance(paths, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in paths):
         return set()
-    return {file_format(file) for file in find_files(source, READERS)}
+    return {file_format(file) for file in find_files(source, formats())}
 
 
 def _in_memory(source: Any, columns: Mapping[str, Any] | None, limit: int, missing: str) -> Transitions:
@@ -159,8 +133,7 @@ def _refuse_impossible_name(path: str | os.PathLike[str]) -> None:
 
 def _load(source: Any, columns: Mapping[str, Any] | None, limit: int, missing: str) -> Transitions:
     if isinstance(source, str | os.PathLike) and is_native(Path(source)):
-        if columns:
-            raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
+        refuse_columns(source, columns)
         return read_native(Path(source), limit=limit)
     columns, declared = split_categorical(columns)
     table = encode_categories(_read(source, columns, limit), declared, limit)
@@ -197,7 +170,7 @@ def _read_files(source: Any, columns: Mapping[str, Any] | None, limit: int) -> T
     for one in source if isinstance(source, list | tuple) else [source]:
         if isinstance(one, str | os.PathLike):
             _check_joinable(os.fspath(one))
-    files = find_files(source, READERS)
+    files = find_files(source, formats())
     if len(files) == 1:
         return _read_file(files[0], columns, limit)
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else f"{len(files)} files ({files[0]}, ...)"
@@ -218,10 +191,10 @@ def _check_joinable(name: str) -> None:
 def _read_file(path: Path, columns: Mapping[str, Any] | None, limit: int) -> Table:
     if not path.is_file():
         raise ValueError(f"There is no file {str(path)!r}.")
-    reader = READERS.get(file_format(path))
-    if reader is None:
-        raise ValueError(f"{path} has an unsupported extension. valuefit reads {', '.join(READERS)} and folders.")
+    extension = file_format(path)
+    if extension not in formats():
+        raise ValueError(f"{path} has an unsupported extension. valuefit reads {', '.join(formats())} and folders.")
     try:
-        return reader(path, columns=columns, limit=limit)
+        return formats()[extension].read(path, columns=columns, limit=limit)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a gzip file, or it is damaged ({said(error)}). Write it again.") from error

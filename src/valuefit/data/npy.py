@@ -21,9 +21,6 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
-BYTES_PER_READ = 1 << 20  # decompressed at a time
-MAX_HEADER_BYTES = 1 << 16  # more than NumPy accepts
-
 _warnings_lock = Lock()
 
 
@@ -48,7 +45,8 @@ def _header_of(stream: Any) -> tuple[Any, ...]:
     version = npy.read_magic(stream)
     size = {(1, 0): 2, (2, 0): 4}[version]
     length = stream.read(size)
-    header = stream.read(min(int.from_bytes(length, "little"), MAX_HEADER_BYTES))
+    # 64 KiB are more than NumPy accepts
+    header = stream.read(min(int.from_bytes(length, "little"), 1 << 16))
     return _parsed(version, length + header)
 
 
@@ -98,12 +96,12 @@ class StoredArray(NamedTuple):
             order = "F" if fortran_order else "C"
             return np.memmap(self.path, dtype, "r", self.start, shape, order)  # type: ignore[call-overload]
 
-    def rows(self, first: int, last: int) -> Array:
-        """Some rows in memory: reading the file is faster than touching mapped pages for the first time."""
+    def rows(self, chosen: slice | Array) -> Array:
+        """Some rows in memory: a range is read, which is faster than touching mapped pages the first time."""
         (_, *inner), fortran_order, dtype = self.header
-        if fortran_order and inner:
-            return np.array(self.map()[first:last])
-        size = math.prod(inner)
+        if not isinstance(chosen, slice) or (fortran_order and inner):
+            return np.array(self.map()[chosen])
+        first, last, size = chosen.start, chosen.stop, math.prod(inner)
         offset = self.start + first * size * dtype.itemsize
         values = np.fromfile(self.path, dtype, (last - first) * size, offset=offset)
         if len(values) < (last - first) * size:
@@ -177,7 +175,7 @@ def _read_entry(archive: zipfile.ZipFile, name: str, path: Path, header: Header)
         _header_of(stream)
         filled = 0
         while filled < len(content):
-            piece = stream.read(min(BYTES_PER_READ, len(content) - filled))
+            piece = stream.read(min(1 << 20, len(content) - filled))  # a MiB at a time
             if not piece:
                 raise EOFError(f"{name!r} is cut short")
             content[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)

@@ -11,11 +11,10 @@ import numpy as np
 from valuefit.atomic import check_target, read_folder, replacing
 from valuefit.data.facts import plain_facts
 from valuefit.data.labels import NAMED_FIELDS
-from valuefit.data.readers.native import file_names, write_native
-from valuefit.data.readers.npz import write_npz
-from valuefit.data.readers.parquet import write_parquet
+from valuefit.data.readers.native import file_names
 from valuefit.data.transitions import Transitions, check_log
 from valuefit.data.validation import last_steps
+from valuefit.data.writers import write_native, write_npz, write_parquet
 from valuefit.extras import need
 from valuefit.typing import Array
 

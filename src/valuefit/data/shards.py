@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,12 +18,10 @@ from valuefit.data.columns import ALIASES, END_FIELDS, VECTOR_FIELDS, ColumnMap,
 from valuefit.data.continuity import Continuity
 from valuefit.data.files import FileState, file_format, file_states, find_files, unchanged
 from valuefit.data.gaps import Filling, GapScan
-from valuefit.data.joining import compact
 from valuefit.data.labels import distinct_names
-from valuefit.data.readers.hdf5 import read_hdf5, scan_hdf5
+from valuefit.data.readers import formats, sharded_formats
 from valuefit.data.readers.minari import minari_folder, read_minari, scan_minari
-from valuefit.data.readers.native import is_native, native_steps, read_native_part
-from valuefit.data.readers.parquet import read_parquet, scan_parquet
+from valuefit.data.readers.native import is_native, native_steps, read_native_part, refuse_columns
 from valuefit.data.table import Scan, Table, join
 from valuefit.data.text import without_categorical
 from valuefit.data.transitions import Transitions
@@ -33,10 +32,6 @@ from valuefit.typing import Array
 
 MIN_SHARD_STEPS = 1000
 MAX_SHARD_STEPS = 1_000_000  # more steps at a time are not read faster
-COLUMN_BYTES = 64  # of a step in memory, besides what its observation takes in a file
-TEXT_IDS = ("episode", "cluster")  # fields in which parts of a log may have text
-SAMPLE_SHARE = 1 / 8  # of the limit, for the observations of which medians are taken
-SCAN_STEPS = 1 << 20  # of the columns that mark episodes, read at a time
 
 
 class Shard(Protocol):
@@ -44,21 +39,6 @@ class Shard(Protocol):
 
     def read(self) -> Transitions:
         """The steps as a log; raises ValueError naming file and rows if they cannot be read."""
-
-
-class Format(NamedTuple):
-    """How files are read in parts: scan opens one, read reads some of its rows."""
-
-    scan: Callable[..., AbstractContextManager[Scan]]
-    read: Callable[..., Table]
-
-
-FORMATS = {
-    ".parquet": Format(scan_parquet, read_parquet),
-    ".pq": Format(scan_parquet, read_parquet),
-    ".h5": Format(scan_hdf5, read_hdf5),
-    ".hdf5": Format(scan_hdf5, read_hdf5),
-}
 
 
 class RowRange(NamedTuple):
@@ -90,68 +70,48 @@ def _reading(parts: Sequence[RowRange], what: str = "rows") -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class FileShard:
-    """Rows of one or more files of a format.
+class TableShard:
+    """Rows of files, or episodes of a Minari folder.
 
-    columns: of all fields, None for those that they do not have. several: whether the log has several files, each of
-    which ends an episode if no column numbers them. files: as they were when the log was opened. actions: the names of
-    the actions of the whole log, if they are text. filling: of gaps in the observations.
+    table: reads them. rows: their places, for messages; what: rows or steps. files: as they were when the log was
+    opened. actions: the names of the actions of the whole log, if they are text. filling: of gaps in the observations.
     """
 
-    parts: tuple[RowRange, ...]
-    columns: Mapping[str, Any]
-    several: bool
+    table: Callable[[], Table]
+    rows: tuple[RowRange, ...]
+    what: str = "rows"
     files: tuple[FileState, ...] = ()
     actions: tuple[str, ...] = ()
     filling: Filling | None = None
 
     def read(self) -> Transitions:
-        with unchanged(self.files), _reading(self.parts):
-            return build_log(self._joined())
-
-    def scan(self, scan: GapScan | None, limit: int) -> GapScan:
-        """Count the gaps in the observations."""
-        with unchanged(self.files), _reading(self.parts):
-            return scan_gaps(self._joined(), scan, limit)
-
-    def _joined(self) -> Table:
-        where = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
-        table = join((self._table(part) for part in self.parts), where, memory_limit())
-        files = table.files if self.several else ()
-        known = {"action": self.actions}
-        return replace(table, files=files, known=known, filling=table.filling or self.filling)
-
-    def _table(self, part: RowRange) -> Table:
-        read = FORMATS[file_format(Path(part.name))].read
-        return read(Path(part.name), columns=self.columns, limit=memory_limit(), rows=(part.start, part.stop))
-
-
-@dataclass(frozen=True)
-class MinariShard:
-    """Episodes of a Minari folder. columns, files, filling: as those of a `FileShard`."""
-
-    path: str
-    episodes: tuple[tuple[str, int], ...]
-    columns: Mapping[str, Any]
-    files: tuple[FileState, ...] = ()
-    filling: Filling | None = None
-
-    def read(self) -> Transitions:
-        with unchanged(self.files), self._reading():
+        with unchanged(self.files), _reading(self.rows, self.what):
             return build_log(self._table())
 
     def scan(self, scan: GapScan | None, limit: int) -> GapScan:
         """Count the gaps in the observations."""
-        with unchanged(self.files), self._reading():
+        with unchanged(self.files), _reading(self.rows, self.what):
             return scan_gaps(self._table(), scan, limit)
 
-    def _reading(self) -> AbstractContextManager[None]:
-        return _reading([RowRange(f"{name} of {self.path}", 0, steps) for name, steps in self.episodes], "steps")
-
     def _table(self) -> Table:
-        names = [name for name, _ in self.episodes]
-        table = read_minari(Path(self.path), columns=self.columns, limit=memory_limit(), names=names)
-        return replace(table, filling=self.filling)
+        table = self.table()
+        return replace(table, known={"action": self.actions}, filling=table.filling or self.filling)
+
+
+def _read_rows(parts: tuple[RowRange, ...], columns: Mapping[str, Any], *, several: bool) -> Table:
+    """Rows of one or more files. several: whether each file ends an episode if no column numbers them."""
+    limit = memory_limit()
+    tables = (
+        formats()[file_format(Path(one.name))].read(Path(one.name), columns=columns, limit=limit, rows=one[1:])
+        for one in parts
+    )
+    table = join(tables, parts[0].name if len(parts) == 1 else f"{len(parts)} files", limit)
+    return table if several else replace(table, files=())
+
+
+def _read_episodes(path: str, names: tuple[str, ...], columns: Mapping[str, Any]) -> Table:
+    """Episodes of a Minari folder."""
+    return read_minari(Path(path), columns=columns, limit=memory_limit(), names=names)
 
 
 @dataclass(frozen=True)
@@ -177,7 +137,7 @@ class LogShard:
     stop: int
 
     def read(self) -> Transitions:
-        return _counted_once(compact(self.log[self.start : self.stop]), self.start)
+        return _counted_once(self.log[self.start : self.stop].compact(), self.start)
 
 
 def _counted_once(log: Transitions, start: int) -> Transitions:
@@ -217,16 +177,16 @@ def open_shards(
     Episodes must be contiguous, as the shards are not sorted.
     """
     columns = without_categorical(columns, "this log")
-    log = _planned_shards(source, columns=columns, limit=limit)
+    log = _planned_shards(source, columns, limit)
     return _filled(log) if missing == "flag" else log
 
 
 def _filled(log: ShardedLog) -> ShardedLog:
     """The shards with what fills the gaps in their observations, learnt in one pass: all are filled alike."""
-    shards = [shard for shard in log.shards if isinstance(shard, FileShard | MinariShard)]
+    shards = [shard for shard in log.shards if isinstance(shard, TableShard)]
     scan = None
     for shard in shards:  # none of a folder that valuefit saved, which has no gaps
-        scan = shard.scan(scan, int(SAMPLE_SHARE * log.limit))
+        scan = shard.scan(scan, log.limit // 8)
     filling = None if scan is None else scan.filling()
     if scan is None or filling is None:
         return log
@@ -235,7 +195,7 @@ def _filled(log: ShardedLog) -> ShardedLog:
     return replace(log, shards=filled, notes=(*log.notes, filling.sentence(sample)))
 
 
-def _planned_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: int) -> ShardedLog:
+def _planned_shards(source: Any, columns: Mapping[str, Any] | None, limit: int) -> ShardedLog:
     """The shards, before gaps in their observations are known."""
     single = isinstance(source, str | os.PathLike)
     if not (single or isinstance(source, list | tuple)) or "://" in str(source):
@@ -246,14 +206,14 @@ def _planned_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: in
     if single and (folder := minari_folder(source)):
         return _minari_shards(folder, columns, limit, str(source))
     if single and is_native(Path(source)):
-        if columns:
-            raise ValueError(f"{source} was written by valuefit and has fixed column names. Load it without columns.")
+        refuse_columns(source, columns)
         return _native_shards(Path(source), limit)
-    files = find_files(source, FORMATS)
+    allowed = sharded_formats()
+    files = find_files(source, allowed)
     for file in files:
         if not file.exists():
             raise ValueError(f"There is no file {str(file)!r}.")
-        if file_format(file) not in FORMATS or not file.is_file():
+        if file_format(file) not in allowed or not file.is_file():
             raise ValueError(
                 f"{file} cannot be read in parts. Larger than memory, valuefit reads Parquet and HDF5 files, Minari "
                 "datasets and folders that it saved itself: convert the log with `valuefit convert`, or with the "
@@ -262,50 +222,80 @@ def _planned_shards(source: Any, *, columns: Mapping[str, Any] | None, limit: in
     return _file_shards(files, columns, limit, str(source) if len(files) == 1 else f"{len(files)} files")
 
 
-def log_shards(log: Transitions, limit: int) -> ShardedLog:
-    """The shards of a log in memory: its feature rows are computed in parts, and never stored all at once."""
-    cuts = _Cuts(shard_steps(limit, log.observations[:1].nbytes))
-    cuts.add(np.flatnonzero(episode_starts(log.episode)))
-    shards = tuple(LogShard(log, start, stop) for start, stop in cuts.ranges(len(log)))
-    return ShardedLog(
-        shards, len(log), cuts.episodes, "a log in memory", limit, notes=tuple(log.notes), firsts=tuple(cuts.firsts),
-    )  # fmt: skip
-
-
 def shard_steps(limit: int, step_bytes: int) -> int:
     """Steps of a shard: an eighth of the limit, because a shard is held several times while it is read."""
-    return int(np.clip(limit / 8 / (COLUMN_BYTES + step_bytes), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
+    # besides its observation a step takes about 64 bytes
+    return int(np.clip(limit / 8 / (64 + step_bytes), MIN_SHARD_STEPS, MAX_SHARD_STEPS))
 
 
 class _Cuts:
-    """Where shards end: at the last start of an episode before they have `size` steps, or after a longer episode."""
+    """Finds the starts of episodes in consecutive rows, and cuts shards there.
+
+    A shard ends at the first start of an episode after it has `size` steps. firsts: its first step and episode.
+    """
 
     def __init__(self, size: int) -> None:
-        self.size, self.ends, self.episodes = size, [0], 0
-        self.firsts = [(0, 0)]  # the first step and the first episode of each shard
+        self.size, self.rows, self.episodes = size, 0, 0
+        self.firsts = [(0, 0)]
+        self._open = False  # whether the episode of the last row goes on
+        self._ids: list[Array] = []  # of runs of equal ids
 
-    def add(self, starts: Array) -> None:
-        """starts: the first steps of further episodes, ascending."""
-        for episode, start in enumerate(starts.tolist(), self.episodes):
-            if start - self.ends[-1] >= self.size:
-                self.ends.append(start)
-                self.firsts.append((start, episode))
-        self.episodes += len(starts)
+    def add(self, columns: list[Array], *, ids: bool) -> None:
+        """Further rows: the column of their ids, or those that mark ends."""
+        if columns and len(columns[0]):
+            begins, goes_on = episode_marks(columns, ids=ids)
+            begins[0] = not self._open or (ids and columns[0][0] != self._ids[-1][-1])
+            for episode, row in enumerate((self.rows + np.flatnonzero(begins)).tolist(), self.episodes):
+                if row - self.firsts[-1][0] >= self.size:
+                    self.firsts.append((row, episode))
+            if ids:
+                self._ids.append(columns[0][begins])
+            self.episodes, self._open = self.episodes + int(begins.sum()), goes_on
+            self.rows += len(begins)
 
-    def ranges(self, steps: int) -> list[tuple[int, int]]:
-        ends = [*self.ends, steps]
-        return [(a, b) for a, b in pairwise(ends) if b > a]
+    def end(self) -> None:
+        """The last row ends its episode."""
+        self._open = False
+
+    def log(self, shard: Callable[[int, int], Shard], where: str, limit: int) -> ShardedLog:
+        """The log of these shards, each of which `shard` makes of its first step and the one after its last."""
+        refuse_empty_or_interleaved(self.rows, self._ids, where)
+        ends = [*(row for row, _ in self.firsts), self.rows]
+        shards = tuple(shard(start, stop) for start, stop in pairwise(ends))
+        return ShardedLog(shards, self.rows, self.episodes, where, limit, firsts=tuple(self.firsts))
+
+
+def episode_marks(columns: list[Array], *, ids: bool) -> tuple[Array, bool]:
+    """Where episodes start in rows, the first included, and whether the last may go on after them.
+
+    columns: that of the ids, or those that mark ends.
+    """
+    if ids:
+        return episode_starts(columns[0]), True
+    ended = np.logical_or.reduce([np.asarray(column).astype(bool) for column in columns])
+    return np.concatenate(([True], ended[:-1])), not ended[-1]
+
+
+def mark_columns(matched: ColumnMap) -> list[str]:
+    """The column of the ids of episodes, or those that mark ends."""
+    fields = ("episode",) if "episode" in matched else END_FIELDS
+    return [str(matched[field]) for field in fields if field in matched]
+
+
+def log_shards(log: Transitions, limit: int) -> ShardedLog:
+    """The shards of a log in memory: its feature rows are computed in parts, and never stored all at once."""
+    cuts = _Cuts(shard_steps(limit, log.observations[:1].nbytes))
+    cuts.add([log.episode], ids=True)
+    return replace(cuts.log(partial(LogShard, log), "a log in memory", limit), notes=tuple(log.notes))
 
 
 def _native_shards(path: Path, limit: int) -> ShardedLog:
     files = file_states([path])
     steps, step_bytes, episode = native_steps(path)
-    cuts, scan = _Cuts(shard_steps(limit, step_bytes)), _EpisodeScan()
-    for first in range(0, steps, SCAN_STEPS):
-        cuts.add(scan.starts([np.array(episode[first : first + SCAN_STEPS])], ids=True))
-    refuse_interleaved(scan.seen, str(path))
-    shards = tuple(NativeShard(str(path), start, stop, files) for start, stop in cuts.ranges(steps))
-    return ShardedLog(shards, steps, cuts.episodes, str(path), limit, firsts=tuple(cuts.firsts))
+    cuts, block = _Cuts(shard_steps(limit, step_bytes)), MAX_SHARD_STEPS
+    for first in range(0, steps, block):
+        cuts.add([np.array(episode[first : first + block])], ids=True)
+    return cuts.log(partial(NativeShard, str(path), files=files), str(path), limit)
 
 
 def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
@@ -313,60 +303,62 @@ def _minari_shards(path: Path, columns: Mapping[str, Any] | None, limit: int, wh
     scan = scan_minari(path, columns=columns)
     check_ends(scan.matched, where)
     refuse_text_columns(scan.types, scan.matched, where)
-    ends = np.cumsum([0, *(steps for _, steps in scan.episodes)])
+    lengths = [steps for _, steps in scan.episodes]
+    ends = np.cumsum([0, *lengths])
     cuts = _Cuts(shard_steps(limit, scan.step_bytes))
-    cuts.add(ends[:-1][np.diff(ends) > 0])
-    steps = _not_empty(int(ends[-1]), where)
-    found = _all_fields(scan.matched)
-    bounds = [(start, np.searchsorted(ends, [start, stop])) for start, stop in cuts.ranges(steps)]
-    shards = tuple(
-        MinariShard(str(path), tuple(scan.episodes[first:last]), found, files) for _, (first, last) in bounds
-    )
-    return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
+    cuts.add([np.repeat(np.arange(len(lengths)), lengths)], ids=True)
+
+    def shard(start: int, stop: int) -> TableShard:
+        first, last = np.searchsorted(ends, [start, stop])
+        episodes = scan.episodes[first:last]
+        table = partial(_read_episodes, str(path), tuple(name for name, _ in episodes), _all_fields(scan.matched))
+        return TableShard(
+            table, tuple(RowRange(f"{name} of {path}", 0, steps) for name, steps in episodes), "steps", files
+        )
+
+    return cuts.log(shard, where, limit)
 
 
 def _file_shards(files: list[Path], columns: Mapping[str, Any] | None, limit: int, where: str) -> ShardedLog:
-    episodes, ends, states = _EpisodeScan(), [0], {file.path: file for file in file_states(files)}
-    actions: set[str] = set()
-    first, cuts = None, _Cuts(MAX_SHARD_STEPS)
+    states = {file.path: file for file in file_states(files)}
+    ends, actions, first, cuts = [0], set[str](), None, _Cuts(0)
     for file in files:
-        with FORMATS[file_format(file)].scan(file, columns=columns, limit=limit) as scan:
+        with _opened(file, columns, limit) as scan:
             if first is None:
                 check_ends(scan.matched, str(file))
-                refuse_text_columns(scan.types, scan.matched, str(file), but=(*TEXT_IDS, "action"))
+                refuse_text_columns(scan.types, scan.matched, str(file), but=("action",))
                 first, cuts = scan, _Cuts(shard_steps(limit, scan.step_bytes))
             _refuse_others(first, scan, files[0], file)
-            ids = "episode" in scan.matched
-            fields = ("episode",) if ids else END_FIELDS
-            names = [str(scan.matched[field]) for field in fields if field in scan.matched]
-            action = text_action(scan.types, scan.matched)
-            for batch in scan.marks([*names, *action], SCAN_STEPS):
+            ids, action = "episode" in scan.matched, text_action(scan.types, scan.matched)
+            for batch in scan.marks([*mark_columns(scan.matched), *action], MAX_SHARD_STEPS):
                 if action:
                     actions |= distinct_names(batch.pop(), f"Column {action[0]!r} of {file}")
-                cuts.add(episodes.starts([_scalars(column) for column in batch], ids=ids))
-            episodes.end_of_file(ids=ids)
+                cuts.add([_scalars(column) for column in batch], ids=ids)
+            if not ids:
+                cuts.end()
             ends.append(ends[-1] + scan.rows)
-    steps = _not_empty(ends[-1], where)
-    refuse_interleaved(episodes.seen, where)
-    assert first is not None  # there are steps
-    several, found = len(files) > 1, _all_fields(first.matched)
-    parts = [_parts(files, ends, start, stop) for start, stop in cuts.ranges(steps)]
-    shards = tuple(
-        FileShard(part, found, several, tuple(states[one.name] for one in part), tuple(sorted(actions)))
-        for part in parts
-    )
-    return ShardedLog(shards, steps, cuts.episodes, where, limit, firsts=tuple(cuts.firsts))
+    assert first is not None  # there is a file
+    fields, several = _all_fields(first.matched), len(files) > 1
+
+    def shard(start: int, stop: int) -> TableShard:
+        parts = _parts(files, ends, start, stop)
+        table = partial(_read_rows, parts, fields, several=several)
+        return TableShard(
+            table, parts, files=tuple(states[one.name] for one in parts), actions=tuple(sorted(actions))
+        )  # fmt: skip
+
+    return cuts.log(shard, where, limit)
+
+
+def _opened(file: Path, columns: Mapping[str, Any] | None, limit: int) -> AbstractContextManager[Scan]:
+    scan = formats()[file_format(file)].scan
+    assert scan is not None  # other formats were refused
+    return scan(file, columns=columns, limit=limit)
 
 
 def _all_fields(matched: ColumnMap) -> dict[str, Any]:
     """The columns of each field, None for those without one, so that no shard searches for them again."""
     return {field: matched.get(field) for field in ALIASES}
-
-
-def _not_empty(steps: int, where: str) -> int:
-    if steps == 0:
-        raise ValueError(f"The log is empty: {where} has no rows.")
-    return steps
 
 
 def _scalars(column: Array) -> Array:
@@ -383,40 +375,10 @@ def _parts(files: list[Path], ends: list[int], start: int, stop: int) -> tuple[R
     )
 
 
-class _EpisodeScan:
-    """Finds the first rows of episodes in consecutive batches of the columns that mark them."""
-
-    def __init__(self) -> None:
-        self.row = 0
-        self.open = False  # whether the episode of the last row goes on
-        self.last: Any = None  # the id of the last row
-        self.seen: list[Array] = []  # ids, one for each run of equal ones
-
-    def starts(self, columns: list[Array], *, ids: bool) -> Array:
-        """The rows at which episodes start, counted over all batches."""
-        n = len(columns[0]) if columns else 0
-        begins = np.zeros(n, bool)
-        if n and ids:
-            values = columns[0]
-            begins[0] = self.last is None or bool(values[0] != self.last)
-            begins[1:] = values[1:] != values[:-1]
-            self.last = values[-1]
-            self.seen.append(values[begins])
-        elif n:
-            ended = np.logical_or.reduce([column.astype(bool) for column in columns])
-            begins[0] = not self.open
-            begins[1:] = ended[:-1]
-            self.open = not ended[-1]
-        first, self.row = self.row, self.row + n
-        return np.asarray(first + np.flatnonzero(begins))
-
-    def end_of_file(self, *, ids: bool) -> None:
-        """Without ids each file ends its episode."""
-        self.open = self.open and ids
-
-
-def refuse_interleaved(ids: list[Array], where: str) -> None:
-    """Raise ValueError if an id occurs twice among those of runs of equal ids."""
+def refuse_empty_or_interleaved(rows: int, ids: list[Array], where: str) -> None:
+    """Raise ValueError if there are no rows, or if an id occurs twice among those of runs of equal ids."""
+    if rows == 0:
+        raise ValueError(f"The log is empty: {where} has no rows.")
     values, counts = np.unique(np.concatenate(ids) if ids else np.zeros(0), return_counts=True)
     if (counts > 1).any():
         raise ValueError(
@@ -431,11 +393,10 @@ def text_action(types: Mapping[str, str], matched: ColumnMap) -> list[str]:
     return [name] if isinstance(name, str) and types[name] == "text" else []
 
 
-def refuse_text_columns(
-    types: Mapping[str, str], matched: ColumnMap, where: str, *, but: Sequence[str] = TEXT_IDS
-) -> None:
-    """Raise ValueError for text, which is numbered by all values of a log, in other fields than `but`."""
-    for name in columns_to_read({field: names for field, names in matched.items() if field not in but}):
+def refuse_text_columns(types: Mapping[str, str], matched: ColumnMap, where: str, *, but: Sequence[str] = ()) -> None:
+    """Raise ValueError for text, which is numbered by all values of a log, in fields that are no ids, nor in `but`."""
+    allowed = ("episode", "cluster", *but)
+    for name in columns_to_read({field: names for field, names in matched.items() if field not in allowed}):
         if types[name] == "text":
             raise ValueError(
                 f"Column {name!r} of {where} holds text. A log that is read in parts needs numbers: number the "

@@ -121,9 +121,9 @@ def _check_categories(table: Table, columns: dict[str, list[Any]]) -> None:
             return f"{str(labels[row])[:40]!r} at {table.place(row)}"
 
         if numbers:
-            found = f"text, {cell(words)}, and " if words else ""
+            text = f"text, {cell(words)}, and " if words else ""
             raise ValueError(
-                f"Column {name!r} of {table.where} holds {found}numbers written as text, {cell(numbers)}. Correct or "
+                f"Column {name!r} of {table.where} holds {text}numbers written as text, {cell(numbers)}. Correct or "
                 f"convert them. {remedy}"
             )
         if len(distinct) > MAX_CATEGORIES:

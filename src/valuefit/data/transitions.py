@@ -233,6 +233,20 @@ class Transitions:
         place = np.cumsum(used) - 1
         return np.flatnonzero(used), place[self.now], np.where(goes_on, place[self.next], -1)
 
+    def compact(self) -> Transitions:
+        """The log with the observations that its steps use, copied."""
+        used, now, next = self.used_observations()
+        return replace(self, observations=self.observations[used], now=now, next=next)._frozen()
+
+    def part(self, start: int, stop: int) -> Transitions:
+        """The steps from `start` to `stop`, with a view of the observations from the first to the last that they use.
+
+        Where they use few of these, they have a copy of their own.
+        """
+        steps = self[start:stop]
+        rows, now, next = used_rows(steps.now, steps.next)
+        return replace(steps, observations=self.observations[rows], now=now, next=next)._frozen()
+
     @property
     def episodes(self) -> Array:
         """Episode ids, in the order of the log."""
@@ -284,18 +298,17 @@ def rounded_ratios(ratio: Array) -> Array:
     return np.where(np.abs(ratio - 1) <= PROBABILITY_TOL, 1.0, ratio)
 
 
-def row_range(now: Array, next: Array) -> tuple[int, int]:
-    """The first row that steps use, and the one after the last; next is -1 where an episode terminated."""
+def used_rows(now: Array, next: Array) -> tuple[slice | Array, Array, Array]:
+    """The rows that steps use, or all between them if those are at most two for each step; now and next among them."""
     low = int(now.min())
     if (next[next < low] >= 0).any():  # few are so small, but those that terminated
         low = int(next[next >= 0].min())
-    return low, int(max(now.max(), next.max())) + 1
-
-
-def shifted(now: Array, next: Array, first: int) -> tuple[Array, Array]:
-    """The numbers of rows counted from `first`, which is not after any of them; -1 stays."""
-    after = next - first
-    return now - first, np.maximum(after, -1, out=after)
+    high = int(max(now.max(), next.max())) + 1
+    if high - low <= 2 * len(now):
+        after = next - low
+        return slice(low, high), now - low, np.maximum(after, -1, out=after)
+    rows = np.unique(np.concatenate([now, next[next >= 0]]))
+    return rows, np.searchsorted(rows, now), np.where(next < 0, -1, np.searchsorted(rows, next))
 
 
 def cluster_numbers(cluster: Any, episode: Array) -> Array:
@@ -386,18 +399,18 @@ def _probabilities(name: str, values: Any, n: int, *, discrete: bool) -> Array |
     """Probabilities of the logged actions, at most 1 if these are `discrete`; else they may be densities."""
     if values is None:
         return None
-    found = numbers(name, values, length=n)
-    if name == "behaviour_prob" and (step := first_row(found <= 0)) is not None:
+    given = numbers(name, values, length=n)
+    if name == "behaviour_prob" and (step := first_row(given <= 0)) is not None:
         raise RowError(
-            f"behaviour_prob is {found[step]} at", step, ", but that action was taken. Probabilities of logged "
+            f"behaviour_prob is {given[step]} at", step, ", but that action was taken. Probabilities of logged "
             "actions must be positive (if these are log-probabilities, take exp first).", "step",
         )  # fmt: skip
-    if discrete and (step := first_row(found > 1 + PROBABILITY_TOL)) is not None:
+    if discrete and (step := first_row(given > 1 + PROBABILITY_TOL)) is not None:
         raise RowError(
-            f"{name} is {found[step]} at", step, ", but probabilities are at most 1. Divide percentages by 100; "
+            f"{name} is {given[step]} at", step, ", but probabilities are at most 1. Divide percentages by 100; "
             "densities may exceed 1, and their actions are floating-point numbers, not whole numbers or text.", "step",
         )  # fmt: skip
-    return found
+    return given
 
 
 def _importance_ratios(ratio: Any, behaviour_prob: Array | None, target_prob: Array | None, n: int) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from valuefit.data.assemble import build_log
-from valuefit.data.readers.npz import read_npz
+from valuefit.data.readers import npz
 from valuefit.data.transitions import Transitions
 
 FILE = Path(__file__).with_name("mountain_car.npz")
@@ -23,7 +23,7 @@ VALUE = -70.59  # of the policy with discount 0.99, by 20,000 simulated episodes
 
 def example_log() -> Transitions:
     """18,307 steps in 150 episodes that all reach the goal; observations (position, velocity), three actions."""
-    log = build_log(read_npz(FILE, columns=None, limit=1 << 22))
+    log = build_log(npz.read(FILE, columns=None, limit=1 << 22))
     note = (
         f"This is the example log of valuefit: {EPISODES} episodes of Mountain Car under a policy learned by Sarsa, "
         "with reward -1 per step until the car is out of the valley."

@@ -22,7 +22,7 @@ from valuefit.checks.reach import reachable_range
 from valuefit.checks.ridge import ridge_change
 from valuefit.checks.support import episode_count, unseen_share
 from valuefit.data.continuity import Continuity
-from valuefit.data.joining import compact, join_logs
+from valuefit.data.joining import join_logs
 from valuefit.data.shards import LogShard, ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
@@ -98,7 +98,7 @@ class Samples:
         episode = np.arange(first[1], self.episodes)
         chosen = episode % self._episode_stride == 0
         if chosen.any():
-            self._logs.append((np.repeat(episode, lengths * chosen), compact(log[np.repeat(chosen, lengths)])))
+            self._logs.append((np.repeat(episode, lengths * chosen), log[np.repeat(chosen, lengths)].compact()))
 
     def __add__(self, other: Samples) -> Samples:
         """Join the samples of these shards and of `other`, whose shards come after them."""
@@ -146,7 +146,7 @@ class Samples:
     def _thin_episodes(self) -> None:
         fewer = [(episode, episode % self._episode_stride == 0, log) for episode, log in self._logs]
         self._logs = [
-            (e, log) if chosen.all() else (e[chosen], compact(log[chosen])) for e, chosen, log in fewer if chosen.any()
+            (e, log) if chosen.all() else (e[chosen], log[chosen].compact()) for e, chosen, log in fewer if chosen.any()
         ]
 
     @property

@@ -28,8 +28,6 @@ STEPS_PER_LANDMARK = 20  # fewer leave directions that a single episode determin
 # by their ratios: means of fewer are biased towards the logged policy (tests/claims/test_automatic_features.py)
 EFFECTIVE_STEPS_PER_LANDMARK = 10
 MAX_LANDMARKS = 1000  # unless more are requested
-# From 4 to 6 the policy values of seven tasks were equally accurate, at 2 up to 3.9 times less.
-LENGTH_SCALE_FACTOR = 5.0  # times the distance between neighbouring landmarks
 # A single length scale leaves gaps between the few landmarks at the edges of the data. With three, policy values of 13
 # tasks (100 episodes, 26 settings, both routes) had RMSEs of 0.03 to 1.17 times those with one, geometric mean 0.89.
 SCALES, MAX_SCALES, SCALE_RATIO = 3, 10, 3.0  # number of length scales, and each relative to the one before
@@ -38,10 +36,8 @@ MAX_UNITS = 2.0  # from the median, further observations are clipped
 # Measured by `python -m coverage_study.many_columns`.
 MAX_JOINT_COLUMNS = 8  # of observations whose kernel has no additive part by default
 ADDITIVE_SHARE = 0.5  # of the kernel, for more columns
-COSINES = 6  # of each column in the additive part; those of higher frequency would have weights below 2e-4
 MIN_ORTHOGONAL_PART = 1e-6  # landmarks whose kernel function has a smaller part orthogonal to the others are dropped
 MAX_BLOCK_BYTES = 32 << 20  # of kernel values: triangular solves need long blocks
-LENGTH_SCALE_RANGE = 1e-12, 1e12
 
 
 class Kernel(FeatureTransformer):
@@ -212,8 +208,9 @@ class Kernel(FeatureTransformer):
     def _choose_length_scale(self, dimensions: int) -> Array:
         """One for each dimension of the observations."""
         if self.length_scale is None:
-            return np.full(dimensions, LENGTH_SCALE_FACTOR * neighbour_distance(self.scaled_landmarks_))
-        low, high = LENGTH_SCALE_RANGE
+            # from 4 to 6 times the policy values of seven tasks were equally accurate, at 2 up to 3.9 times less
+            return np.full(dimensions, 5.0 * neighbour_distance(self.scaled_landmarks_))
+        low, high = 1e-12, 1e12
         requirement = f"it must be a number from {low:g} to {high:g}, or one for each of {dimensions} dimensions"
         given = list(self.length_scale) if is_list(self.length_scale) else [self.length_scale] * dimensions
         if len(given) != dimensions:
@@ -232,7 +229,7 @@ class Kernel(FeatureTransformer):
         """
         if not self.additive_:
             return np.zeros((len(X), 0))
-        frequency = np.pi * np.arange(1, COSINES + 1)
+        frequency = np.pi * np.arange(1, 7)  # higher ones would have weights below 2e-4
         weight = (1 + (0.5 * frequency) ** 2 / 5) ** -3
         weight = np.sqrt(weight / weight.sum())
         parts = [

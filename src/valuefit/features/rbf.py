@@ -24,7 +24,6 @@ from valuefit.threads import limit_threads
 from valuefit.typing import Array
 
 MAX_PLACED_CENTRES = 10_000  # k-means of this many takes half a minute
-MIN_ACTIVATION = 0.1  # grid points whose feature stays below this on all observations are dropped
 
 
 class RBF(FeatureTransformer):
@@ -112,7 +111,8 @@ class RBF(FeatureTransformer):
         activation = np.zeros(len(grid))
         for block in row_blocks(len(Z), len(grid)):
             np.maximum(activation, gaussians(Z[block], grid, self.bandwidth or spacing).max(axis=0), out=activation)
-        kept = activation >= min(MIN_ACTIVATION, activation.max())
+        # grid points whose feature stays below 0.1 on all observations are dropped
+        kept = activation >= min(0.1, activation.max())
         return grid[kept], spacing
 
 

@@ -16,10 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit import features as package
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations
-from valuefit.features import BUILT_IN
+from valuefit.features import built_in, class_of
 from valuefit.features.featurise import check_shape
 from valuefit.features.kernel import (
     ADDITIVE_SHARE,
@@ -89,7 +88,7 @@ class Fitted:
 
 def names() -> list[str]:
     """The names that `make` accepts."""
-    return ["auto", *BUILT_IN]
+    return ["auto", *built_in()]
 
 
 def make(
@@ -211,10 +210,10 @@ def parse_options(text: str, rest: str) -> dict[str, Any]:
 
 def build(name: str, options: dict[str, Any]) -> Any:
     """An unfitted built-in transformer; errors suggest the closest name."""
-    if name not in BUILT_IN:
+    if name not in built_in():
         near = suggestion(name, names())
         raise ValueError(f"There are no features {shown(name)}{near}. There are {', '.join(names())}.")
-    cls = getattr(package, BUILT_IN[name])
+    cls = class_of(name)
     allowed = list(inspect.signature(cls).parameters)
     for key in options:
         if key not in allowed:
@@ -379,9 +378,9 @@ def at_least_one_column(observations: Array) -> Array:
 
 def name_of(transformer: Any) -> str | None:
     """The name of a built-in transformer; None for any other object."""
-    cls = type(transformer)
-    own = cls.__module__.startswith("valuefit.features.")
-    return next((name for name, built_in in BUILT_IN.items() if own and built_in == cls.__name__), None)
+    package, _, module = type(transformer).__module__.rpartition(".")
+    name = module.replace("_", "-")
+    return name if package == "valuefit.features" and name in built_in() else None
 
 
 def is_fitted(transformer: Any) -> bool:

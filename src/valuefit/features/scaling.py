@@ -22,10 +22,10 @@ MAX_SAMPLED_OBSERVATIONS = 20_000  # for quantiles and k-means
 def count_option(name: str, value: Any, least: int, most: int = MAX_INT32) -> int:
     """An option that counts something as an int, from `least` to `most`."""
     requirement = f"it must be a whole number, {least} or more and at most {most:,}"
-    found = whole_number(name, value, requirement, low=least)
-    if found > most:
+    count = whole_number(name, value, requirement, low=least)
+    if count > most:
         raise ValueError(f"{name} is {shown(value)}; {requirement}.")
-    return found
+    return count
 
 
 def is_list(value: Any) -> bool:
@@ -93,10 +93,10 @@ def lowest_indices(dimensions: int, count: int, *, each: int, total: int, power:
     """
     heap: list[tuple[int, int, tuple[tuple[int, int], ...]]] = [(0, 0, ())]
     limit = None  # entries above it are not among the lowest
-    found: list[tuple[tuple[int, int], ...]] = []
-    while heap and len(found) < count:
+    lowest: list[tuple[tuple[int, int], ...]] = []
+    while heap and len(lowest) < count:
         size, used, index = heapq.heappop(heap)
-        found.append(index)
+        lowest.append(index)
         if each == 0 or -sum(negative for _, negative in index) == total:
             continue
         last, times = (index[-1][0], -index[-1][1]) if index else (-1, each)
@@ -108,12 +108,12 @@ def lowest_indices(dimensions: int, count: int, *, each: int, total: int, power:
             if limit is not None and entry > limit:
                 break  # those of larger k are above it, too
             heapq.heappush(heap, entry)
-        needed = count - len(found)
+        needed = count - len(lowest)
         if len(heap) > 2 * needed + MIN_DROPPED_INDICES:
             heap = heapq.nsmallest(needed, heap)
             limit = heap[-1] if heap else None
-    indices = np.zeros((len(found), dimensions), np.int64)
-    for row, index in enumerate(found):
+    indices = np.zeros((len(lowest), dimensions), np.int64)
+    for row, index in enumerate(lowest):
         for k, negative in index:
             indices[row, k] = -negative
     return indices

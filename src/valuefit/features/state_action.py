@@ -13,10 +13,6 @@ from valuefit.features.scaling import count_option, refuse_large, row_blocks
 from valuefit.features.transformer import FeatureTransformer
 from valuefit.typing import Array
 
-# Fraction of nonzero weights from which rows are dense: a CSR entry takes 1.5 times the memory of a dense one, and
-# dense products run at the speed of BLAS.
-MIN_DENSE_FRACTION = 1 / 3
-
 
 class StateAction(FeatureTransformer):
     """Rows phi(s, a): the features of s in the block of action a, zeros in the other blocks.
@@ -110,7 +106,8 @@ def spread(rows: Any, weights: Any, source: Array | None = None) -> Any:
     weights = sparse.csr_array(weights)
     source = np.arange(rows.shape[0]) if source is None else source
     dtype = np.result_type(rows.dtype, np.float32)
-    if not sparse.issparse(rows) and weights.nnz >= MIN_DENSE_FRACTION * weights.shape[0] * actions:
+    # a CSR entry takes 1.5 times the memory of a dense one, and dense products run at the speed of BLAS
+    if not sparse.issparse(rows) and 3 * weights.nnz >= weights.shape[0] * actions:
         dense = np.empty((len(source), actions, width), dtype)
         for block in row_blocks(len(source), width):
             each = weights[block].toarray().astype(dtype)

@@ -165,13 +165,13 @@ def default_bins(dimensions: int) -> int:
 
 def coprime(count: int, to: int) -> Array:
     """The first `count` odd numbers coprime to `to`, so that all tilings have different displacements."""
-    found: list[int] = []
+    odd: list[int] = []
     candidate = 1
-    while len(found) < count:
+    while len(odd) < count:
         if math.gcd(candidate, to) == 1:
-            found.append(candidate)
+            odd.append(candidate)
         candidate += 2
-    return np.array(found)
+    return np.array(odd)
 
 
 def tile_numbers(X: Array, low: Array, scale: Array, shift: Array, bins: Array, wraps: Array, tiles: int) -> Array:

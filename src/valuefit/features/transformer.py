@@ -56,13 +56,13 @@ class FeatureTransformer(ABC):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; `deep` adds those of nested transformers as `name__parameter`."""
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for name in sorted(inspect.signature(type(self)).parameters):
             value = getattr(self, name)
             if deep and callable(getattr(value, "get_params", None)) and not isinstance(value, type):
-                found |= {f"{name}__{inner}": nested for inner, nested in value.get_params().items()}
-            found[name] = value
-        return found
+                parameters |= {f"{name}__{inner}": nested for inner, nested in value.get_params().items()}
+            parameters[name] = value
+        return parameters
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters, also those of nested transformers (`name__parameter`)."""

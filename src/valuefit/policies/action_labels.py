@@ -13,7 +13,6 @@ from valuefit.messages import shown
 from valuefit.typing import Array
 
 LISTED_LABELS = 20  # in a message
-FRAMES = ("pandas", "polars")  # modules of data frames, whose columns have names
 
 Label = str | int
 
@@ -67,7 +66,7 @@ def split_labels(values: Any, name: str) -> tuple[Any, tuple[Label, ...] | None]
     """Probabilities as an array with one column for each label, from a mapping or a data frame; others unchanged."""
     if isinstance(values, Mapping):
         labels, columns = labels_of(list(values), name), list(values.values())
-    elif type(values).__module__.partition(".")[0] in FRAMES and np.ndim(values) == 2:
+    elif type(values).__module__.partition(".")[0] in ("pandas", "polars") and np.ndim(values) == 2:
         given = list(values.columns)
         labels = labels_of(given, name)
         columns = [values[column] for column in given]

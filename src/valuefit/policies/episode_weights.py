@@ -12,7 +12,6 @@ from valuefit.policies.importance import log_products
 from valuefit.typing import Array
 
 MAX_LOG_PRODUCT = 138.0  # products of ratios above e^138 = 1e60 are cut off there, so that squares stay finite
-MIN_LOG_SUM = -400.0  # steps whose products sum to less than e^-400 have no weight in self-normalised sums
 
 
 class EpisodeWeights:
@@ -103,7 +102,7 @@ class EpisodeWeights:
         has reward 0 and keeps its product. reward: of each step. final: the value with which each episode ends.
         """
         totals = self.log_totals
-        counts = totals > MIN_LOG_SUM
+        counts = totals > -400.0  # steps whose products sum to less than e^-400 have no weight
         scale = np.where(counts, totals, np.inf)
         power = self.discount ** np.arange(len(totals))
         share = np.exp(self.log_product - scale[self.time])

@@ -22,19 +22,18 @@ def policy_for(policy: Any, log: Transitions) -> Policy:
     Raises ValueError with both lists if the labels are not those of the log. A policy that is matched already, such as
     to a log of which this is a part, is unchanged.
     """
-    found, known = find_policy(policy).on(log), labels_in(log)
-    if found.known is not None or known is None or found.by_step is not None:
-        return found
-    what = found.name if found.name.startswith("the policy") else f"The policy {found.name}"
-    if found.labels is not None:
-        missing = tuple(label for label in known if label not in found.labels)
-        every = all_labels(found.labels, known, what)
-        table = None if found.table is None else by_number(found.table, found.labels, known, what)
-        labels = found.labels if table is None else every
-        return replace(found, table=table, labels=labels, known=every, missing=missing)
-    if found.table is not None and log.action_names is not None:
-        _check_columns(found.table.shape[1], known, what)
-    return replace(found, known=known)
+    matched, known = find_policy(policy).on(log), labels_in(log)
+    if matched.known is not None or known is None or matched.by_step is not None:
+        return matched
+    if matched.labels is not None:
+        missing = tuple(label for label in known if label not in matched.labels)
+        every = all_labels(matched.labels, known, matched.title)
+        table = None if matched.table is None else by_number(matched.table, matched.labels, known, matched.title)
+        labels = matched.labels if table is None else every
+        return replace(matched, table=table, labels=labels, known=every, missing=missing)
+    if matched.table is not None and log.action_names is not None:
+        _check_columns(matched.table.shape[1], known, matched.title)
+    return replace(matched, known=known)
 
 
 def _check_columns(columns: int, known: Any, name: str) -> None:
@@ -48,34 +47,34 @@ def _check_columns(columns: int, known: Any, name: str) -> None:
 
 def target_probabilities(policy: Any, log: Transitions) -> Array:
     """pi(a_t | s_t) of the logged action of every step, (n,); no action is sampled."""
-    found = policy_for(policy, log)
-    if found.by_step is not None:
-        if len(found.by_step) != len(log):
+    matched = policy_for(policy, log)
+    if matched.by_step is not None:
+        if len(matched.by_step) != len(log):
             raise ValueError(
-                f"{found.name} has {len(found.by_step)} probabilities but the log has {len(log)} steps. Give one per "
-                "step, or a table with one row per state and one column per action."
+                f"{matched.title} has {len(matched.by_step)} probabilities but the log has {len(log)} steps. Give one "
+                "per step, or a table with one row per state and one column per action."
             )
         densities = log.action is not None and is_continuous(log.action)
-        return valid_probabilities(found.by_step, found.name, densities=densities)
+        return valid_probabilities(matched.by_step, matched.name, densities=densities)
     if log.action is None:
         raise ValueError(
             "The log has no actions, so their probabilities under the policy are unknown. Give the action column, or "
             "one target probability per step."
         )
-    if found.takes_actions:
+    if matched.takes_actions:
         action = np.asarray(log.action if log.action_names is None else log.action_names[log.action])
-        returned = _called(found, log.observations[log.now], action)
-        values = array_of(f"The policy {found.name}", returned)
+        returned = _called(matched, log.observations[log.now], action)
+        values = array_of(matched.title, returned)
         if values.shape != (len(log),):
             raise ValueError(
-                f"The policy {found.name} returned an array of shape {values.shape} for {len(log)} observations and "
+                f"{matched.title} returned an array of shape {values.shape} for {len(log)} observations and "
                 "actions. It must return one probability for each pair."
             )
-        return valid_probabilities(values, f"The policy {found.name}", densities=is_continuous(log.action))
+        return valid_probabilities(values, matched.title, densities=is_continuous(log.action))
     action = action_numbers(log)
     used, index = np.unique(log.now, return_inverse=True)
-    table = action_probabilities(found, log.observations[used], None)
-    check_action_range(action, table.shape[1], found.name)
+    table = action_probabilities(matched, log.observations[used], None)
+    check_action_range(action, table.shape[1], matched.name)
     return table[index, action]
 
 
@@ -85,49 +84,49 @@ def action_probabilities(policy: Any, observations: Any, actions: int | None) ->
     actions: their number; None takes the number of columns that the policy returns, which is not possible for a policy
     `f(observations, actions)`. Labels of columns count for a policy that is matched to a log (`policy_for`).
     """
-    found = find_policy(policy)
-    observations, labels, title = np.asarray(observations), None, f"The policy {found.name}"
-    if found.table is not None:
-        values = found.table[state_numbers(observations, len(found.table), found.name)]
-    elif found.function is None:
+    matched = find_policy(policy)
+    observations, labels, title = np.asarray(observations), None, matched.title
+    if matched.table is not None:
+        values = matched.table[state_numbers(observations, len(matched.table), matched.name)]
+    elif matched.function is None:
         raise ValueError(
-            f"{found.name} gives the probability of the logged action only, but the probabilities of all actions are "
-            "needed. Give a table (states x actions) or a callable."
+            f"{matched.title} gives the probability of the logged action only, but the probabilities of all actions "
+            "are needed. Give a table (states x actions) or a callable."
         )
-    elif found.takes_actions:
+    elif matched.takes_actions:
         if actions is None:
-            raise ValueError(f"The policy {found.name} takes actions as an argument: give the number of actions.")
-        names = range(actions) if found.known is None else [*found.known, *range(len(found.known), actions)]
-        columns = [_called(found, observations, np.full(len(observations), names[a])) for a in range(actions)]
+            raise ValueError(f"{matched.title} takes actions as an argument: give the number of actions.")
+        names = range(actions) if matched.known is None else [*matched.known, *range(len(matched.known), actions)]
+        columns = [_called(matched, observations, np.full(len(observations), names[a])) for a in range(actions)]
         values = np.stack([array_of(title, column) for column in columns], axis=-1)
     else:
-        returned, labels = split_labels(_called(found, observations), title)
-        labels = found.labels if labels is None else labels
+        returned, labels = split_labels(_called(matched, observations), title)
+        labels = matched.labels if labels is None else labels
         values = array_of(title, returned, place="in row")
     if values.ndim != 2 or len(values) != len(observations) or values.shape[1] == 0:
         hint = " That looks like actions: return their probabilities instead." if values.ndim == 1 else ""
         raise ValueError(
-            f"The policy {found.name} returned an array of shape {values.shape} for {len(observations)} observations. "
+            f"{matched.title} returned an array of shape {values.shape} for {len(observations)} observations. "
             f"It must return one row per observation and one column per action.{hint}"
         )
-    if found.known is not None and labels is not None:
-        values = by_number(values, labels, found.known, title)
-    elif found.known is not None and isinstance(found.known[0], str):
-        _check_columns(values.shape[1], found.known, title)
-    return normalised_rows(valid_probabilities(values, title), found.name, actions)
+    if matched.known is not None and labels is not None:
+        values = by_number(values, labels, matched.known, title)
+    elif matched.known is not None and isinstance(matched.known[0], str):
+        _check_columns(values.shape[1], matched.known, title)
+    return normalised_rows(valid_probabilities(values, title), matched.name, actions)
 
 
 def has_names(policy: Policy, observations: Array) -> bool:
     """Whether the columns of the probabilities of all actions have names. observations: any of the log."""
     if policy.labels is not None or policy.function is None:
         return policy.labels is not None
-    return split_labels(_called(policy, observations), f"The policy {policy.name}")[1] is not None
+    return split_labels(_called(policy, observations), policy.title)[1] is not None
 
 
 def _called(policy: Policy, observations: Array, *actions: Array) -> Any:
     assert policy.function is not None
     seen = policy.seen(observations)
-    with user_code, user_errors(f"The policy {policy.name}", seen, policy.columns, actions=bool(actions)):
+    with user_code, user_errors(policy.title, seen, policy.columns, actions=bool(actions)):
         return policy.function(seen, *actions)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from valuefit.data.files import working_folder
 from valuefit.data.gaps import Filling
+from valuefit.data.labels import reads_as_number
 from valuefit.data.npy import map_array
 from valuefit.data.validation import PROBABILITY_TOL, array_of
 from valuefit.messages import said, shown
@@ -34,7 +35,8 @@ class Policy:
     """A target policy: exactly one of a function, a table over numbered states, and probabilities by step.
 
     function: `f(observations) -> (m, actions)` probabilities, or, if `takes_actions`,
-    `f(observations, actions) -> (m,)` probabilities of these actions. table: (states, actions).
+    `f(observations, actions) -> (m,)` probabilities of these actions. constant: whether it is made of probabilities
+    that are equal for all observations, and so has no name of its own. table: (states, actions).
     by_step: the probability of the logged action of each step, (n,). name: for notes and error messages.
     labels: the actions of the columns, where they are known; else columns are in the order of the log's actions.
     known: the labels of the actions by number, once the policy is matched to a log; None before. missing: those of the
@@ -45,6 +47,7 @@ class Policy:
     name: str
     function: Callable[..., Any] | None = None
     takes_actions: bool = False
+    constant: bool = False
     table: Array | None = None
     by_step: Array | None = None
     labels: tuple[Label, ...] | None = None
@@ -52,6 +55,12 @@ class Policy:
     missing: tuple[Label, ...] = ()
     filling: Filling | None = None
     columns: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The policy at the beginning of a sentence."""
+        described = self.function is None or self.constant
+        return f"{self.name[0].upper()}{self.name[1:]}" if described else f"The policy {self.name}"
 
     def on(self, log: Any) -> Policy:
         """The policy for observations of this log, which are filled where the source had gaps."""
@@ -81,8 +90,8 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     if isinstance(policy, str | Path):
         text = str(policy)
         if Path(text).suffix.lower() in FILES:
-            found = from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
-            return found if found.table is None else replace(found, labels=header_of(Path(text), found.name))
+            read = from_array(read_numbers(Path(text), "policy file"), f"the policy file {Path(text).name}")
+            return read if read.table is None else replace(read, labels=header_of(Path(text), read.name))
         if ":" in text:
             return from_function(import_function(text, allow_code), text)
         raise ValueError(
@@ -93,7 +102,7 @@ def find_policy(policy: Any, *, allow_code: bool = False) -> Policy:
     values, labels = split_labels(policy, "The policy")
     if labels is not None:
         if values.ndim == 1:
-            return Policy("the policy", partial(constant, np.array(values)), labels=labels)
+            return Policy("the policy", partial(constant, np.array(values)), constant=True, labels=labels)
         return replace(from_array(values, "the policy"), labels=labels)
     if isinstance(policy, np.ndarray | list | tuple):
         return from_array(array_of("the policy", policy, place="in row"), "the policy")
@@ -164,51 +173,47 @@ def read_numbers(path: Path, title: str) -> Array:
     """The array in a .npy, .csv or .txt file, without a header line; error messages call the file `title`."""
     if not path.is_file():
         raise ValueError(f"There is no {title} {path}.")
-    try:
-        if path.suffix.lower() == ".npy":
-            mapped = map_array(path)
-            check_file_size(mapped.nbytes, path, title)
-            return np.array(mapped)
-        check_file_size(4 * path.stat().st_size, path, title)  # a number has at least two characters, and takes 8 bytes
-        with path.open(encoding="utf-8") as lines:
-            first = lines.readline()
-            comma = "," if "," in first else None
-            header = not all(is_number(word) for word in first.split(comma))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # NumPy only warns about an empty file
-            return np.loadtxt(path, delimiter=comma, skiprows=int(header), ndmin=2, encoding="utf-8")
-    except (OSError, ValueError, EOFError, UserWarning) as error:
-        if str(error).startswith(f"The {title}"):
-            raise
-        raise ValueError(f"The {title} {path} cannot be read as numbers: {said(error)}.") from None
-
-
-def header_of(path: Path, name: str) -> tuple[Label, ...] | None:
-    """The words of the header line of a file of text, one for each column; None without such a line."""
-    if path.suffix.lower() == ".npy":
-        return None
-    with path.open(encoding="utf-8") as lines:
-        first = lines.readline().strip()
-    words = [word.strip().strip('"') for word in first.split("," if "," in first else None)]
-    return None if all(map(is_number, words)) else labels_of(words, name)
-
-
-def check_file_size(size: int, path: Path, title: str) -> None:
-    """Raise a ValueError if the array in a file would take more than MAX_POLICY_BYTES of memory."""
+    mapped = None
+    with as_numbers(path, title):
+        mapped = map_array(path) if path.suffix.lower() == ".npy" else None
+        # a number in a text has at least two characters, and takes 8 bytes
+        size = 4 * path.stat().st_size if mapped is None else mapped.nbytes
     if size > MAX_POLICY_BYTES:
         raise ValueError(
             f"The {title} {path} may take {size / 2**30:.1f} GiB of memory; at most {MAX_POLICY_BYTES / 2**30:g} GiB "
             "are read."
         )
+    with as_numbers(path, title):
+        if mapped is not None:
+            return np.array(mapped)
+        words, comma = first_line(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # NumPy only warns about an empty file
+            header = not all(map(reads_as_number, words))
+            return np.loadtxt(path, delimiter=comma, skiprows=int(header), ndmin=2, encoding="utf-8")
 
 
-def is_number(word: str) -> bool:
-    """Whether the word parses as a number."""
+@contextmanager
+def as_numbers(path: Path, title: str) -> Iterator[None]:
+    """Raise what reading the file raises as a ValueError that names it."""
     try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+        yield
+    except (OSError, ValueError, EOFError, UserWarning) as error:
+        raise ValueError(f"The {title} {path} cannot be read as numbers: {said(error)}.") from None
+
+
+def first_line(path: Path) -> tuple[list[str], str | None]:
+    """The words of the first line of a file of text, and their delimiter (None: white space)."""
+    with path.open(encoding="utf-8") as lines:
+        line = lines.readline().strip()
+    comma = "," if "," in line else None
+    return [word.strip().strip('"') for word in line.split(comma)], comma
+
+
+def header_of(path: Path, name: str) -> tuple[Label, ...] | None:
+    """The words of the header line of a file of text, one for each column; None without such a line."""
+    words = [] if path.suffix.lower() == ".npy" else first_line(path)[0]
+    return None if all(map(reads_as_number, words)) else labels_of(words, name)
 
 
 def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
@@ -223,7 +228,7 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
         )
     with importable_working_directory():
         try:
-            found: Any = importlib.import_module(module_name)
+            value: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
                 raise ValueError(
@@ -233,15 +238,15 @@ def import_function(text: str, allow_code: bool) -> Callable[..., Any]:
         except Exception as error:
             raise ValueError(f"Importing {module_name!r} for the policy failed: {error!r}.") from error
     for part in name.split("."):
-        if part not in dir(found):
-            own = [one for one in dir(found) if getattr(getattr(found, one, None), "__module__", None) == module_name]
+        if part not in dir(value):
+            own = [one for one in dir(value) if getattr(getattr(value, one, None), "__module__", None) == module_name]
             near = difflib.get_close_matches(part, own, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{module_name!r} has no {part!r}.{hint}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"{text!r} is {type(found).__name__}, not a function of observations.")
-    return found
+        value = getattr(value, part)
+    if not callable(value):
+        raise ValueError(f"{text!r} is {type(value).__name__}, not a function of observations.")
+    return value
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ import scipy.sparse as sparse
 from valuefit.data.transitions import Transitions
 from valuefit.features.registry import make
 from valuefit.memory import require_memory
-from valuefit.policies.action_labels import Label, label_of, max_actions
+from valuefit.policies.action_labels import label_of, max_actions
 from valuefit.policies.importance import action_numbers, action_probabilities, check_action_range, policy_for
+from valuefit.policies.policy import Policy
 from valuefit.problem.problem import Problem
 from valuefit.typing import Array
-
-MAX_UNSEEN_PROBABILITY = 0.01  # of actions that the log never takes, whose values have no data
 
 
 def state_action_problem(
@@ -59,11 +57,11 @@ def state_action_problem(
 
 def action_count(log: Transitions, policy: Any) -> int:
     """The number of actions of state-action values: those of the policy, or the logged ones."""
-    found = policy_for(policy, log)
-    if found.table is not None:
-        return int(found.table.shape[1])
+    matched = policy_for(policy, log)
+    if matched.table is not None:
+        return int(matched.table.shape[1])
     logged = logged_actions(log)
-    return int(action_probabilities(found, log.observations[:1], logged if found.takes_actions else None).shape[1])
+    return int(action_probabilities(matched, log.observations[:1], logged if matched.takes_actions else None).shape[1])
 
 
 def logged_actions(log: Transitions) -> int:
@@ -112,21 +110,21 @@ def _state_action_rows(
             'State-action values need a target policy. Give policy=, or use values="state" for the policy that '
             "generated the log."
         )
-    found = policy_for(policy, log)
+    matched = policy_for(policy, log)
     action, logged_count = action_numbers(log), logged_actions(log)
     continues = (log.next >= 0) & ~log.terminated
     following, next = np.unique(log.next[continues], return_inverse=True)
-    table_actions = None if found.table is None else found.table.shape[1]
+    table_actions = None if matched.table is None else matched.table.shape[1]
     if len(following):
-        count = logged_count if found.takes_actions else table_actions
-        probabilities = action_probabilities(found, log.observations[following], count)
+        count = logged_count if matched.takes_actions else table_actions
+        probabilities = action_probabilities(matched, log.observations[following], count)
     else:  # every step terminates, so there are no next rows
         probabilities = np.zeros((0, table_actions or logged_count))
     actions = probabilities.shape[1]
-    check_action_range(action, actions, found.name)
+    check_action_range(action, actions, matched.name)
     if not part:  # other parts may have an action that this one lacks
         visits = np.bincount(next, minlength=len(following))
-        refuse_unseen(probabilities, visits, action, found.name, found.known)
+        refuse_unseen(probabilities, visits, action, matched)
     fitted, _ = make(state_features, log, actions=actions)
     used = np.union1d(log.now, following)
     rows = fitted.transform(log.observations[used])
@@ -141,17 +139,16 @@ def _state_action_rows(
     return spread(rows, weights, source), len(pair), now, next_of_step
 
 
-def refuse_unseen(probabilities: Array, visits: Array, action: Array, name: str, known: Sequence[Label] | None) -> None:
+def refuse_unseen(probabilities: Array, visits: Array, action: Array, policy: Policy) -> None:
     """Raise a ValueError if the policy takes actions that the log never takes with more than 1% probability."""
     never = np.setdiff1d(np.arange(probabilities.shape[1]), action)
     if len(never) == 0 or not visits.any():
         return
     share = visits @ probabilities[:, never] / visits.sum()
-    if share.sum() > MAX_UNSEEN_PROBABILITY:
+    if share.sum() > 0.01:
         worst = int(never[np.argmax(share)])
-        subject = "The policy" if name == "the policy" else f"The policy {name}"
         raise ValueError(
-            f"{subject} takes action {label_of(worst, known)} with probability {share.max():.3g} on average, but the "
-            "log never does, so its value is unknown. Use a log that contains this action, or a policy that does not "
-            "take it."
+            f"{policy.title} takes action {label_of(worst, policy.known)} with probability {share.max():.3g} on "
+            "average, but the log never does, so its value is unknown. Use a log that contains this action, or a "
+            "policy that does not take it."
         )

@@ -13,7 +13,7 @@ from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
 from valuefit.evaluation.text import following_sentence, number, verdict_sentence
 from valuefit.extras import need
-from valuefit.features import BUILT_IN
+from valuefit.features import class_of
 from valuefit.report import figures
 from valuefit.report import svg as charts
 from valuefit.report.figures import EpisodeStatistics, counted
@@ -273,4 +273,4 @@ def _features_text(evaluation: Evaluation) -> tuple[str, str]:
     short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS and text != "None"}
     comment = "other options are fitted to the log" if long else ""
     arguments = ", ".join(f"{name}={text}" for name, text in short.items())
-    return f"vf.features.{BUILT_IN[spec['name']]}({arguments})", comment
+    return f"vf.features.{class_of(spec['name']).__name__}({arguments})", comment

@@ -14,7 +14,7 @@ import numpy as np
 
 from valuefit.data.frames import FrameShard, layer, read_errors
 from valuefit.data.joining import episode_blocks
-from valuefit.data.shards import Shard
+from valuefit.data.shards import MIN_SHARD_STEPS, Shard
 from valuefit.data.transitions import Transitions
 from valuefit.extras import need
 from valuefit.memory import reuse_freed_memory
@@ -95,11 +95,13 @@ def part_sizes(limit: int, columns: int) -> tuple[int, int]:
     """Steps of a part, and how many parts are computed at a time, if together they may take `limit` bytes.
 
     Each has moments of its own, and enough steps for compiled loops, also where a shard is divided into equal parts of
-    half as many. At least two of few features: all threads on one part would wait for each other.
+    half as many. At least two of few features: all threads on one part would wait for each other. A part has at least
+    as many steps as features, or `MIN_SHARD_STEPS`: adding up the moments of smaller ones takes longer than forming
+    them, and its rows are no larger than these matrices, which come on top of the limit.
     """
     numbers = max(2 * columns**2, 2 * PART_COPIES * MIN_COMPILED_NUMBERS)
     at_once = int(np.clip(limit / (8 * numbers), 2 if columns <= ONE_BLAS_THREAD else 1, MAX_AT_ONCE))
-    return max(1, int(limit / (8 * PART_COPIES * columns * at_once))), at_once
+    return max(min(columns, MIN_SHARD_STEPS), int(limit / (8 * PART_COPIES * columns * at_once))), at_once
 
 
 def sum_shards(
@@ -147,7 +149,7 @@ def _log_of(shard: Shard, graph: dict[Any, Any]) -> Any:
     if not isinstance(shard, FrameShard):
         return (shard.read,)
     graph.update(shard.graph)
-    return (shard.rows.log, list(shard.keys))
+    return (shard.rows.log, shard.key)
 
 
 def _on_worker(function: Callable[..., Any], log: Transitions, place: Any) -> Any:

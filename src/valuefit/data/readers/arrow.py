@@ -15,8 +15,6 @@ from valuefit.extras import need
 from valuefit.messages import said, translated
 from valuefit.typing import Array
 
-# of a table, before whose columns the memory that pyarrow keeps of released ones, or of text, is returned to the system
-RELEASED_BYTES = 1 << 24
 MAX_TYPES = 64  # whose kinds are remembered: a shard asks several times for the type of each of its columns
 
 
@@ -47,12 +45,9 @@ def is_pandas(source: Any) -> bool:
 
 def _plain_frame(frame: Any, columns: Mapping[str, Any] | None) -> Any:
     """The columns of a pandas frame that are read, those that are sparse or long doubles as plain numbers."""
-    names = [str(name) for name in frame.columns]
-    check_unique_names(names, "the DataFrame")
-    frame = frame.set_axis(names, axis="columns")
-    index = [str(name) for name in frame.index.names if name is not None]
-    needed = columns_to_read(match_columns([*names, *index], columns, "the DataFrame"))
-    frame = frame[[name for name in names if name in needed]]
+    frame = with_index(frame)
+    needed = columns_to_read(match_columns(list(frame.columns), columns, "the DataFrame"))
+    frame = frame[[name for name in frame.columns if name in needed]]
     sparse = sys.modules["pandas"].SparseDtype
     for name, kind in frame.dtypes.items():
         if isinstance(kind, sparse):
@@ -60,6 +55,14 @@ def _plain_frame(frame: Any, columns: Mapping[str, Any] | None) -> Any:
         elif kind == np.longdouble:
             frame = frame.assign(**{name: frame[name].astype(np.float64)})
     return frame
+
+
+def with_index(frame: Any) -> Any:
+    """A pandas frame whose named index is columns: Arrow keeps an index of consecutive integers as metadata only."""
+    index = [name for name in frame.index.names if name is not None]
+    names = [str(name) for name in (*index, *frame.columns)]
+    check_unique_names(names, "the DataFrame")
+    return (frame.reset_index(level=index) if index else frame).set_axis(names, axis="columns")
 
 
 def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Table:
@@ -74,7 +77,8 @@ def match_table(table: Any, columns: Mapping[str, Any] | None, where: str) -> Ta
 def matched_table(table: Any, matched: ColumnMap, where: str) -> Table:
     """The columns of a pyarrow.Table whose names are matched, and whose types are checked, already."""
     columns = {name: table[name] for name in columns_to_read(matched)}
-    large = table.nbytes >= RELEASED_BYTES
+    # before each column of a large table, memory that pyarrow keeps of others, or of text, is returned to the system
+    large = table.nbytes >= 1 << 24
 
     def convert(name: str, column: Any) -> Array:
         if large:

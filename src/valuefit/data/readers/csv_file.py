@@ -17,11 +17,13 @@ from valuefit.extras import need
 from valuefit.memory import check_size
 from valuefit.messages import translated
 
+EXTENSIONS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+COPIES = 6
 MAX_HEADER_BYTES = 1 << 20  # a longer first line means that the file is not a table
 BLOCK_BYTES, MAX_LINE_BYTES = 1 << 22, 1 << 26
 
 
-def read_csv(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a CSV file; only the matched columns are converted."""
     where = str(path)
     names, delimiter = _column_names(path)
@@ -132,8 +134,8 @@ def _check_lines(path: Path, row_bytes: int, limit: int) -> None:
     lines, line_bytes = 1, 0
     with open_file(path) as stream:
         while block := stream.read(BLOCK_BYTES):
-            found = max(block.count(b"\n"), block.count(b"\r"))
-            lines, line_bytes = lines + found, 0 if found else line_bytes + len(block)
+            ends = max(block.count(b"\n"), block.count(b"\r"))
+            lines, line_bytes = lines + ends, 0 if ends else line_bytes + len(block)
             check_size(row_bytes * lines, limit, str(path))
             if line_bytes > MAX_LINE_BYTES:
                 raise ValueError(

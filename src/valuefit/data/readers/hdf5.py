@@ -17,14 +17,11 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
-MAX_CHUNK_BYTES = 16 << 20  # of a chunk, which is read as a whole, whatever the limit for a log in parts
-MAX_COMPRESSION = 2000  # more than any filter of HDF5 reaches (deflate: 1,032)
+EXTENSIONS = (".h5", ".hdf5")
 MAX_DATASETS = 10_000  # bounds the time to list the datasets of an untrusted file
 
 
-def read_hdf5(
-    path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None
-) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None) -> Table:
     """The datasets `observations, actions, rewards, terminals`; optional: `timeouts, next_observations`.
 
     `infos/action_log_probs` are converted to behaviour probabilities. For other layouts `columns` maps
@@ -32,30 +29,31 @@ def read_hdf5(
     """
     where = str(path)
     with open_hdf5(path) as file:
-        matched, found = _matched_datasets(file, columns, where)
-        check_size(sum(dataset_bytes(name, dataset, where, rows) for name, dataset in found.items()), limit, where)
-        arrays = {name: read_dataset(name, dataset, where, rows) for name, dataset in found.items()}
+        matched, datasets = _matched_datasets(file, columns, where)
+        check_size(sum(dataset_bytes(name, dataset, where, rows) for name, dataset in datasets.items()), limit, where)
+        arrays = {name: read_dataset(name, dataset, where, rows) for name, dataset in datasets.items()}
     return Table(matched, arrays.__getitem__, where)
 
 
 @contextmanager
-def scan_hdf5(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
+def scan(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
     """What is known of an HDF5 file before its rows are read; closed at the end."""
     where = str(path)
     with open_hdf5(path) as file:
-        matched, found = _matched_datasets(file, columns, where)
-        rows = _equal_length(found, where)
-        for name, dataset in found.items():
+        matched, datasets = _matched_datasets(file, columns, where)
+        rows = _equal_length(datasets, where)
+        for name, dataset in datasets.items():
             chunk = dataset_bytes(name, dataset, where, (0, 0))
-            check_size(chunk, max(limit, MAX_CHUNK_BYTES), f"One chunk of {name!r} in {where}")
+            # a chunk is read as a whole; one of 16 MiB is, whatever the limit
+            check_size(chunk, max(limit, 16 << 20), f"One chunk of {name!r} in {where}")
             _check_stored(name, dataset, where)
-        size = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items()) // max(rows, 1)
-        types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
+        size = sum(dataset_bytes(name, dataset, where) for name, dataset in datasets.items()) // max(rows, 1)
+        types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in datasets.items()}
 
         def marks(names: Sequence[str], count: int) -> Iterator[list[Array]]:
             for start in range(0, rows, count):
                 part = start, min(start + count, rows)
-                yield [read_dataset(name, found[name], where, part) for name in names]
+                yield [read_dataset(name, datasets[name], where, part) for name in names]
 
         yield Scan(matched, rows, size, types, marks)
 
@@ -70,13 +68,14 @@ def _check_stored(name: str, dataset: Any, where: str) -> None:
     """Raise ValueError if a dataset holds far less data than its shape, which would take forever to read."""
     with damaged(name, where):
         stored = int(dataset.id.get_storage_size())
-    if dataset_bytes(name, dataset, where, (0, 0)) + MAX_COMPRESSION * stored < dataset_bytes(name, dataset, where):
+    # no filter of HDF5 compresses 2,000 times (deflate: 1,032)
+    if dataset_bytes(name, dataset, where, (0, 0)) + 2000 * stored < dataset_bytes(name, dataset, where):
         raise ValueError(f"{name!r} in {where} declares far more numbers than it holds. Write the file again.")
 
 
-def _equal_length(found: Mapping[str, Any], where: str) -> int:
+def _equal_length(datasets: Mapping[str, Any], where: str) -> int:
     """The number of rows of the datasets; raises ValueError if they differ."""
-    lengths = {name: dataset.shape[0] if dataset.shape else 0 for name, dataset in found.items()}
+    lengths = {name: dataset.shape[0] if dataset.shape else 0 for name, dataset in datasets.items()}
     (first, rows), *others = lengths.items()
     for name, other in others:
         if other != rows:
@@ -102,10 +101,10 @@ def damaged(name: str, where: str) -> AbstractContextManager[None]:
 def dataset_paths(group: Any, where: str) -> list[str]:
     """Paths of the datasets in a group and its subgroups; links are listed but not followed."""
     h5py = need("h5py", "files", "Reading HDF5")
-    found: list[str] = []
+    paths: list[str] = []
     visited = set()  # addresses of groups: a group may contain itself
     pending = [(group, "")]
-    while pending and len(found) + len(pending) <= MAX_DATASETS:
+    while pending and len(paths) + len(pending) <= MAX_DATASETS:
         parent, prefix = pending.pop()
         with damaged(prefix or "/", where):
             address = h5py.h5o.get_info(parent.id).addr
@@ -117,27 +116,27 @@ def dataset_paths(group: Any, where: str) -> list[str]:
                 if inside and parent.get(name, getclass=True) is h5py.Group:
                     pending.append((parent[name], f"{prefix}{name}/"))
                 else:
-                    found.append(prefix + name)
-    if len(found) + len(pending) > MAX_DATASETS:
+                    paths.append(prefix + name)
+    if len(paths) + len(pending) > MAX_DATASETS:
         raise ValueError(f"{where} holds more than {MAX_DATASETS} arrays, so it is not a log of steps.")
-    return found
+    return paths
 
 
 def find_dataset(group: Any, name: str, where: str) -> Any:
     """The dataset of numbers or text at a path; raises ValueError if any of it is outside the file."""
     with damaged(name, where):
-        found, refusal = _look_up(group, name)
+        item, refusal = _look_up(group, name)
     if refusal:
         raise ValueError(f"{name!r} in {where} {refusal}")
-    return found
+    return item
 
 
 def _look_up(group: Any, name: str) -> tuple[Any, str]:
     """The object at a path, and why it is not read, if so: a sentence without its subject."""
     h5py = need("h5py", "files", "Reading HDF5")
-    found = group
+    item = group
     for part in name.split("/"):
-        link = found.get(part, getlink=True) if isinstance(found, h5py.Group) and part else None
+        link = item.get(part, getlink=True) if isinstance(item, h5py.Group) and part else None
         if isinstance(link, h5py.ExternalLink | h5py.SoftLink):
             return None, (
                 "is a link, which may point to another file; valuefit does not follow links. Copy the data into the "
@@ -145,15 +144,15 @@ def _look_up(group: Any, name: str) -> tuple[Any, str]:
             )
         if link is None:
             return None, "does not exist."
-        found = found[part]
-    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        item = item[part]
+    if not isinstance(item, h5py.Dataset) or item.shape is None:
         return None, "is not an array of numbers."
-    if found.external is not None or found.is_virtual:
-        kind = "a virtual dataset, which may refer to other files" if found.is_virtual else "stored in another file"
+    if item.external is not None or item.is_virtual:
+        kind = "a virtual dataset, which may refer to other files" if item.is_virtual else "stored in another file"
         return None, f"is {kind}; valuefit does not open other files. Copy the data into the file."
-    if h5py.check_string_dtype(found.dtype) is None and (found.dtype.hasobject or found.dtype.kind not in "biuf"):
-        return None, f"holds {str(found.dtype)[:60]}, not numbers. Convert it, or name another with columns=."
-    return found, ""
+    if h5py.check_string_dtype(item.dtype) is None and (item.dtype.hasobject or item.dtype.kind not in "biuf"):
+        return None, f"holds {str(item.dtype)[:60]}, not numbers. Convert it, or name another with columns=."
+    return item, ""
 
 
 def dataset_bytes(name: str, dataset: Any, where: str, rows: tuple[int, int] | None = None) -> int:

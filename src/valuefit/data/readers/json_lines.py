@@ -19,12 +19,12 @@ from valuefit.memory import check_size
 from valuefit.messages import said, shown
 from valuefit.typing import Array
 
-MEMORY_PER_CHARACTER = 32  # bytes that Python needs for a character of JSON, at most: "{}," becomes 72 bytes
-MIN_LINE_LIMIT = 1 << 16  # characters of a line that are read under any limit
+EXTENSIONS = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
+COPIES = 4
 STEPS_PER_PIECE = 4096  # steps converted to arrays at a time, because lists of numbers take 4 times their memory
 
 
-def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Table:
     """The columns of a JSON Lines file; objects inside a step are flattened (`{"obs": {"x": 1}}` is `obs/x`).
 
     A line whose reward is a list is a batch. A key that a line does not have is missing in its steps.
@@ -35,7 +35,8 @@ def read_json_lines(path: Path, *, columns: Mapping[str, Any] | None, limit: int
     pieces, matters = _Pieces(where), may_match(columns)
     new = False  # whether keys that matter have come since the last match, which takes the time of all keys
     with open_file(path) as stream:
-        for line, record in _records(stream, where, max(limit // MEMORY_PER_CHARACTER, MIN_LINE_LIMIT)):
+        # Python needs up to 32 bytes for a character of JSON ("{}," becomes 72); lines of 64 KiB are always read
+        for line, record in _records(stream, where, max(limit // 32, 1 << 16)):
             others = [name for name in record if name not in names]
             names.update(dict.fromkeys(others))
             if others := list(filter(matters, others)):
@@ -114,9 +115,9 @@ def _steps(record: dict[str, Any], reward: str, where: str) -> tuple[int, dict[s
         if isinstance(values, str):
             refuse_packed(values, name, where)
         if values is not None and (not isinstance(values, list) or len(values) != count):
-            found = f"a list of {len(values)}" if isinstance(values, list) else f"a {type(values).__name__}"
+            given = f"a list of {len(values)}" if isinstance(values, list) else f"a {type(values).__name__}"
             raise ValueError(
-                f"{name!r} is {found} in {where}, but {reward!r} is a list of {count}. Give one entry per step in "
+                f"{name!r} is {given} in {where}, but {reward!r} is a list of {count}. Give one entry per step in "
                 "every list, or single values in every key for one step per line."
             )
         batch[name] = [None] * count if values is None else values

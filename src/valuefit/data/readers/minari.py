@@ -79,15 +79,15 @@ def read_minari(
         for name in names:
             group = _episode_group(content, name, where)
             number, place = _episode_number(name), f"{name} of {where}"
-            found = {name: find_dataset(group, name, place) for name in columns_to_read(matched)}
-            size += sum(dataset_bytes(name, dataset, place) for name, dataset in found.items())
+            datasets = {name: find_dataset(group, name, place) for name in columns_to_read(matched)}
+            size += sum(dataset_bytes(name, dataset, place) for name, dataset in datasets.items())
             check_size(size, limit, where)
-            if matched["obs"] == "observations" and shape not in (None, found["observations"].shape[1:]):
+            if matched["obs"] == "observations" and shape not in (None, datasets["observations"].shape[1:]):
                 raise ValueError(
                     f"The observations of {where} are images stored as JPEG. Store features of them instead, or "
                     "write the dataset with jpeg_encoding=False."
                 )
-            arrays = {name: read_dataset(name, dataset, place) for name, dataset in found.items()}
+            arrays = {name: read_dataset(name, dataset, place) for name, dataset in datasets.items()}
             episodes.append(_episode_columns(number, arrays, matched, where))
     table = {name: concatenate([episode[name] for episode in episodes], f"{name!r} of {where}") for name in episodes[0]}
     obs = matched["obs"]
@@ -113,14 +113,14 @@ def scan_minari(path: Path, *, columns: Mapping[str, Any] | None) -> MinariScan:
         names = _episode_names(content, where)
         first = _episode_group(content, names[0], where)
         matched = _match(first, columns, where)
-        found = {name: find_dataset(first, name, f"{names[0]} of {where}") for name in columns_to_read(matched)}
+        datasets = {name: find_dataset(first, name, f"{names[0]} of {where}") for name in columns_to_read(matched)}
         reward = str(matched["reward"])
         lengths = []
         for name in names:
             shape = find_dataset(_episode_group(content, name, where), reward, f"{name} of {where}").shape
             lengths.append(int(shape[0]) if shape else 1)
-        one = sum(dataset_bytes(name, dataset, where) for name, dataset in found.items())
-        types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in found.items()}
+        one = sum(dataset_bytes(name, dataset, where) for name, dataset in datasets.items())
+        types = {name: "text" if holds_text(dataset) else str(dataset.dtype) for name, dataset in datasets.items()}
     return MinariScan(matched, one // max(lengths[0], 1), types, list(zip(names, lengths, strict=True)))
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from valuefit.data.archive import check_version
 from valuefit.data.exact import in_native_order
-from valuefit.data.facts import facts_from, plain_facts
+from valuefit.data.facts import facts_from
 from valuefit.data.labels import NAMED_FIELDS, check_names
 from valuefit.data.npy import Header, find_array, map_array, read_header
-from valuefit.data.transitions import Transitions, cluster_numbers, row_range, shifted
-from valuefit.data.validation import all_finite, check_observations, numbers
+from valuefit.data.transitions import Transitions, cluster_numbers, used_rows
+from valuefit.data.validation import all_finite, check_observations, episode_starts, numbers
 from valuefit.memory import check_size, memory_limit
 from valuefit.messages import RowError, said
 from valuefit.typing import Array
@@ -37,12 +37,18 @@ def is_native(path: Path) -> bool:
     return (path / METADATA_FILE).is_file()
 
 
+def refuse_columns(path: Any, columns: Mapping[str, Any] | None) -> None:
+    """Raise ValueError for columns of a folder, which has fixed ones."""
+    if columns:
+        raise ValueError(f"{path} was written by valuefit and has fixed column names. Load it without columns.")
+
+
 def file_names() -> set[str]:
     """Names of the files that a native folder may contain."""
-    return {METADATA_FILE, *(f"{name}.npy" for name in _array_names())}
+    return {METADATA_FILE, *(f"{name}.npy" for name in array_names())}
 
 
-def _array_names() -> list[str]:
+def array_names() -> list[str]:
     return ["observations", *REQUIRED_ARRAYS, *OPTIONAL_ARRAYS, *NAMED_FIELDS.values()]
 
 
@@ -77,22 +83,15 @@ def read_native_part(path: Path, start: int, stop: int) -> Transitions:
     for name, kinds in _column_kinds(path).items():
         column = find_array(_file(path, name))
         _check_column(path, name, kinds, column.header.shape, column.header.dtype, metadata["steps"])
-        table[name] = _native_bytes(column.rows(start, stop))
+        table[name] = _native_bytes(column.rows(slice(start, stop)))
     observations = find_array(_file(path, "observations"))
     _check_consistency(path, table, observations.header.shape[0] if observations.header.shape else 0)
-    now, next = table["now"], table["next"]
-    low, high = row_range(now, next)
-    used: Any
-    if high - low <= 2 * (stop - start):
-        used, table["now"], table["next"] = slice(low, high), *shifted(now, next, low)
-    else:
-        used = np.unique(np.concatenate([now, next[next >= 0]]))
-        table["now"], table["next"] = np.searchsorted(used, now), np.where(next < 0, -1, np.searchsorted(used, next))
-    part = _native_bytes(observations.rows(low, high) if isinstance(used, slice) else observations.map()[used])
+    used, table["now"], table["next"] = used_rows(table["now"], table["next"])
+    part = _native_bytes(observations.rows(used))
     try:
         check_observations(f"observations.npy of {path}", part)
     except RowError as error:
-        row = low + error.row if isinstance(used, slice) else used[error.row]
+        row = used.start + error.row if isinstance(used, slice) else used[error.row]
         raise ValueError(error.at(f"row {row:,}")) from error
     names = _read_names(path, {"action": table.get("action")}, memory_limit())  # others are not needed in parts
     return _described(Transitions(observations=part, **table, **names), metadata, path)
@@ -105,26 +104,6 @@ def _described(log: Transitions, metadata: dict[str, Any], path: Path) -> Transi
     except ValueError as error:
         raise _damaged(path, said(error)) from error
     return replace(log, **{key: metadata[key] for key in TEXTS}, **facts, source=str(path))._frozen()
-
-
-def write_native(path: Path, log: Transitions) -> None:
-    """Write a log into an empty folder."""
-    for name in _array_names():
-        values = getattr(log, name)
-        if values is not None:
-            _write_array(path / f"{name}.npy", values)
-    metadata = {"format": LOG_FORMAT, "steps": len(log), **{key: list(getattr(log, key)) for key in TEXTS}}
-    metadata["facts"] = plain_facts(log.filling, log.continuity)
-    (path / METADATA_FILE).write_text(json.dumps(metadata, allow_nan=False))
-
-
-def _write_array(path: Path, values: Array) -> None:
-    """Write an .npy file; `numpy.save` does not notice if the last bytes do not fit on the disk."""
-    values = np.ascontiguousarray(values)
-    with open(path, "wb") as stream:
-        npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(values))
-        if values.size:
-            stream.write(values.data)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
@@ -142,13 +121,13 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     for key, texts in strings.items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise _damaged(path, f"{key} in {METADATA_FILE} are not text")
-    found = {key: tuple(texts) for key, texts in strings.items()}
-    return {"steps": metadata["steps"], "facts": metadata.get("facts", {}), **found}
+    described = {key: tuple(texts) for key, texts in strings.items()}
+    return {"steps": metadata["steps"], "facts": metadata.get("facts", {}), **described}
 
 
 def _read_names(path: Path, columns: dict[str, Array | None], limit: int) -> dict[str, Any]:
     """The names of the ids in these columns, by field, if the folder has them."""
-    found = {}
+    listed = {}
     for field, ids in columns.items():
         name = NAMED_FIELDS[field]
         if not (path / f"{name}.npy").is_file():
@@ -156,10 +135,10 @@ def _read_names(path: Path, columns: dict[str, Array | None], limit: int) -> dic
         names = map_array(path / f"{name}.npy", kinds="U")
         check_size(names.nbytes, limit, str(path))
         try:
-            found[name] = check_names(np.array(names), ids)
+            listed[name] = check_names(np.array(names), ids)
         except ValueError as error:
             raise _damaged(path, f"{name}.npy {said(error)}") from error
-    return found
+    return listed
 
 
 def _column_headers(path: Path, steps: int, *, limit: int | None = None) -> dict[str, Header]:
@@ -215,7 +194,7 @@ def _check_consistency(path: Path, table: dict[str, Array], rows: int) -> None:
     if ((next < 0) != terminated).any():
         raise _damaged(path, "next.npy and terminated.npy disagree")
     begins, episode = table["begins"], table["episode"]
-    if not begins[0] or (~begins[1:] & (episode[1:] != episode[:-1])).any():
+    if (episode_starts(episode) & ~begins).any():
         raise _damaged(path, "begins.npy and episode.npy disagree")
     for name in ("reward", "ratio", "behaviour_prob"):
         if name in table and not all_finite(table[name]):

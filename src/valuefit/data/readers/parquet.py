@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.data.columns import columns_to_read, match_columns
+from valuefit.data.columns import ColumnMap, columns_to_read, match_columns
 from valuefit.data.continuity import Continuity
 from valuefit.data.facts import facts_in
 from valuefit.data.readers.arrow import check_type, check_unique_names, holds_lists, holds_text, matched_table, to_array
@@ -23,59 +23,55 @@ from valuefit.memory import check_size
 from valuefit.messages import translated
 from valuefit.typing import Array
 
+EXTENSIONS = (".parquet", ".pq")
 NAMES_KEY, FACTS_KEY = "valuefit names", "valuefit facts"  # of the metadata of the schema
-BATCH_ROWS = 1 << 16  # decoded at a time where only some rows of a file are wanted
-SAMPLE_ROWS = 1000  # of which the size of a row is taken
 BUFFER_BYTES = 1 << 17  # read at a time of each column in parts, without which all of its row group would be held
 BATCH_BYTES = 256 << 20  # declared bytes read at a time; the actual size is checked after each batch
 
 
-def read_parquet(
-    path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None
-) -> Table:
+def read(path: Path, *, columns: Mapping[str, Any] | None, limit: int, rows: tuple[int, int] | None = None) -> Table:
     """The columns of a Parquet file; only the matched columns are read, and of these the rows from start to stop."""
     where = str(path)
     with _opened(path, 0) as file:
-        schema = file.schema_arrow
-        matched = match_columns(schema.names, columns, where)
-        wanted = columns_to_read(matched)
-        for name in wanted:
-            check_type(name, schema.field(name).type, where)
+        schema, matched = file.schema_arrow, _matched(file, columns, where)
+        wanted, facts = columns_to_read(matched), _stored_facts(schema, where)
         if rows is not None:
-            part = matched_table(_read_rows(path, wanted, rows, limit), matched, where)
-            facts = _stored_facts(schema, where)
-            if facts and rows[0] > 0:  # the counts of a file are those of its first part, so that they add up
+            if facts and rows[0] > 0:  # the counts of a file are those of its first rows, so that they add up
                 facts["continuity"] = Continuity()
-            return replace(part, **facts)
+            return replace(matched_table(_read_rows(path, wanted, rows, limit), matched, where), **facts)
         with _damaged(where):
             sizes = _row_group_bytes(file, wanted)
         check_size(sum(sizes), limit, where)
         table = _read_row_groups(file, wanted, sizes, limit, where)
-    names, facts = _stored_names(schema, where), _stored_facts(schema, where)
-    return replace(matched_table(table, matched, where), known=names, **facts)
+    return replace(matched_table(table, matched, where), known=_stored_names(schema, where), **facts)
 
 
 @contextmanager
-def scan_parquet(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
+def scan(path: Path, *, columns: Mapping[str, Any] | None, limit: int) -> Iterator[Scan]:
     """What is known of a Parquet file before its rows are read; closed at the end."""
     where = str(path)
     with _opened(path, BUFFER_BYTES) as file:
-        schema = file.schema_arrow
-        matched = match_columns(schema.names, columns, where)
+        matched = _matched(file, columns, where)
         wanted = columns_to_read(matched)
-        for name in wanted:
-            check_type(name, schema.field(name).type, where)
-        first = next(_batches_of(file, wanted, SAMPLE_ROWS, where), None)
+        first = next(_batches_of(file, wanted, 1000, where), None)
+        # bytes of a row, by the first 1,000
         size = 0 if first is None else first.nbytes // len(first)
-        kinds = {
-            name: "text" if holds_text(schema.field(name).type) else str(schema.field(name).type) for name in wanted
-        }
+        kinds = {name: file.schema_arrow.field(name).type for name in wanted}
+        types = {name: "text" if holds_text(kind) else str(kind) for name, kind in kinds.items()}
 
         def marks(names: Sequence[str], rows: int) -> Iterator[list[Array]]:
             for batch in _batches_of(file, names, rows, where):
                 yield [to_array(name, batch.column(name), where) for name in names]
 
-        yield Scan(matched, int(file.metadata.num_rows), max(8 * len(wanted), size), kinds, marks)
+        yield Scan(matched, int(file.metadata.num_rows), max(8 * len(wanted), size), types, marks)
+
+
+def _matched(file: Any, columns: Mapping[str, Any] | None, where: str) -> ColumnMap:
+    """The columns of each field, whose types are checked."""
+    matched = match_columns(file.schema_arrow.names, columns, where)
+    for name in columns_to_read(matched):
+        check_type(name, file.schema_arrow.field(name).type, where)
+    return matched
 
 
 @contextmanager
@@ -155,12 +151,12 @@ def _read_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int)
 
 def _decode_rows(path: Path, wanted: list[str], rows: tuple[int, int], limit: int) -> Any:
     start, stop = rows
-    found = os.stat(path)
-    file = str(path), found.st_ino, found.st_size, found.st_mtime_ns, *wanted
+    state = os.stat(path)
+    file = str(path), state.st_ino, state.st_size, state.st_mtime_ns, *wanted
     with _STREAMS_LOCK:
         stream = _STREAMS.pop((*file, start), None)  # no other thread gets it
     if stream is None:
-        stream = _RowStream(path, wanted, start, min(BATCH_ROWS, stop - start))
+        stream = _RowStream(path, wanted, start, min(1 << 16, stop - start))  # rows decoded at a time
     try:
         table = stream.read(start, stop, limit)
     except BaseException:
@@ -221,30 +217,6 @@ def _batches(sizes: list[int]) -> list[list[int]]:
         batches[-1].append(group)
         left -= size
     return batches
-
-
-def write_parquet(path: Path, columns: dict[str, Any], names: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write columns under their names, a matrix as name_0, name_1, ...; masked entries become null.
-
-    `names` lists all names of states ("obs"), episodes and actions that are text, also of those without a row.
-    facts: those of `plain_facts`.
-    """
-    pyarrow = need("pyarrow", "files", "Writing Parquet")
-    parquet = need("pyarrow.parquet", "files", "Writing Parquet")
-    flat: dict[str, Any] = {}
-    for name, values in columns.items():
-        parts = {name: values} if values.ndim == 1 else {f"{name}_{i}": values[:, i] for i in range(values.shape[1])}
-        for key, part in parts.items():
-            data = np.ma.getdata(part)
-            mask = np.ma.getmaskarray(part) if np.ma.isMaskedArray(part) else None
-            flat[key] = pyarrow.array(np.ascontiguousarray(data), mask=mask)
-    table = pyarrow.table(flat)
-    metadata = {FACTS_KEY: json.dumps(facts)}
-    if names:
-        metadata[NAMES_KEY] = json.dumps({field: list(map(str, listed)) for field, listed in names.items()})
-    table = table.replace_schema_metadata(metadata)
-    repetitive = [name for name, column in flat.items() if not pyarrow.types.is_floating(column.type)]
-    parquet.write_table(table, path, use_dictionary=repetitive)
 
 
 def _stored_names(schema: Any, where: str) -> dict[str, list[str]]:
