@@ -10,7 +10,7 @@ from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.numerics import small_sample_bias
 from valuefit.inference import fit
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.policy_value import with_errors
 from valuefit.rows import compile
 

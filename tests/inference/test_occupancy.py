@@ -11,8 +11,8 @@ import pytest
 import valuefit as vf
 from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
-from valuefit.inference import sandwich
-from valuefit.inference.occupancy import OccupancySums, occupancy_weights
+from valuefit.inference import adjoints
+from valuefit.inference.occupancy import OccupancySums
 from valuefit.inference.policy_value import starts_of
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -24,9 +24,9 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 def weights_of(e: vf.Evaluation) -> Any:
     """The weights of the policy value."""
-    return occupancy_weights(
-        e.errors.sandwich, starts_of(e.log, e.problem, e.features, e.policy, e.values, e.starts).c
-    )  # fmt: skip
+    c = starts_of(e.log, e.problem, e.features, e.policy, e.values, e.starts).c
+    adjoint = e.errors.equations.solver.adjoint(c)
+    return e.errors.whole.influences.occupancy(adjoint) if isinstance(adjoint, adjoints.Adjoint) else None
 
 
 def numbers(e: vf.Evaluation) -> list[float | None]:
@@ -54,11 +54,11 @@ def test_the_estimate_is_the_weighted_sum_of_the_rewards(route: str, trace: floa
 
 
 def test_it_is_so_with_an_iterative_adjoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
     log = log_with_actions()
     found = vf.evaluate(log, features="fourier:order=3", discount=0.9, solver="krylov", tol=1e-12)
-    assert found.errors.sandwich.method is sandwich.AdjointMethod.ITERATIVE
+    assert found.errors.equations.iterative
     assert weights_of(found) @ log.reward == pytest.approx(found.policy_value.estimate, rel=0.02)
     assert None not in numbers(found)
 

@@ -20,7 +20,7 @@ from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.evaluation import streamed
 from valuefit.features import registry
-from valuefit.inference import errors, jackknife, sandwich, sensitivity, streamed_errors
+from valuefit.inference import adjoints, error_estimate, errors, jackknife, sensitivity
 from valuefit.rows import compile
 
 KINDS = ("memory", "native", "parquet")
@@ -118,7 +118,7 @@ def assert_same_weights(found: vf.Evaluation, expected: vf.Evaluation) -> None:
 def test_differences_of_policy_values_are_those_of_the_log_in_memory(
     interval: str, kind: str, log: vf.Transitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errors, "MATERIAL_SIZE", 0.0)  # so that intervals allow for any bias
+    monkeypatch.setattr(error_estimate, "MATERIAL_SIZE", 0.0)  # so that intervals allow for any bias
     sharded = in_shards(log, tmp_path, kind)
     found = {name: in_parts(sharded, **route, interval=interval) for name, route in ROUTES.items()}
     expected = {name: in_memory(log, **route, interval=interval) for name, route in ROUTES.items()}
@@ -290,9 +290,9 @@ def test_a_pickled_evaluation_has_no_log(log: vf.Transitions, tmp_path: Path) ->
 def test_too_many_features_for_a_direct_solution_are_refused(
     log: vf.Transitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 3)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
-    monkeypatch.setattr(streamed_errors, "MAX_LISTED_WEIGHTS", 0)  # as with so many features
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 3)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(errors, "MAX_LISTED_WEIGHTS", 0)  # as with so many features
     sharded = in_shards(log, tmp_path, "native")
     found = in_parts(sharded, solver="krylov", tol=1e-10, **FOURIER)
     with pytest.raises(ValueError, match="Use fewer features, or a log of more episodes"):

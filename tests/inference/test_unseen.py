@@ -6,7 +6,7 @@ from scipy import stats
 
 import valuefit as vf
 from helpers.missing_pair import POLICY, moves, true_pairs, true_value
-from valuefit.inference import sandwich
+from valuefit.inference import adjoints
 from valuefit.inference.policy_value import PolicyValue
 
 OTHER = np.array([[0.4, 0.6], [0.4, 0.6], [0.95, 0.05]])
@@ -78,8 +78,8 @@ def test_with_a_ridge_the_value_of_a_pair_without_data_is_not_0():
 def test_they_are_allowed_for_where_the_adjoint_is_iterated(monkeypatch):
     log = moves(np.random.default_rng(1), noise=0.1)
     expected = evaluated(log).policy_value
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
     found = evaluated(log, solver="krylov", tol=1e-14)
     assert found.policy_value.method == "cr1"
     assert found.policy_value.unseen == pytest.approx(expected.unseen, rel=1e-6)
