@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import valuefit as vf
-from helpers.streamed import even_policy, in_shards, log_with_actions
-from valuefit.data import shards
+from helpers.streamed import even_policy, log_with_actions
 from valuefit.inference import adjoints
 from valuefit.inference.occupancy import OccupancySums
 from valuefit.inference.policy_value import starts_of
@@ -93,19 +91,3 @@ def test_a_value_that_is_not_determined_has_none() -> None:
                         features=lambda s: np.eye(4)[np.asarray(s).ravel()], discount=0.9, starts=[3])  # fmt: skip
     assert weights_of(twice) is None
     assert [check.outcome for check in twice.checks if check.name == "negative occupancy"] == ["skip"]
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_log_in_shards_sums_the_weights_of_all_steps(
-    route: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "MIN_SHARD_STEPS", 10)
-    log = log_with_actions()
-    settings = {"features": squares, "discount": 0.9, "starts": np.array([[2.0, 2.0]]), **ROUTES[route]}
-    sharded = in_shards(log, tmp_path, "native")
-    assert len(sharded.shards) >= 5
-    monkeypatch.setattr("valuefit.evaluation.streamed._sample_steps", lambda log, limit: 30)
-    found = vf.evaluate(sharded, **settings)
-    assert found.sampled
-    assert numbers(found)[0] > 0.01
-    assert numbers(found) == pytest.approx(numbers(vf.evaluate(log, **settings)), rel=1e-6)

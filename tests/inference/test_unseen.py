@@ -46,13 +46,9 @@ def test_intervals_at_all_levels_are_longer_by_the_same():
     assert unknown.allowing_for((-0.3, 0.1)) is unknown
 
 
-def test_logs_in_parts_and_saved_evaluations_have_the_same_interval(tmp_path):
-    log = moves(np.random.default_rng(1), noise=0.1)
-    here = evaluated(log)
+def test_saved_evaluations_have_the_same_interval(tmp_path):
+    here = evaluated(moves(np.random.default_rng(1), noise=0.1))
     assert here.policy_value.unseen[0] < 0
-    vf.save(log, tmp_path / "log")
-    parts = evaluated(vf.load(tmp_path / "log", memory="stream")).policy_value
-    assert parts.interval == pytest.approx(here.policy_value.interval, rel=1e-8)
     path = here.save(tmp_path / "evaluation.npz")
     assert vf.Evaluation.load(path).policy_value == here.policy_value
 
@@ -105,15 +101,3 @@ def test_a_difference_without_noise_says_so():
     assert found.p_value == 0
     assert len(found.notes) == 1
     assert "The standard error is 0 up to rounding" in " ".join(compared.summary().split())
-
-
-def test_differences_in_parts_and_in_memory_allow_for_the_same(tmp_path):
-    log = moves(np.random.default_rng(1), noise=0.1)
-    vf.save(log, tmp_path / "log")
-    here, parts = (
-        vf.compare(*(evaluated(one, policy) for policy in (POLICY, OTHER)))
-        for one in (log, vf.load(tmp_path / "log", memory="stream"))
-    )
-    assert here.unseen[0] < 0 < here.unseen[1]
-    assert parts.unseen == pytest.approx(here.unseen, rel=1e-8)
-    assert parts.interval == pytest.approx(here.interval, rel=1e-8)

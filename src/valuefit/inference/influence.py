@@ -131,15 +131,15 @@ class Influences:
 
     def _psi_products(self, adjoints: Sequence[Adjoint]) -> Array:
         """Psi g_w, (m, columns); values that are not known yet share its pass."""
-        g_w, shares = _dual_parts(adjoints), self.problem.shared and "values" not in vars(self)
-        products = self.shard.products.get(g_w)
-        if products is None:
-            theta = [self.equations.theta] if shares else []
-            products = self.problem.psi.matmul(np.column_stack([*theta, g_w]))
+        g_w, known = _dual_parts(adjoints), self.shard.products
+        if (key := g_w.tobytes()) not in known:
+            shares = self.problem.shared and "values" not in vars(self)
+            products = self.problem.psi.matmul(np.column_stack([self.equations.theta, g_w]) if shares else g_w)
             if shares:
                 self.values, products = np.ascontiguousarray(products[:, 0]), products[:, 1:]
-            self.shard.products.keep(g_w, products)
-        return products
+            known.clear()
+            known[key] = products
+        return known[key]
 
     def _u_products(self, psi_x: Array) -> Array:
         """u_t'x of every step, from Psi x."""

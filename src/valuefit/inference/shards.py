@@ -22,27 +22,13 @@ if TYPE_CHECKING:
 Function = Callable[..., tuple[Any, ...]]  # of `ShardErrors` of one shard, for each of several evaluations of a log
 
 
-class LastProducts:
-    """Psi g_w of the last columns g_w that were asked for: evaluations of one log at several weights share it."""
-
-    def __init__(self) -> None:
-        self._known: tuple[bytes, Array] | None = None
-
-    def get(self, columns: Array) -> Array | None:
-        """The products with these columns; None if others were asked for last."""
-        return self._known[1] if self._known is not None and self._known[0] == columns.tobytes() else None
-
-    def keep(self, columns: Array, products: Array) -> None:
-        """Keep the products with these columns in place of the last ones."""
-        self._known = columns.tobytes(), products
-
-
 @dataclass(frozen=True, eq=False)
 class Shard:
     """Steps of some whole episodes, with their clusters.
 
     problem: their rows, rewards and ratios. episode: of each step, (n,). first_step: the number of the first one in the
     log. starts: returns the feature rows of the first observations of the episodes and the steps that these belong to.
+    products: Psi g_w of the last columns g_w that were asked for, which evaluations at several weights share.
     """
 
     problem: Problem
@@ -50,7 +36,7 @@ class Shard:
     clusters: Clusters
     first_step: int = 0
     starts: Callable[[], tuple[Any, Array]] | None = None
-    products: LastProducts = field(default_factory=LastProducts)
+    products: dict[bytes, Array] = field(default_factory=dict)
 
     @classmethod
     def of_log(cls, problem: Problem, episode: Array, group: Array | None = None) -> Shard:
