@@ -14,10 +14,9 @@ import pytest
 import valuefit as vf
 from helpers.command_line import facts, on_terminal, piped, refused, run, strict
 from helpers.log_files import flat, steps
-from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_message, escaped
 from valuefit.cli.main import main
-from valuefit.cli.options import SECTIONS, solver_names
+from valuefit.cli.settings import solver_names
 from valuefit.datasets.example import VALUE
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -296,13 +295,6 @@ def test_the_examples_in_the_help_can_be_parsed(command):
         name, rest = words[0], words[1:]
         main.commands[name].make_context(name, rest, resilient_parsing=False)
     assert max(map(len, done.stdout.splitlines())) <= 80
-
-
-def test_every_setting_is_an_option_in_a_section_of_the_help():
-    options = {one.name for one in main.commands["evaluate"].params}
-    assert options == {*Settings.__dataclass_fields__, "config", "write_config"}
-    assert {name for names in SECTIONS.values() for name in names} == options - {"log"}
-    assert {one.name for one in main.commands["compare"].params} == options
 
 
 def test_completion_lists_all_solvers():

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from valuefit.atomic import check_target, write_bytes
-from valuefit.cli.config import Settings, config_text
+from valuefit.cli.config import config_text
 from valuefit.cli.console import cli_facts, cli_message, escaped, one_line, print_tables
 from valuefit.cli.options import EXIT_DO_NOT_USE, EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
+from valuefit.cli.settings import Settings
 from valuefit.data.load import load
 from valuefit.data.save import check_save, save
 from valuefit.data.shards import ShardedLog
@@ -40,14 +41,14 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
     """
     saved = [] if settings.save is None else [settings.save]
     check_outputs(settings, saved, write_config)
-    if len(settings.policies()) > 1:
+    if len(settings.policy) > 1:
         raise ValueError("Several policies are given. Give one, or compare them with valuefit compare.")
-    if settings.log is None and (settings.columns or settings.cluster):
+    if not settings.log and (settings.columns or settings.cluster):
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
     console = Console()
     with connected(settings) as client:  # which the report reads the log with once more
         with progress_bar(console, settings) as callback:
-            log = example_log() if settings.log is None else log_of(settings)
+            log = log_of(settings) if settings.log else example_log()
             evaluation = evaluate_with(log, settings, callback, client)
         print_evaluation(evaluation, settings, console)
         write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
@@ -83,15 +84,26 @@ def log_of(settings: Settings) -> Any:
     """The log of the settings, with the column of its clusters."""
     columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
     memory = "stream" if settings.scheduler is not None else settings.memory
-    return load(settings.log, columns=columns or None, limit=settings.limit, memory=memory, missing=settings.missing)
+    return load(
+        one_or_several(settings.log),
+        columns=columns or None,
+        limit=settings.limit,
+        memory=memory,
+        missing=settings.missing,
+    )
+
+
+def one_or_several(paths: tuple[str, ...]) -> str | list[str]:
+    """The only path, which may be a folder or a pattern, or a list of files."""
+    return paths[0] if len(paths) == 1 else list(paths)
 
 
 def evaluate_with(
     log: Any, settings: Settings, callback: Callable[[SolverProgress], Any] | None, client: Any = None
 ) -> Evaluation:
     """Evaluate a log with the settings of the command line, which have at most one policy."""
-    # `config.merge` has rejected code named only in a TOML file
-    policy = next((find_policy(name, allow_code=True) for name in settings.policies()), None)
+    # `config.settings_of` has rejected code named only in a TOML file
+    policy = next((find_policy(name, allow_code=True) for name in settings.policy), None)
     example = next(iter(log.shards)).read() if isinstance(log, ShardedLog) else log
     return evaluate(
         log,
@@ -106,7 +118,7 @@ def evaluate_with(
         max_passes=settings.max_passes,
         seed=settings.seed,
         starts=None if settings.starts is None else read_starts(Path(settings.starts), example),
-        interval=settings.interval,  # type: ignore[arg-type]  # one of CHOICES
+        interval=settings.interval,
         level=settings.level,
         reward_range=settings.reward_range,
         checks=settings.checks,
@@ -163,7 +175,7 @@ def write_outputs(
 def check_outputs(settings: Settings, saved: Sequence[str], write_config: str | None) -> None:
     """Raise ValueError for output paths that cannot be written, before any work is done."""
     outputs = [("--report", settings.report), *(("--save", path) for path in saved), ("--write-config", write_config)]
-    inputs = [*settings.logs(), *settings.policies(), settings.starts]
+    inputs = [*settings.log, *settings.policy, settings.starts]
     used = {os.path.realpath(path): "the input" for path in inputs if path}
     for option, name in outputs:
         if name is None:
@@ -209,11 +221,11 @@ def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[Sol
 
 
 def run_convert(
-    source: str | list[str], target: str, *, columns: dict[str, Any], missing: str, limit: str | None, force: bool
+    source: tuple[str, ...], target: str, *, columns: dict[str, Any], missing: str, limit: str | None, force: bool
 ) -> None:
     """Read a log, write it in another format, and print the notes and warnings of the reader."""
     check_save(Path(target), force=force)
-    log = load(source, columns=columns or None, limit=limit, missing=missing)
+    log = load(one_or_several(source), columns=columns or None, limit=limit, missing=missing)
     save(log, target, force=force)
     counts = log.continuity
     notes = [*log.notes, *[f"{counts.apart_text}."] * bool(counts.apart), *[f"{counts.cut_text}."] * bool(counts.cut)]

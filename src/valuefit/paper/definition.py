@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from valuefit.data.archive import is_number
-from valuefit.messages import shown
+from valuefit.messages import read_toml, shown
 
 EXPERIMENTS = Path(__file__).parent
-MAX_DEFINITION_BYTES = 1 << 20  # far above any real experiment
 METHOD_LABELS = {
     "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
 }  # fmt: skip
@@ -66,7 +64,7 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
     if not path.is_file():
         raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
     keys, checked = _known_keys(), partial(_checked, path)
-    data = checked("", _read_toml(path), keys["file"])
+    data = checked("", read_toml(path, "an experiment"), keys["file"])
     changes = checked("quick", data.get("quick", {}), keys["quick"]) if quick else {}
     run = checked("run", {**data["run"], **changes.get("run", {})}, keys["run"])
     grids = {**data["grid"], **changes.get("grid", {})}
@@ -100,17 +98,6 @@ class Key(NamedTuple):
 
     def optional(self) -> Key:
         return self._replace(required=False)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as stream:
-        content = stream.read(MAX_DEFINITION_BYTES + 1)
-    if len(content) > MAX_DEFINITION_BYTES:
-        raise ValueError(f"{path} is larger than {MAX_DEFINITION_BYTES:,} bytes, the limit for an experiment.")
-    try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
 
 
 def _checked(path: Path, where: str, table: dict[str, Any], keys: dict[str, Key]) -> dict[str, Any]:
