@@ -111,7 +111,7 @@ WRONG = [
     ("log.csv --ridge -1", "ridge is -1.0; it must be a finite number, 0 or more"),
     ("log.csv --ridge nan", "ridge is nan; it must be a finite number, 0 or more"),
     ("log.csv --tol nan", "tol is nan"),
-    ("log.csv --max-passes 0", "--max-passes is 0"),
+    ("log.csv --max-passes 0", "max_passes is 0"),
     ("log.csv --seed -1", "seed is -1; it must be a whole number, 0 or more."),
     ("log.csv --solver ilstd --ridge 1", "ilstd cannot solve a problem with ridge"),
     # output files

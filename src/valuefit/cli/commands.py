@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from valuefit.atomic import check_target, write_bytes
 from valuefit.cli.config import config_text
-from valuefit.cli.console import cli_facts, cli_message, escaped, one_line, print_tables
+from valuefit.cli.console import cli_facts, cli_message, escaped, one_line
 from valuefit.cli.options import EXIT_DO_NOT_USE, EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
 from valuefit.cli.settings import Settings
 from valuefit.data.load import load
@@ -27,7 +26,7 @@ from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.evaluation.evaluate import evaluate
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.text import summary
+from valuefit.evaluation.text import summary, verdict_sentence
 from valuefit.extras import need
 from valuefit.messages import said, shown
 from valuefit.policies.policy import FILES, find_policy, read_numbers
@@ -45,12 +44,11 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
         raise ValueError("Several policies are given. Give one, or compare them with valuefit compare.")
     if not settings.log and (settings.columns or settings.cluster):
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
-    console = Console()
     with connected(settings) as client:  # which the report reads the log with once more
-        with progress_bar(console, settings) as callback:
+        with progress_bar(settings) as callback:
             log = log_of(settings) if settings.log else example_log()
             evaluation = evaluate_with(log, settings, callback, client)
-        print_evaluation(evaluation, settings, console)
+        print_evaluation(evaluation, settings)
         write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
     return exit_code([evaluation], settings)
 
@@ -129,8 +127,8 @@ def evaluate_with(
     )
 
 
-def print_evaluation(evaluation: Evaluation, settings: Settings, console: Console) -> None:
-    """Print JSON or one line if requested; otherwise tables on a terminal, plain text in a pipe or file."""
+def print_evaluation(evaluation: Evaluation, settings: Settings) -> None:
+    """Print JSON or one line if requested; otherwise the summary, on a terminal with a colour of the verdict."""
     facts = evaluation.to_dict()
     if settings.json:
         del facts["solver"]["seconds"]  # the output of equal runs must be equal
@@ -139,11 +137,13 @@ def print_evaluation(evaluation: Evaluation, settings: Settings, console: Consol
     facts = cli_facts(facts)
     if settings.quiet:
         click.echo(one_line(facts))
-    elif sys.stdout.isatty():
-        print_tables(facts, escaped(evaluation.log.source), console)
-        click.echo()
-    else:
-        click.echo(summary(facts) + "\n")
+        return
+    text, verdict = summary(facts), verdict_sentence(facts)
+    if sys.stdout.isatty():
+        click.secho(escaped(evaluation.log.source), dim=True)
+        colour = {"sound": "green", "caution": "yellow", "do not use": "red"}[facts["verdict"]["level"]]
+        text = text.replace(verdict, click.style(verdict, fg=colour, bold=True), 1)
+    click.echo(text + "\n")
 
 
 def print_json(facts: dict[str, Any]) -> None:
@@ -206,14 +206,14 @@ def read_starts(path: Path, log: Transitions) -> Array:
 
 
 @contextmanager
-def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[SolverProgress], Any] | None]:
+def progress_bar(settings: Settings) -> Iterator[Callable[[SolverProgress], Any] | None]:
     """Show a transient bar of passes on a terminal; yields the callback that updates it, None without a bar."""
     max_passes = settings.max_passes
     if not sys.stdout.isatty() or settings.json or settings.quiet:
         yield None
         return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} passes")
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+    with Progress(*columns, TimeElapsedColumn(), transient=True) as bars:
         bar = bars.add_task("Reading", total=None)
         yield lambda progress: bars.update(
             bar, description="Solving", total=max_passes, completed=min(progress.passes, max_passes)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from valuefit.cli.commands import (
     check_outputs,
@@ -22,8 +21,8 @@ from valuefit.cli.commands import (
 from valuefit.cli.console import cli_facts, difference_lines
 from valuefit.cli.settings import Settings
 from valuefit.evaluation.comparison import compare
-from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.text import comparison_summary
 
 LOGGED = "logged"  # the policy that produced the log
 
@@ -75,7 +74,7 @@ def print_comparison(facts: dict[str, Any], settings: Settings) -> None:
 def evaluate_policy(log: Any, settings: Settings, client: Any = None) -> Evaluation:
     """Evaluate the policy of the settings; the logged one by state values, which need no probabilities."""
     chosen = replace(settings, policy=(), values="state") if settings.policy == (LOGGED,) else settings
-    with progress_bar(Console(), settings) as callback:
+    with progress_bar(settings) as callback:
         evaluation = evaluate_with(log, chosen, callback, client)
     if evaluation.result.status == "interrupted":
         raise KeyboardInterrupt

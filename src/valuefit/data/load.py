@@ -78,7 +78,7 @@ def load(
     if missing == "flag" and is_frame(source):
         raise ValueError(
             "Gaps in the Dask DataFrame are not filled, because that takes medians over all of it. Write it to Parquet "
-            'files and load these with memory="stream", missing="flag", or fill the gaps before.'
+            'files and load these with `memory="stream"` and `missing="flag"`, or fill the gaps before.'
         )
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)

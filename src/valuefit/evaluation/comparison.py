@@ -19,9 +19,9 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from valuefit.data.serialise import as_plain
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
+from valuefit.evaluation.text import comparison_summary
 from valuefit.inference.errors import ErrorEstimate, Influence, LinearFunction
 from valuefit.inference.policy_value import around, check_level
 from valuefit.inference.sandwich import Sandwich

@@ -49,9 +49,18 @@ def fill_template(name: str, variables: dict[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
         loader=jinja2.FunctionLoader(lambda template: (folder / template).read_text(encoding="utf-8")),
     )  # fmt: skip
+    markup = need("markupsafe", "plot", "A report").Markup
+
+    def code(text: str) -> Any:
+        """A message as HTML: what stands between backticks is code."""
+        pieces = [markup.escape(charts.printable(piece)) for piece in text.split("`")]
+        coded = [piece if index % 2 == 0 else f"<code>{piece}</code>" for index, piece in enumerate(pieces)]
+        return markup("").join(map(markup, coded))
+
+    environment.filters["code"] = code
     template = environment.get_template(name)
     # not escaped: the style sheet is part of the package
-    style = need("markupsafe", "plot", "A report").Markup((folder / "report.css").read_text(encoding="utf-8"))
+    style = markup((folder / "report.css").read_text(encoding="utf-8"))
     page: str = template.render(
         style=style, version=__version__, content_security_policy=CONTENT_SECURITY_POLICY, **variables
     )
