@@ -8,8 +8,6 @@ from typing import Any
 from valuefit.cli.settings import Settings
 from valuefit.evaluation.text import estimate_cells, number
 
-MAX_CODE_CHARACTERS = 200  # between backticks; longer text is not an argument, and may come from an untrusted file
-
 
 def escaped(text: str) -> str:
     """Escape control characters: names in a log are not trusted and must not reach the terminal as commands."""
@@ -30,7 +28,7 @@ def cli_message(text: str) -> str:
 def as_option(code: str) -> str | None:
     """An argument of a Python function, such as ridge=0 or columns={"done": None}, as an option; None if it is none."""
     name, equals, text = code.partition("=")
-    if name not in Settings.__dataclass_fields__ or len(code) > MAX_CODE_CHARACTERS:
+    if name not in Settings.__dataclass_fields__ or len(code) > 200:  # which may come from an untrusted file
         return None
     try:
         value = ast.literal_eval(text) if equals else True

@@ -212,12 +212,12 @@ def solvers(markdown: bool) -> None:
       valuefit solvers
       valuefit solvers --markdown
     """
-    from valuefit.cli.capabilities import markdown_table, print_table
+    from valuefit.cli import capabilities
 
     if markdown:
-        click.echo(markdown_table())
+        click.echo(capabilities.markdown())
     else:
-        print_table()
+        capabilities.print_table()
 
 
 @main.command(short_help="Compare all solvers on the paper's Random MDP.")

@@ -42,6 +42,12 @@ def table(name_characters: int, *groups: Sequence[tuple[str, ...]]) -> list[str]
     return lines
 
 
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return [first, "|---" * len(header) + "|", *others]
+
+
 def paragraph(text: str, prefix: str = "") -> str:
     """The text in lines of a page; the first begins with the prefix."""
     plain = printable(" ".join(text.split()))

@@ -14,10 +14,16 @@ from valuefit.data.archive import is_number
 from valuefit.messages import read_toml, shown
 
 EXPERIMENTS = Path(__file__).parent
-METHOD_LABELS = {
-    "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
-}  # fmt: skip
-TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
+# Label, colour and dashes of each method. The palette is safe for colour blindness; dashes distinguish the curves in
+# black-and-white print.
+METHODS = {
+    "pdbg": ("PDBG", "#0072B2", "-."),
+    "gtd2": ("GTD2", "#E69F00", ":"),
+    "flstd-sa": ("TD (fLSTD-SA)", "#999999", "--"),
+    "svrg": ("SVRG", "#D55E00", "-"),
+    "saga": ("SAGA", "#009E73", "-"),
+    "tdc": ("TDC", "#CC79A7", ":"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
     """Load an experiment by name or from a path to a TOML file; `quick` applies its [quick] table.
 
     A panel has the passes of [run] or its own `passes`; in the quick version those of [quick.run] or its own
-    `quick_passes`. Tuning uses seed + `TUNING_SEED_OFFSETS`; the reported runs use the seeds after `seed`.
+    `quick_passes`. Tuning uses three seeds, because one can converge at unstable steps; the
+    reported runs use the seeds after `seed`.
     """
     path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
     if not path.is_file():
@@ -84,7 +91,7 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
         ridge = checked(f"ridge of {where}", panel.get("ridge", {}), keys["ridge"])
         panels.append(Panel(panel["label"], own_source, problem, ridge, passes))
     seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
-    tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
+    tuning = (seed, seed + 1000, seed + 2000)
     title = changes.get("title", data["title"] + (" (quick version)" if quick else ""))
     return Experiment(path.stem, title, tuple(panels), tuple(run["methods"]), grids, seeds, tuning)
 
@@ -138,7 +145,7 @@ def _are_methods(value: Any) -> bool:
     return (
         isinstance(value, list)
         and 0 < len(value) == len({str(one) for one in value})
-        and set(map(str, value)) <= METHOD_LABELS.keys()
+        and set(map(str, value)) <= METHODS.keys()
     )
 
 
@@ -171,7 +178,7 @@ def _known_keys() -> dict[str, dict[str, Key]]:
         "file": file,
         "quick": {name: file[name].optional() for name in ("title", "source", "run", "grid")},
         "run": {
-            "methods": Key(_are_methods, f"a list of some of {', '.join(METHOD_LABELS)}"),
+            "methods": Key(_are_methods, f"a list of some of {', '.join(METHODS)}"),
             "passes": passes,
             "seeds": Key(lambda value: _is_count(value) and value <= 10_000, "a whole number from 1 to 10,000"),
         },
