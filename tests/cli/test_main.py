@@ -81,12 +81,6 @@ def test_in_a_pipe_the_output_is_plain_text_without_progress_bars(log):
     assert done.stderr == ""
 
 
-def test_a_closed_pipe_gives_no_traceback(log):
-    command = f"{sys.executable} -m valuefit evaluate {log} | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
 def test_quiet_is_one_line(log):
     done = run("evaluate", log, "--quiet")
     assert re.fullmatch(r"-?\d\S* \(standard error \S+, 95% interval \S+ to \S+\), verdict: .+\n", done.stdout)
@@ -319,18 +313,3 @@ def test_completion_prints_the_script(shell):
 
 def test_an_unknown_command_is_rejected():
     assert "No such command 'evalute'" in refused("evalute", code=2)
-
-
-def test_evaluate_can_be_stopped_by_its_callback():
-    calls = []
-    rng = np.random.default_rng(0)
-    ends = np.arange(200) % 10 == 9
-    log = vf.Transitions.from_arrays(rng.normal(size=(200, 2)), rng.normal(size=200), terminated=ends)
-
-    def stop_at_third(progress):
-        calls.append(progress.passes)
-        return len(calls) == 3
-
-    evaluation = vf.evaluate(log, solver="saga", tol=0, callback=stop_at_third)
-    assert evaluation.result.status == "interrupted"
-    assert len(calls) == 3

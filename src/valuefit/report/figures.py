@@ -368,19 +368,19 @@ def _histogram(
     """A histogram of `values`, counted in `unit` (plural); none if they are constant."""
     if is_constant(values):
         return []
-    found: Counts = histogram_counts(values)
-    top = int(np.argmax(found.counts))
+    bins: Counts = histogram_counts(values)
+    top = int(np.argmax(bins.counts))
     desc = (
         f"Histogram of {len(values):,} {unit}, from {number(values.min())} to {number(values.max())}, mean "
-        f"{number(values.mean())}. Most, {found.counts[top]:,}, lie between {found.edges[top]:.4g} and "
-        f"{found.edges[top + 1]:.4g}."
+        f"{number(values.mean())}. Most, {bins.counts[top]:,}, lie between {bins.edges[top]:.4g} and "
+        f"{bins.edges[top + 1]:.4g}."
     )
-    if found.outside:
-        caption += f" The outermost bars include {counted(found.outside, unit.removesuffix('s'))} outside the axis."
-    svg = charts.histogram(name, title, desc, found.edges, found.counts, x_label=label, y_label=unit, mark=mark)
+    if bins.outside:
+        caption += f" The outermost bars include {counted(bins.outside, unit.removesuffix('s'))} outside the axis."
+    svg = charts.histogram(name, title, desc, bins.edges, bins.counts, x_label=label, y_label=unit, mark=mark)
     rows = tuple(
         (f"{low:.4g} to {high:.4g}", f"{counted:,}")
-        for low, high, counted in zip(found.edges[:-1], found.edges[1:], found.counts, strict=True)
+        for low, high, counted in zip(bins.edges[:-1], bins.edges[1:], bins.counts, strict=True)
     )
     return [Figure(name, title, caption, svg, (label, unit), rows)]
 
