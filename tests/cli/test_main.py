@@ -1,5 +1,6 @@
 """Output of `valuefit` on a terminal, in a pipe, as JSON and after Ctrl-C; its help and its tab completion."""
 
+import ast
 import os
 import re
 import signal
@@ -14,9 +15,10 @@ import pytest
 import valuefit as vf
 from helpers.command_line import facts, on_terminal, piped, refused, run, strict
 from helpers.log_files import flat, steps
+from helpers.problems import ROOT
 from valuefit.cli.console import cli_message, escaped
 from valuefit.cli.main import main
-from valuefit.cli.settings import solver_names
+from valuefit.cli.settings import Settings, solver_names
 from valuefit.datasets.example import VALUE
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -258,6 +260,19 @@ def test_printable_escapes_control_characters_only():
 def test_messages_name_options_instead_of_python_arguments(message, translated):
     assert cli_message(message) == translated
     assert cli_message(translated) == translated
+
+
+def test_arguments_in_messages_stand_between_backticks():
+    argument = re.compile(rf"(?<![\w`(])(?:{'|'.join(Settings.__dataclass_fields__)})=[\"'{{\\d]")
+    unmarked = [
+        f"{path.name}, line {node.lineno}"
+        for path in (ROOT / "src" / "valuefit").rglob("*.py") if path.parent.name != "cli"
+        for statement in ast.walk(ast.parse(path.read_text()))
+        if isinstance(statement, ast.Raise | ast.Return | ast.Call)
+        for node in ast.walk(statement) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if argument.search(node.value.replace("(path, ", "("))
+    ]  # fmt: skip
+    assert unmarked == []
 
 
 # ---- help and completion -----------------------------------------------------------------------------------------

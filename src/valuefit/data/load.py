@@ -99,7 +99,7 @@ def load(
         raise TooLarge(
             f"Loading {error.where} takes up to {copies} times its contents, {format_bytes(copies * error.size)} or "
             f"more, but half of the memory is {format_bytes(allowed)}. Convert it to Parquet, for example with "
-            'pyarrow, and load that with memory="stream"; or load fewer columns, or give a limit for its contents.',
+            'pyarrow, and load that with `memory="stream"`; or load fewer columns, or give a limit for its contents.',
             error.where, error.size,
         ) from error  # fmt: skip
 

@@ -284,7 +284,7 @@ def _paired_in_parts(evaluations: list[Evaluation], names: tuple[str, ...]) -> t
     if len(streamed) < len(evaluations):
         raise ValueError(
             "A log that is read in parts is read once more to compare its evaluations, but one of them was loaded from "
-            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with memory="stream".'
+            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with `memory="stream"`.'
         )
     sizes: list[float] = []
     for errors, evaluation, name in zip(streamed, evaluations, names, strict=True):

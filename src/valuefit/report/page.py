@@ -12,7 +12,7 @@ from valuefit import __version__
 from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.evaluation.text import following_sentence, number, verdict_sentence
+from valuefit.evaluation.text import estimate_cells, following_sentence, number, verdict_sentence
 from valuefit.extras import need
 from valuefit.features import class_of
 from valuefit.report import figures
@@ -106,7 +106,7 @@ def contents(evaluation: Evaluation) -> dict[str, Any]:
         "ratios": _ratio_rows(evaluation) if off_policy else [],
         "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
         "cross_checks": evaluation.cross_checks,
-        "weights": evaluation.weights or [],
+        "weights": [(entry["name"], *estimate_cells(entry)) for entry in facts["weights"] or []],
         "longer_notes": " ".join(longer_notes(value.bias, value.unseen)),
         "verdict": evaluation.verdict,
         "verdict_sentence": verdict_sentence(facts),
