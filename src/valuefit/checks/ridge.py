@@ -14,7 +14,7 @@ from valuefit.inference.sandwich import Sandwich
 from valuefit.typing import Array
 
 NAME = "ridge"
-REMEDY = "Evaluate with ridge=0."
+REMEDY = "Evaluate with `ridge=0`."
 
 
 def ridge(fit: Fit) -> Check | None:
