@@ -57,8 +57,8 @@ def optimisation_error(fit: Fit) -> Check | None:
     if error.relative_solver_error > 1:
         text = (
             f"The solver stopped early: at full convergence the policy value would change by {error.solver_error:.2g}, "
-            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more max_passes, a "
-            "smaller tol, or another solver."
+            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more `max_passes`, "
+            "a smaller tol, or another solver."
         )
         return Check(name, "warn", text, error.solver_error, size=size)
     text = f"At full convergence the policy value would change by {size:.1g} standard errors."

@@ -14,7 +14,7 @@ from valuefit.inference.policy_value import ROUNDING, PolicyValue
 from valuefit.typing import Array
 
 NAME = "ridge"
-REMEDY = "Evaluate with ridge=0."
+REMEDY = "Evaluate with `ridge=0`."
 
 
 def ridge(fit: Fit) -> Check | None:

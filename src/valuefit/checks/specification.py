@@ -37,7 +37,8 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
         size = _size(fit, change.value)
         if not too_short_for_more(fit):
             advice = "Use these."
-            rejected += f'. With features="{change.features}" the policy value would change by {_numbers(fit, change)}'
+            rejected += f'. With `features="{change.features}"` the policy value would change by '
+            rejected += _numbers(fit, change)
     elif change is not None:
         size, error = _size(fit, change.value), _size(fit, change.standard_error)
         rejected += f". With {_added(fit, change, depends)}"
@@ -117,7 +118,7 @@ def _richer(fit: Fit) -> str:
             f"The log is too short for features that could express the value: it has fewer than {STEPS_PER_LANDMARK} "
             "effective steps for each weight. Use a log of more episodes."
         )
-    return f'Use richer features, such as features="{richer_features(fit)}".'
+    return f'Use richer features, such as `features="{richer_features(fit)}"`.'
 
 
 def alignment_test(inputs: TestInputs) -> HypothesisTest | None:

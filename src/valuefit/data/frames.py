@@ -190,7 +190,7 @@ def refuse_cut_episodes(marks: list[Marks], name: str, *, in_index: bool) -> Non
             remedy = f"Give {sorted_frame} if its ids ascend, or write it to Parquet files"
         raise ValueError(
             f"An episode goes on from partition {mark.number} to partition {after.number} of {WHERE}, whose partitions "
-            f'must hold whole episodes. {remedy} and load these with memory="stream".'
+            f'must hold whole episodes. {remedy} and load these with `memory="stream"`.'
         )
 
 
