@@ -10,7 +10,7 @@ from valuefit.cli.commands import print_json
 from valuefit.evaluation.plan import Plan, plan
 
 MODEL = (
-    "Predicted by a model (evaluation/plan.py), whose coefficients were fitted on two cores (benchmarks/cluster.md). "
+    "Predicted by a model (evaluation/plan.py), whose coefficients were measured on few cores (benchmarks/cluster.md). "
     "With Dask's own scheduler, 64 to 256 workers and sleeping tasks, passes took 0.9 to 1.4 times as long as that."
 )
 

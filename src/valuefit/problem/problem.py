@@ -322,10 +322,6 @@ class Problem(SaddlePoint):
                 setattr(self, name, total / self.n)
         return A / self.n
 
-    def A_in_float32(self) -> Array:
-        rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
-        return count_product(*rows, dtype=np.float32)[0] / self.n
-
     @cached_property
     def second_moment(self) -> Array:
         return second_moment(self.psi, self.visits) / self.n
