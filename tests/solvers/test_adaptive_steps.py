@@ -14,7 +14,6 @@ import naive
 import valuefit as vf
 from helpers.adaptive import ADAPTIVE, SOLVERS, controller_of, run, zeros
 from helpers.problems import KINDS, Oracle, logs, make, problem_of, sparse_of, tiled, without_dead
-from valuefit.precondition import stochastic_preconditioner
 from valuefit.precondition.diagonal_preconditioner import DiagonalPlusRankTwo
 from valuefit.precondition.stochastic_preconditioner import (
     GROWTH,
@@ -233,7 +232,6 @@ def test_steps_that_are_given_are_used_as_given(name: str, given: dict, monkeypa
         raise AssertionError("a preconditioner was computed")
 
     monkeypatch.setattr(adaptive_steps, "sketched_preconditioner", never)
-    monkeypatch.setattr(stochastic_preconditioner, "_moments", never)
     problem = Oracle(0).problem()
     solver = type(SOLVERS[name])(**given)
     state, _ = solver.init(problem, *zeros(problem))

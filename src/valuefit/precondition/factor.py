@@ -9,9 +9,15 @@ import numpy as np
 import scipy.linalg as linalg
 from scipy.linalg import blas
 
-from valuefit.linalg.cholesky import CLEAR_PIVOT, jittered_cholesky, pivoted_cholesky
+from valuefit.linalg.cholesky import (
+    CLEAR_PIVOT,
+    FIRST_JITTER,
+    MIN_DIAGONAL,
+    OUT_OF_RANGE,
+    jittered_cholesky,
+    pivoted_cholesky,
+)
 from valuefit.linalg.scaled_lu import lu_solve
-from valuefit.memory import memory_limit
 from valuefit.problem.saddle_point import SKETCH_BLOCK_ROWS, SaddlePoint
 from valuefit.typing import Array
 
@@ -75,6 +81,20 @@ class DenseFactor:
         """H~^-1 g."""
         return np.asarray(linalg.cho_solve((self.root, True), g, check_finite=False))
 
+    @property
+    def inverse_L(self) -> Array:
+        """L^-1 as a matrix (rank, k), zero on the features that are not kept."""
+        if self.L is None:
+            return np.eye(self.size)
+        inverse = np.zeros((len(self.kept), self.size))
+        inverse[:, self.kept] = _inverse(self.L)
+        return inverse
+
+    @property
+    def inverse_root(self) -> Array:
+        """R^-1 as a matrix (d, d)."""
+        return _inverse(self.root)
+
     def fixed_point(self, r: Array, dual: Array) -> Array:
         """A~^-1 r, or C~^+ r where A is not sketched."""
         if self.lu is None:
@@ -88,6 +108,13 @@ class DenseFactor:
         assert self.A is not None
         theta = self.primal(g + self.A.T @ dual)
         return theta, dual - self.dual(self.A @ theta)
+
+
+def _inverse(lower: Array | None) -> Array:
+    inverse, info = linalg.lapack.dtrtri(lower, lower=True)
+    if info != 0 or not np.isfinite(inverse).all():
+        raise ValueError(OUT_OF_RANGE)
+    return np.asarray(inverse)
 
 
 def is_fixed_point(problem: SaddlePoint) -> bool:
@@ -129,9 +156,9 @@ def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool 
         passes = problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
     if not cross and allow_float32 and problem.cost.flops(size * k**2) >= MIN_FLOAT32_PASSES:
-        found = _float32(problem, size)
-        if found is not None:
-            return found
+        single = _float32(problem, size)
+        if single is not None:
+            return single
     C, A = problem.sketched_moments(size, np.random.default_rng(0), cross=cross)
     share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
@@ -218,12 +245,28 @@ def dense_preconditioner(problem: SaddlePoint, moments: Sketch) -> DenseFactor:
         return factor
     if is_fixed_point(problem):
         return _with_A(problem, factor, moments)
-    M = A = moments.A
-    k, d = A.shape
+    return with_normal_matrix(problem, factor, moments.A)
+
+
+def with_normal_matrix(
+    problem: SaddlePoint, factor: DenseFactor, A: Array, *, C: Array | None = None, noise: float = 0.0
+) -> DenseFactor:
+    """Return the factor with A and that of H~ = A'C~^+A + ridge I.
+
+    noise: the expected part of H~ that is noise of a sketched A: so much of `C`, or of the diagonal of H~ where A is
+    not square, is added.
+    """
+    M, (k, d) = A, A.shape
     if factor.L is not None:
         M = np.asarray(linalg.solve_triangular(factor.L, A[factor.kept], lower=True, check_finite=False))
     H = M.T @ M
-    H[np.diag_indices_from(H)] += problem.ridge
+    H[np.diag_indices(d)] += problem.ridge
+    if noise:
+        if C is not None:
+            H += noise * C
+        diagonal = np.diag(H)
+        diagonal = np.maximum(diagonal, MIN_DIAGONAL * diagonal.max()) if diagonal.any() else np.ones(d)
+        H[np.diag_indices(d)] += (noise if k != d else FIRST_JITTER) * diagonal
     return replace(
         factor,
         A=A,
@@ -266,16 +309,3 @@ def rounding(factor: Array, X: Array) -> float:
         if not 0 < off < np.inf:
             break
     return off
-
-
-def affordable(problem: SaddlePoint, *, size: int, cross: bool, limit: float) -> bool:
-    """Whether a sketch (all of the moments, for sparse rows) and its factors fit into memory and `limit` passes."""
-    k, d = problem.k, problem.d
-    wide = k + d if cross else k
-    if 8 * (3 * k * wide + (0 if problem.sparse else size * wide)) > memory_limit():
-        return False
-    work = k**3 + (2 * k * d * (k + d) if cross else 0)
-    if problem.sparse:
-        return (problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C) + problem.cost.flops(work) <= limit
-    rows = min(size, problem.cost.starts)
-    return 1 + problem.cost.flops(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit

@@ -16,7 +16,7 @@ from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.rare_columns import RareColumns, eliminate_rare_columns
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
-from valuefit.precondition.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
+from valuefit.precondition.factor import dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
@@ -249,7 +249,7 @@ def _best(problem: SaddlePoint, *, limit: float, growth: float, with_A: bool) ->
     if problem.sparse:
         size, cross = problem.n, with_A and not is_fixed_point(problem)
         dense_limit = min(limit, MAX_DENSE_PASSES)
-    if affordable(problem, size=size, cross=cross, limit=dense_limit):
+    if problem.cost.affords_factor(size, cross=cross, limit=dense_limit):
         factor: SaddlePreconditioner | None = problem.dense_factor(size, cross=cross)
         return factor or dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
     ridge = problem.ridge if with_A else 0.0

@@ -164,7 +164,7 @@ def adaptive_state(
     """The state of a method with adapted steps, and what its preconditioner offers to the certificate."""
     chosen = controller.preconditioner
     state = State(theta, w, controller.steps, gradient, memory or controller)
-    return state, Info(passes, moments=chosen.exact, preconditioner=chosen.for_certificate)
+    return state, Info(passes, moments=chosen.exact, preconditioner=chosen.factor)
 
 
 def adaptive_cost(problem: SaddlePoint, gap: float, *, full_passes: float, update_passes: float) -> Estimate:

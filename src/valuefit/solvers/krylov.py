@@ -13,7 +13,7 @@ from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.memory import memory_limit
 from valuefit.messages import said, shown
 from valuefit.precondition.equations import Equations, equations_at
-from valuefit.precondition.factor import affordable, plan
+from valuefit.precondition.factor import plan
 from valuefit.precondition.preconditioner import SaddlePreconditioner, precondition
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work, wide_factor
@@ -225,7 +225,7 @@ def _after_stall(problem: SaddlePoint, state: State, *, enlarge: bool) -> tuple[
     equations, growth = memory.equations, SKETCH_GROWTH * memory.growth
     if enlarge and equations.trusted and MAX_SKETCH_EXCESS < equations.preconditioner.excess < np.inf:
         size, cross = plan(problem, growth=growth)
-        if affordable(problem, size=size, cross=cross, limit=_direct_passes(problem)):
+        if problem.cost.affords_factor(size, cross=cross, limit=_direct_passes(problem)):
             larger = precondition(problem, growth=growth)
             return _restart(replace(equations, preconditioner=larger), memory.x, larger.passes, growth)
     if 8 * 4 * problem.k * (problem.k + problem.d) > memory_limit():
