@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.checks.check import ROUNDING
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.inference.adjoints import Adjoint, AdjointMethod
 from valuefit.inference.fit import Fit
 from valuefit.inference.influence import Influences
 from valuefit.linalg.moments import difference_product
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 DRAWS = 399  # of random signs

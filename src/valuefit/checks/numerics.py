@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import CERTAIN, ROUNDING, Check
+from valuefit.checks.check import CERTAIN, Check
 from valuefit.engine.result import Result
 from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
 from valuefit.problem.saddle_point import C_CUTOFF
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 # names of checks

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import ROUNDING, HypothesisTest
+from valuefit.checks.check import HypothesisTest
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.moments import Sums, cluster_sums
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 

@@ -22,13 +22,8 @@ from valuefit.problem.saddle_point import SKETCH_BLOCK_ROWS, SaddlePoint
 from valuefit.typing import Array
 
 MIN_ROWS, MAX_ROWS = 6.0, 64.0  # sketched rows for each column of A
-MIN_ROWS_OF_C = 3.0  # sketched rows for each column of C alone; with fewer, iterations multiply
-TALL_PRODUCT = 1.45  # time of a product of tall matrices over that of square ones with as many operations
-ZERO_PIVOT = 2e-15  # a column of unit length with a smaller pivot depends on the others but for rounding
 MIN_FLOAT32_PASSES = 4.0  # passes for C from which on it is multiplied in float32, which takes half of them
 ROUNDING_CHECKS = 3  # power iterations that estimate the rounding error of float32
-MAX_ROUNDING = 0.1  # largest rounding error of float32, relative to C
-FLOAT32_RANGE = 1e15  # column norms from 1 / this to this lose nothing that matters in float32
 
 
 class Sketch(NamedTuple):
@@ -132,7 +127,8 @@ def plan(problem: SaddlePoint, *, growth: float = 1.0) -> tuple[int, bool]:
     k, d = problem.k, problem.d
     one, both = problem.cost.flops(k**3), problem.cost.flops(k**3 + 2 * k**2 * d)  # passes for one row more a column
     of_C = plan_of_C(problem) / k
-    of_both = float(np.clip(np.sqrt(72 / (TALL_PRODUCT * both)), MIN_ROWS, MAX_ROWS))
+    # a product of tall matrices takes 1.45 times as long as one of square ones with as many operations
+    of_both = float(np.clip(np.sqrt(72 / (1.45 * both)), MIN_ROWS, MAX_ROWS))
     cross = not is_fixed_point(problem) or problem.identity
     cross = cross or of_both * both + 72 / of_both <= of_C * one + 28 / np.sqrt(of_C) + 12
     return int(growth * (of_both if cross else of_C) * k) + 1, cross
@@ -140,7 +136,8 @@ def plan(problem: SaddlePoint, *, growth: float = 1.0) -> tuple[int, bool]:
 
 def plan_of_C(problem: SaddlePoint) -> int:
     """The number of sketched rows for C alone."""
-    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), MIN_ROWS_OF_C, MAX_ROWS)) + 1
+    # with fewer than 3 rows a column, iterations multiply
+    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), 3.0, MAX_ROWS)) + 1
 
 
 def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool = True) -> Sketch:
@@ -182,7 +179,7 @@ def _float32(problem: SaddlePoint, size: int) -> Sketch | None:
         )
     ).psi
     lengths = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64))
-    if not (lengths.min() >= 1 / FLOAT32_RANGE and lengths.max() <= FLOAT32_RANGE):
+    if not (lengths.min() >= 1e-15 and lengths.max() <= 1e15):  # others lose too much in float32
         return None
     X /= lengths.astype(np.float32)
     C = np.zeros((k, k), np.float32, order="F")
@@ -219,13 +216,13 @@ def factorise(problem: SaddlePoint, moments: Sketch) -> DenseFactor:
     unit = moments.C[np.ix_(kept, kept)]
     unit /= scale
     unit /= scale[:, None]
-    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=ZERO_PIVOT)  # transposed: column-major
+    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=2e-15)  # but for rounding; column-major
     passes = moments.passes + problem.cost.flops((2 if pivoted else 1) * problem.k**3 / 3)
     excess, likely = moments.excess, moments.likely
     if moments.rows is not None:
         off = np.inf if pivoted else rounding(factor, moments.rows)
         passes += problem.cost.reads(ROUNDING_CHECKS * (moments.rows.size + factor.size))
-        if not off <= MAX_ROUNDING:
+        if not off <= 0.1:  # relative to C
             again = sketch(problem, size=len(moments.rows), cross=False, allow_float32=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
         excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # the estimate is at least a third of the error

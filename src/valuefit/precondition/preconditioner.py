@@ -22,8 +22,6 @@ from valuefit.typing import Array
 
 MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
 MAX_SPARSE_PASSES = 300.0  # passes for a sparse factor of C
-INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
-MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
 class SparseC(NamedTuple):
@@ -312,7 +310,8 @@ def sparse_preconditioner(
     sweeps = symmetric_gauss_seidel(C)
     shifted_sweeps = symmetric_gauss_seidel(shift) if ridge else sweeps
     solves = 2 if ridge else 1
-    inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
+    # an iteration may take as long as four passes
+    inner = int(np.clip(4.0 / (solves * cost.sparse_product(C.nnz)), 4, 40))
     apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * C.shape[0])
     return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes + 2 * rare_passes)
 

@@ -18,7 +18,6 @@ from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
 from valuefit.typing import Array
 
 MIN_FACTOR_RECIPROCAL_CONDITION = 1e-11  # the factorisation of a worse conditioned matrix is not used
-MAX_MOMENTS_GAP = 1e-6  # the gap is computed by passes over the rows at once where the moments bound it by more
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class LSTD(Solver):
         residual = problem.b - problem.A @ theta
         gap = moments_gap(problem, theta, residual, factors.inverse)
         state = State(theta, np.zeros(problem.k), gradient=(np.zeros(problem.d), -residual), memory=factors)
-        if gap <= MAX_MOMENTS_GAP:
+        if gap <= 1e-6:  # else passes over the rows compute it at once
             return state, Info(spent, gap, 0.0, finished=True, loose=True, note=note)
         state, info = self.verify(problem, state)
         return state, info._replace(passes=spent + info.passes, note=note)

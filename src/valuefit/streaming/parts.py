@@ -27,7 +27,6 @@ from valuefit.streaming.checkpoint import Checkpoint
 from valuefit.threads import ONE_BLAS_THREAD, one_blas_thread, one_thread, thread_count
 
 FAN_IN = 8  # results that are added in one task of a cluster
-TASK_RETRIES = 2  # of a task that failed on a worker
 MAX_AT_ONCE = 4  # parts that are computed at a time
 PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
 
@@ -127,7 +126,7 @@ def sum_shards(
     distributed = need("distributed", "dask", "A Dask client")
     graph, key = _sum_graph(tuple(shards), function)
     try:
-        sums: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
+        sums: tuple[Any, ...] = client.get(layer(graph), key, retries=2)
     except (*read_errors(), distributed.KilledWorker, CancelledError) as error:
         raise ValueError(f"A part of the log could be computed on no worker: {said(error)}") from error
     return sums
