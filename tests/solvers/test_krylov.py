@@ -417,12 +417,6 @@ def test_the_oldest_directions_are_dropped(monkeypatch):
         Krylov(depth=0)
 
 
-def test_naive_minimiser_agrees():
-    log = naive.random_log(np.random.default_rng(4), n=50, d=5, ratio=True, trace=0.4, ridge=0.05)
-    theta, _ = naive.minimiser(log)
-    np.testing.assert_allclose(vf.solve(problem_of(log), "krylov", tol=1e-14).theta, theta, atol=1e-6)
-
-
 @pytest.mark.parametrize("given", [int, len, lambda problem: problem, lambda problem: None])
 def test_functions_that_make_no_preconditioner_are_refused(given):
     problem = problem_of(naive.random_log(np.random.default_rng(0), n=40, d=4))

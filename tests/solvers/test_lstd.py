@@ -27,17 +27,6 @@ def test_moments_equal_the_naive_ones(monkeypatch, storage, kind, small):
         np.testing.assert_allclose(found, expected, atol=tolerance)
 
 
-def test_moments_with_repeated_rows_and_rows_that_no_step_starts_from():
-    rng = np.random.default_rng(0)
-    rows, now = rng.standard_normal((30, 3)), rng.integers(5, 12, 400)
-    next, reward = rng.integers(0, 30, 400), rng.standard_normal(400)
-    problem = vf.Problem.from_rows(rows, now, next, reward, 0.9)
-    v = rows[now] - 0.9 * rows[next]
-    np.testing.assert_allclose(problem.A, rows[now].T @ v / 400, atol=1e-13)
-    np.testing.assert_allclose(problem.C, rows[now].T @ rows[now] / 400, atol=1e-13)
-    assert np.array_equal(problem.C, problem.C.T)
-
-
 def test_C_is_not_formed_where_it_is_not_needed():
     problem = cosines(500, 10)
     assert vf.solve(problem, "lstd").status == "converged"

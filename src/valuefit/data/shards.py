@@ -248,7 +248,7 @@ class _Cuts:
             for episode, row in enumerate((self.rows + np.flatnonzero(begins)).tolist(), self.episodes):
                 if row - self.firsts[-1][0] >= self.size:
                     self.firsts.append((row, episode))
-            if ids:
+            if ids and begins.any():
                 self._ids.append(columns[0][begins])
             self.episodes, self._open = self.episodes + int(begins.sum()), goes_on
             self.rows += len(begins)
