@@ -107,7 +107,8 @@ class Rows:
 
         def add(part: int) -> None:
             piece = values[ends[part] : ends[part + 1]]
-            squares[part] = np.dot(piece, piece)  # unlike @, it does not warn of overflow, on any thread
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # of this thread
+                squares[part] = piece @ piece
 
         with one_blas_thread():
             share_out(add, len(squares))
