@@ -7,8 +7,8 @@ import pytest
 
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
-from valuefit.checks import finer
-from valuefit.checks.finer import finer_change, finer_features, richer_features
+from valuefit.checks import alternatives
+from valuefit.checks.alternatives import finer_change, finer_features, richer_features
 from valuefit.datasets.example import example_log
 from valuefit.inference.errors import Influence
 
@@ -30,7 +30,7 @@ def test_it_is_the_difference_from_an_evaluation_with_the_features_that_it_names
     fit = fit_of(LOG, features=features)
     change = finer_change(fit)
     other = fit_of(LOG, features=expected)
-    assert change.features == expected
+    assert change.setting == f'features="{expected}"'
     assert change.value == pytest.approx(other.value.estimate - fit.value.estimate, rel=1e-5)
     assert change.standard_error == pytest.approx(np.linalg.norm(parts(other) - parts(fit)), rel=1e-5)
 
@@ -47,8 +47,8 @@ def test_numbered_states_get_one_feature_each(values):
 
 def test_it_is_not_computed_where_it_is_expensive_or_starts_are_given():
     fit = fit_of(LOG, features="kernel:landmarks=20")
-    with patch.object(finer, "MAX_AUTO_OPERATIONS", 1.0):
+    with patch.object(alternatives, "MAX_AUTO_OPERATIONS", 1.0):
         assert finer_change(fit) is None
-    with patch.object(finer, "fits", lambda count: False):
+    with patch.object(alternatives, "fits", lambda count: False):
         assert finer_change(fit) is None
     assert finer_change(fit_of(LOG, features="kernel:landmarks=20", starts=np.array([[-0.5, 0.0]]))) is None

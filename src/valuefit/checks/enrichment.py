@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from valuefit.checks.alternatives import Change
 from valuefit.checks.instruments import Instruments
 from valuefit.checks.moments import TDMoments
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
@@ -20,15 +21,8 @@ from valuefit.policies.importance import action_probabilities
 from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 
+OBSERVED = {"state": "the observation", "state-action": "the observation and the action"}  # by values
 MAX_NEXT_PAIRS = 60_000  # next observations times actions on which instruments are evaluated
-
-
-class Change(NamedTuple):
-    """Change of the policy value, with its standard error as a paired difference; functions: how many were added."""
-
-    value: float
-    standard_error: float
-    functions: int
 
 
 class Functions(NamedTuple):
@@ -74,7 +68,9 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
     values = starts @ gamma
     parts += np.bincount(sandwich.cluster[first], (values - values.mean()) / len(values), sandwich.clusters)
     scale = np.sqrt(sandwich.clusters / (sandwich.clusters - 1))
-    return Change(float(values.mean()), float(scale * np.linalg.norm(parts)), z.shape[1])
+    what = "these" if history else OBSERVED[fit.values]
+    setting = f"{z.shape[1]} random functions of {what} added to the features,"
+    return Change(setting, float(values.mean()), float(scale * np.linalg.norm(parts)))
 
 
 def _functions(fit: Fit, steps: Array, first: Array, *, history: bool) -> Functions:
@@ -103,12 +99,12 @@ def _mean_with_u(moments: TDMoments, steps: Array, y: Array) -> Array:
     weights = problem.ratio[steps, None] * y
     if problem.trace:  # all steps are used
         weights = np.column_stack([problem.backward(np.ascontiguousarray(column)) for column in y.T])
-    found = np.zeros((problem.k, y.shape[1]))
+    total = np.zeros((problem.k, y.shape[1]))
     size = max(1, TEMPORARY_BYTES // (8 * problem.k))
     for start in range(0, len(steps), size):
         here = slice(start, start + size)
-        found += problem.psi.take(problem.now[steps[here]]).T @ weights[here]
-    return found / len(steps)
+        total += problem.psi.take(problem.now[steps[here]]).T @ weights[here]
+    return total / len(steps)
 
 
 def _actions(fit: Fit) -> int:
