@@ -20,6 +20,7 @@ BETTER_LOG = (
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
 CERTAIN = 2.0  # standard errors of a change, beyond which it is not chance
 ROUNDING = 1e-12  # relative; smaller numbers may be rounding errors
+FEW_TESTED = 10  # effective episodes or blocks, or ends of episodes; with fewer there is no test
 FEW_EPISODES = 20  # effective ones (or steps of an action), with fewer of which intervals are rough, often too short
 
 

@@ -74,28 +74,30 @@ class TestInputs:
         """A constant and instruments of the current observation (and action, for state-action values), (m, 1+COUNT)."""
         return with_constant(self.instruments.logged(self.steps))
 
+    def _instruments(self) -> Array:
+        """`current`, and instruments of the history less their regression on these, (m, 1 + 2 COUNT)."""
+        z = np.empty((len(self.steps), 1 + 2 * COUNT))
+        z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(self.steps)
+        subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[self.steps])
+        return z
+
     @cached_property
     def td_sums(self) -> TDSums:
         """All of them; the rows are read once."""
         steps = self.steps
-        z = np.empty((len(steps), 1 + 2 * COUNT))
-        z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(steps)
-        subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[steps])
+        z = self._instruments()
         share = float(self.late[self.fit.errors.sandwich.cluster[steps]].mean())
         border = len(steps) - round(share * len(steps))
         early, late = (self.moments.terms(steps[half], z[half]) for half in (slice(border), slice(border, None)))
         every, first = early.plus(late), slice(1 + COUNT)
         halves = early.columns(first).plus(late.columns(first), own=-share, factor=1 - share)
-        found = every.columns(slice(1, 1 + COUNT)), every.columns(slice(1 + COUNT, None)), halves
-        return TDSums(*map(self.moments.corrected, found))
+        terms = every.columns(slice(1, 1 + COUNT)), every.columns(slice(1 + COUNT, None)), halves
+        return TDSums(*map(self.moments.corrected, terms))
 
     @cached_property
     def history_sums(self) -> HistorySums:
         """Both parts of `td_sums.history`; they take longer, and are asked for where that is rejected."""
-        z = np.empty((len(self.steps), 1 + 2 * COUNT))
-        z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(self.steps)
-        subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[self.steps])
-        history = z[:, 1 + COUNT :]
+        history = self._instruments()[:, 1 + COUNT :]
         past = less_functions_of_observation(self.fit, self.instruments, self.steps, history)
         if past is None:
             return HistorySums(None, None)

@@ -9,11 +9,9 @@ from valuefit.checks.check import CERTAIN, TEST_LEVEL, HypothesisTest, without_p
 from valuefit.checks.enrichment import OBSERVED, enrichment
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.moments import Sums, cluster_sums
+from valuefit.checks.regression import with_constant
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.inference.fit import Fit
-
-ALIGNMENT = "Check first that rewards and steps are aligned: a reward logged one step late or early looks like this."
-NEXT_FUNCTIONS = 10  # of the next observation; a reward that belongs to the next action depends on it in any of them
 
 
 def features_test(inputs: TestInputs) -> HypothesisTest | None:
@@ -63,14 +61,19 @@ def markov_test(inputs: TestInputs) -> HypothesisTest | None:
     if change is not None:  # what is hidden may be worth more than what one step before shows of it
         size = _size(fit, change.value) + CERTAIN * _size(fit, change.standard_error)
         rejected += f". {_text(fit, change)}"
-    missing = "add what is missing to the observations (the time left, earlier observations or actions)"
-    if p >= TEST_LEVEL or inputs.hidden:
-        rejected += f". Finer functions of the observation do not explain it. {ALIGNMENT} Then {missing}."
-    else:
-        rejected += (
-            ". Rewards belong to other steps, the features are too coarse, or the observation does not contain all "
-            f"that matters; this log does not tell which. {ALIGNMENT} {_richer(fit)} If that does not help, {missing}."
-        )
+    explained = p < TEST_LEVEL and not inputs.hidden
+    cause = (
+        "Rewards belong to other steps, the features are too coarse, or the observation does not contain all that "
+        "matters; this log does not tell which."
+        if explained
+        else "Finer functions of the observation do not explain it."
+    )
+    then = f"{_richer(fit)} If that does not help," if explained else "Then"
+    rejected += (
+        f". {cause} Check first that rewards and steps are aligned: a reward logged one step late or early looks like "
+        f"this. {then} add what is missing to the observations (the time left, earlier observations or "
+        "actions)."
+    )
     return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected, size)
 
 
@@ -121,8 +124,8 @@ def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
     last = np.append(fit.log.begins[1:], True)[steps]
     after = steps + ~last
     deviation = np.where(last, 0.0, fit.ratios[after] - 1)
-    z = np.ones((len(steps), NEXT_FUNCTIONS))
-    z[:, 1:] = inputs.instruments.current(fit.log.now[after])[:, 1:NEXT_FUNCTIONS]
+    # a few functions of the next observation: a reward that belongs to the next action depends on it in any of them
+    z = with_constant(inputs.instruments.current(fit.log.now[after])[:, 1:10])
     sums = inputs.moments.sums(steps, deviation[:, None] * z) if deviation.any() else None
     if sums is None:
         return None
