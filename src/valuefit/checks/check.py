@@ -17,6 +17,7 @@ BETTER_LOG = (
     "Use a log of more episodes or of a policy that is closer to the evaluated one, or evaluate a policy that is "
     "closer to that of the log."
 )
+DETERMINING = f"If you gave starts, give some that the log has visited. {BETTER_LOG}"
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
 CERTAIN = 2.0  # standard errors of a change, beyond which it is not chance
 ROUNDING = 1e-12  # relative; smaller numbers may be rounding errors

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from valuefit.checks.check import BETTER_LOG, CERTAIN, Check, Outcome, warn_if
+from valuefit.checks.check import CERTAIN, DETERMINING, Check, Outcome, warn_if
 from valuefit.inference.errors import MATERIAL_SIZE, ErrorEstimate
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import ROUNDING, PolicyValue
@@ -49,7 +49,7 @@ def ridge_change(ridge: float, without: Sandwich, value: PolicyValue, c: Array) 
             text = f"What the ridge of {ridge:g} does to the policy value is not known, because the equations without "
             return Check(name, "warn", f"{text}it were not solved. {REMEDY}", ridge)
         text = f"Without the ridge of {ridge:g} the data do not determine the policy value: the ridge decides it. "
-        return Check(name, "fail", f"{text}If you gave starts, give some that the log has visited. {BETTER_LOG}", ridge)
+        return Check(name, "fail", f"{text}{DETERMINING}", ridge)
     text = f"Without the ridge of {ridge:g} the policy value would be {value.estimate + change:.5g}"
     if abs(change) <= ROUNDING * abs(value.estimate):
         return Check(name, "pass", f"{text}, the same.", change, size=0.0)

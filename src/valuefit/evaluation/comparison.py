@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
+from valuefit.checks.check import DETERMINING
 from valuefit.data.serialise import as_plain
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.comparison_text import comparison_summary
@@ -33,7 +34,6 @@ from valuefit.typing import Array
 NORMAL_DRAWS = 10_000  # of the largest of several t statistics, for simultaneous intervals
 ROUNDING_TOL = 1e-9  # relative to the values; smaller differences may be rounding errors
 UNNAMED = "<lambda>", "the policy"  # what policies are called that have no name: lambdas and arrays
-DETERMINE = "Evaluate again with fewer features, or starts that the log has visited."
 NO_NOISE = (
     "The standard error is 0 up to rounding: leaving out an episode does not change the difference. Interval and "
     "p-value are right only if rewards and transitions have no noise; else use fewer features, or a longer log."
@@ -318,7 +318,7 @@ def _influence(sandwich: Sandwich, function: LinearFunction, name: str) -> Influ
 
 
 def _not_comparable(name: str, error: ErrorEstimate) -> ValueError:
-    remedy = "" if error.determined else f" {DETERMINE}"
+    remedy = "" if error.determined else f" {DETERMINING}"
     return ValueError(f"The value of {name} has no standard error, so it cannot be compared. {error.reason}{remedy}")
 
 
