@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from valuefit.checks.check import HypothesisTest
-from valuefit.checks.instruments import MAX_COLUMNS
+from valuefit.checks.instruments import MAX_COLUMNS, action_count
 from valuefit.engine.loop import solve
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_AUTO_OPERATIONS, StepCount, landmark_count, make, name_of
@@ -35,11 +35,11 @@ class Change(NamedTuple):
     value: float
     standard_error: float
 
-    def text(self, error: float) -> str:
-        """Return the words on this change; error: the standard error of the policy value."""
+    def text(self, fit: Fit) -> str:
+        """Return the words on this change from the value of a fit."""
         return (
             f"With {self.setting} the policy value would change by {self.value:.3g} (standard error "
-            f"{self.standard_error:.2g}; that of the policy value is {error:.2g})"
+            f"{self.standard_error:.2g}; that of the policy value is {fit.value.standard_error:.2g})"
         )
 
 
@@ -121,7 +121,7 @@ def too_short_for_more(fit: Fit) -> bool:
     """Whether kernel features have fewer than `STEPS_PER_LANDMARK` effective steps of the log for each landmark."""
     if name_of(fit.features.transformer) != "kernel" or fit.log.has_numbered_states:
         return False
-    landmarks = _actions(fit) * len(fit.features.transformer.landmarks_)
+    landmarks = action_count(fit) * len(fit.features.transformer.landmarks_)
     return _steps(fit).effective < STEPS_PER_LANDMARK * landmarks
 
 
@@ -132,11 +132,7 @@ def _landmarks(fit: Fit) -> int:
 
 
 def _steps(fit: Fit) -> StepCount:
-    return StepCount(len(fit.log), _actions(fit), fit.log.effective_share if fit.values == "state" else 1.0)
-
-
-def _actions(fit: Fit) -> int:
-    return fit.problem.d // fit.features.columns
+    return StepCount(len(fit.log), action_count(fit), fit.log.effective_share if fit.values == "state" else 1.0)
 
 
 def _affordable(fit: Fit) -> bool:
@@ -145,7 +141,7 @@ def _affordable(fit: Fit) -> bool:
         return True  # their rows have one entry
     if math.prod(fit.log.observations.shape[1:]) > MAX_COLUMNS:
         return False
-    steps, weights = len(fit.log), _actions(fit) * (1 + _landmarks(fit))
+    steps, weights = len(fit.log), action_count(fit) * (1 + _landmarks(fit))
     return steps * weights**2 <= MAX_AUTO_OPERATIONS and fits(2 * steps * weights)
 
 

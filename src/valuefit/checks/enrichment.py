@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from valuefit.checks.alternatives import Change
-from valuefit.checks.instruments import Instruments
+from valuefit.checks.instruments import Instruments, action_count
 from valuefit.checks.moments import TDMoments
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.checks.regression import coefficients_of, with_constant
@@ -22,7 +22,6 @@ from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 
 OBSERVED = {"state": "the observation", "state-action": "the observation and the action"}  # by values
-MAX_NEXT_PAIRS = 60_000  # next observations times actions on which instruments are evaluated
 
 
 class Functions(NamedTuple):
@@ -44,8 +43,8 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
         return None
     if problem.trace and len(steps) < problem.n:  # u_t depends on all steps before
         return None
-    if fit.values == "state-action" and not problem.trace:
-        steps = steps[:: 1 + len(steps) * _actions(fit) // MAX_NEXT_PAIRS]
+    if fit.values == "state-action" and not problem.trace:  # instruments are evaluated for each action
+        steps = steps[:: 1 + len(steps) * action_count(fit) // 60_000]
     added = _functions(fit, steps, first, history=history)
     z = added.now
     y = z - problem.discount[steps, None] * added.after
@@ -107,17 +106,13 @@ def _mean_with_u(moments: TDMoments, steps: Array, y: Array) -> Array:
     return total / len(steps)
 
 
-def _actions(fit: Fit) -> int:
-    return fit.problem.d // fit.features.columns
-
-
 def _expected(fit: Fit, instruments: Instruments, rows: Array) -> Array:
     """Instruments at these rows of the observations, averaged over the actions of the policy if they depend on them."""
     if fit.values == "state":
         return instruments.current(rows)
-    probabilities = action_probabilities(fit.policy, fit.log.observations[rows], _actions(fit))
+    probabilities = action_probabilities(fit.policy, fit.log.observations[rows], action_count(fit))
     return sum(
         probability[:, None] * instruments.current(rows, np.full(len(rows), code))
-        for probability, code in zip(probabilities.T, instruments.codes_of(_actions(fit)), strict=True)
+        for probability, code in zip(probabilities.T, instruments.codes_of(action_count(fit)), strict=True)
         if code >= 0  # an action that the log never takes has no data
     )

@@ -8,8 +8,6 @@ from valuefit.checks.check import FEW_TESTED, Check, warn_if
 from valuefit.inference.fit import Fit
 from valuefit.typing import Array
 
-MOST = 0.5  # share of the ends, or of the discounted weight, that is a reason to warn
-
 
 def time_limit(fit: Fit) -> Check:
     """Whether most terminations come after one number of steps and none later, as those of a time limit do."""
@@ -20,7 +18,7 @@ def time_limit(fit: Fit) -> Check:
     longest = int(lengths.max(initial=1))
     at_limit, ends = int((lengths == longest).sum()), len(lengths)
     share = at_limit / max(1, ends)
-    suspect = longest > 1 and ends >= FEW_TESTED and share > MOST
+    suspect = longest > 1 and ends >= FEW_TESTED and share > 0.5
     passed = "Terminations do not come after one number of steps."
     if suspect and log.has_numbered_states and not _also_continue(fit):
         suspect = False
@@ -37,7 +35,7 @@ def time_limit(fit: Fit) -> Check:
 def _also_continue(fit: Fit) -> bool:
     """Whether most terminations are in numbered states in which other steps do not terminate."""
     log = fit.log
-    return bool(np.isin(log.now[log.terminated], log.now[~log.terminated]).mean() > MOST)
+    return bool(np.isin(log.now[log.terminated], log.now[~log.terminated]).mean() > 0.5)
 
 
 def horizon(fit: Fit) -> Check:
@@ -51,7 +49,7 @@ def horizon(fit: Fit) -> Check:
     beyond = float((truncated * keep**lengths).mean())
     length = "infinite" if fit.discount == 1 else f"about {1 / (1 - fit.discount):.0f} steps"
     return warn_if(
-        beyond > MOST, "horizon", beyond,
+        beyond > 0.5, "horizon", beyond,
         f"{truncated.mean():.0%} of the episodes were truncated before they terminated, after "
         f"{len(log) / len(lengths):.0f} steps on average, while the horizon of the discount is {length}: {beyond:.0%} "
         "of the discounted weight lies beyond the episodes, where rewards are extrapolated by the features. Log longer "
@@ -74,7 +72,7 @@ def resets(fit: Fit) -> Check | None:
     after, following = observations[log.next[ends]], observations[log.now[ends + 1]]
     share = float((after == following).all(axis=1).mean())
     return warn_if(
-        share > MOST and _jumps(fit, ends), "resets", share,
+        share > 0.5 and _jumps(fit, ends), "resets", share,
         f"The next observation of {share:.0%} of the truncated episodes is the first observation of the following "
         "episode, and differs from the one before it more than others do: it was recorded after a reset. Give the "
         "observation before the reset, and mark episodes that terminated.",
@@ -90,7 +88,7 @@ def _jumps(fit: Fit, ends: Array) -> bool:
         pairs = log.now * len(log.observations) + log.next
         _, index, count = np.unique(pairs[inside], return_inverse=True, return_counts=True)
         recurring = float((count[index] > 1).mean()) if len(inside) else 1.0
-        return float(np.isin(pairs[ends], pairs[inside]).mean()) < (1 - MOST) * recurring
+        return float(np.isin(pairs[ends], pairs[inside]).mean()) < 0.5 * recurring
     observations = log.observations.reshape(len(log.observations), -1).astype(np.float64)
     change = [observations[log.next[steps]] - observations[log.now[steps]] for steps in (ends, inside)]
     scale = observations.std(axis=0)
@@ -104,7 +102,7 @@ def termination(fit: Fit) -> Check | None:
     """With discount 1: whether there is evidence that every episode of the policy terminates."""
     if fit.discount != 1:
         return None
-    on_policy = fit.values == "state" and bool((fit.log.ratio == 1).all())
+    on_policy = fit.values == "state" and not fit.problem.weighted
     if on_policy and fit.log.terminated[_last(fit)].all():
         return Check("termination", "pass", "All episodes terminate, so values exist with discount 1.")
     text = (

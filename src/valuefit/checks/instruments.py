@@ -16,6 +16,7 @@ import numpy as np
 from valuefit.checks.check import ROUNDING
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import step_numbers
+from valuefit.inference.fit import Fit
 from valuefit.typing import Array
 
 COUNT = 60  # random functions
@@ -182,7 +183,12 @@ def _frequencies(rng: np.random.Generator, count: int) -> Array:
     return rng.uniform(0.5, 3.0, count)
 
 
-def evenly_spaced(n: int, count: int) -> Array:
+def action_count(fit: Fit) -> int:
+    """The number of actions that the features of state-action values have; 1 for state values."""
+    return fit.problem.d // fit.features.columns
+
+
+def evenly_spaced(n: int, count: int = 1000) -> Array:
     """This many of the numbers 0 to n - 1, or all of them, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, count).astype(np.int64))
 

@@ -82,6 +82,6 @@ def _impossible_share(fit: Fit, reach: Reach) -> float:
     return float((clearly & errors.sandwich.determines(rows[outside])).sum()) / len(rows)
 
 
-def sampled_rows(fit: Fit, count: int) -> Array:
+def sampled_rows(fit: Fit, count: int = 1000) -> Array:
     """The feature rows of this many steps of the log, evenly spaced."""
     return dense(fit.problem.phi.take(fit.problem.now[evenly_spaced(fit.problem.n, count)]))

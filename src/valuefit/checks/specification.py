@@ -36,7 +36,7 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
         error = None if advised else _size(fit, change.standard_error)  # chance is no reason to leave the advice
         if not (advised and too_short_for_more(fit)):
             advice = "Use these." if advised else advice
-            rejected += f". {_text(fit, change)}"
+            rejected += f". {change.text(fit)}"
     passed = f"TD errors do not depend on {depends} beyond chance (p = {p:.2g})."
     return HypothesisTest("features suffice", sums.statistic, p, passed, f"{rejected}. {advice}", size, error)
 
@@ -60,7 +60,7 @@ def markov_test(inputs: TestInputs) -> HypothesisTest | None:
     change = enrichment(fit, inputs.moments, inputs.sample, history=True) if p < TEST_LEVEL else None
     if change is not None:  # what is hidden may be worth more than what one step before shows of it
         size = _size(fit, change.value) + CERTAIN * _size(fit, change.standard_error)
-        rejected += f". {_text(fit, change)}"
+        rejected += f". {change.text(fit)}"
     explained = p < TEST_LEVEL and not inputs.hidden
     cause = (
         "Rewards belong to other steps, the features are too coarse, or the observation does not contain all that "
@@ -96,11 +96,6 @@ def _size(fit: Fit, change: float) -> float:
     """In standard errors of the policy value."""
     assert fit.value.standard_error  # else there are no tests
     return abs(change) / fit.value.standard_error
-
-
-def _text(fit: Fit, change: Change) -> str:
-    assert fit.value.standard_error
-    return change.text(fit.value.standard_error)
 
 
 def _richer(fit: Fit) -> str:
@@ -144,7 +139,7 @@ def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
     """Whether the mean of the ratios is 1 given the observation; None where all are 1."""
     fit, steps = inputs.fit, inputs.steps
     ratio, sandwich = fit.problem.ratio, fit.errors.sandwich
-    if (ratio == 1).all():
+    if not fit.problem.weighted:
         return None
     parts = cluster_sums(inputs.current, sandwich.cluster[steps], sandwich.clusters, ratio[steps] - 1)
     if not parts.any():

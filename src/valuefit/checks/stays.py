@@ -21,7 +21,6 @@ from valuefit.data.transitions import Transitions, effective_sample_size
 from valuefit.inference.fit import Fit
 from valuefit.typing import Array
 
-STILL = 0.2  # of the typical change of observations in as many steps; with a smaller one they hardly change
 MAX_STAY_SHARE = 0.2  # of the discounted steps: fitted between FrozenLake, at most .15, and `quiet-lander`, from .23 on
 
 
@@ -79,7 +78,8 @@ def followed_stays(fit: Fit, weight: Array) -> Stays | None:
         initial = initial or effective
         if not effective or 2 * effective < initial:
             break
-        still = moved < STILL * float(np.median(moved[goes])) if goes.any() else np.zeros(len(start), bool)
+        # observations hardly change where they do by a fifth of the typical change in as many steps
+        still = moved < 0.2 * float(np.median(moved[goes])) if goes.any() else np.zeros(len(start), bool)
         longest = Stays(steps, float(counted[still].sum() / counted.sum()))
         if fit.discount**steps * counted[goes].sum() <= MAX_STAY_SHARE * counted.sum():
             break  # longer stays are too few to matter

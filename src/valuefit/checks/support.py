@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, warn_if
-from valuefit.checks.instruments import evenly_spaced
+from valuefit.checks.instruments import action_count, evenly_spaced
 from valuefit.checks.reach import reachable, sampled_rows
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
@@ -22,7 +22,6 @@ from valuefit.typing import Array
 MIN_EFFECTIVE_STEPS = 50
 MIN_EFFECTIVE_SHARE = 0.1  # effective sample size / steps
 MAX_UNSEEN_SHARE = 0.05  # of the starts, of the policy's actions, or of its expected next features
-SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action probabilities
 
 
 # ---- episodes and starts ------------------------------------------------------------------------------------------
@@ -125,9 +124,9 @@ def extrapolation(fit: Fit) -> Check | None:
         return None  # they are steps of the log
     if problem.identity or problem.k != problem.d or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
         return None
-    logged = sampled_rows(fit, SAMPLED_STEPS)
+    logged = sampled_rows(fit)
     if fit.starts.first is not None:
-        logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[:SAMPLED_STEPS]]))])
+        logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[: len(logged)]]))])
     largest, leverage = (fit.leverages(rows) for rows in (logged, _sampled_starts(fit)))
     share = float((leverage > 2 * largest.max()).mean())
     # the log visited its own starts: what it lacks there are actions
@@ -141,7 +140,7 @@ def extrapolation(fit: Fit) -> Check | None:
 
 
 def _sampled_starts(fit: Fit) -> Array:
-    return dense(fit.starts.rows[evenly_spaced(fit.starts.rows.shape[0], SAMPLED_STEPS)])
+    return dense(fit.starts.rows[evenly_spaced(fit.starts.rows.shape[0])])
 
 
 # ---- ratios -------------------------------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ def _sampled_starts(fit: Fit) -> Array:
 
 def effective_sample(fit: Fit) -> Check | None:
     """The effective number of steps under the ratios, along the trace if there is one."""
-    if not _has_ratios(fit):
+    if not fit.problem.weighted:
         return None
     n = fit.problem.n
     size = effective_sample_size(fit.problem.forward(np.ones(n)))
@@ -164,7 +163,7 @@ def effective_sample(fit: Fit) -> Check | None:
 def ratio_tail(fit: Fit) -> Check | None:
     """Whether few ratios have most of the weight."""
     n, ratio = fit.problem.n, fit.problem.ratio
-    if not _has_ratios(fit) or n < 2 * MIN_EFFECTIVE_STEPS:
+    if not fit.problem.weighted or n < 2 * MIN_EFFECTIVE_STEPS:
         return None
     squares = np.sort(ratio / ratio.max()) ** 2
     share = float(squares[-max(1, n // 100) :].sum() / squares.sum())
@@ -179,7 +178,7 @@ def ratio_tail(fit: Fit) -> Check | None:
 def mean_ratio(fit: Fit) -> Check | None:
     """Whether the mean ratio is 1, as it is with correct probabilities of all actions that the policy takes."""
     ratio, cluster = fit.problem.ratio, fit.errors.sandwich.cluster
-    if not _has_ratios(fit):
+    if not fit.problem.weighted:
         return None
     mean = float(ratio.mean())
     deviation = np.bincount(cluster, weights=ratio - mean)
@@ -191,10 +190,6 @@ def mean_ratio(fit: Fit) -> Check | None:
         f"behaviour_prob is the probability of the logged action under the policy that generated the log{missing}.",
         f"The mean of the ratios is {mean:.3g}.",
     )  # fmt: skip
-
-
-def _has_ratios(fit: Fit) -> bool:
-    return bool((fit.problem.ratio != 1).any())
 
 
 # ---- actions ------------------------------------------------------------------------------------------------------
@@ -250,15 +245,14 @@ def overlap(fit: Fit) -> Check | None:
 def _target_shares(fit: Fit, action: Array) -> dict[int, float]:
     """The share of each action under the policy, over the logged states; empty where it is unknown."""
     if fit.values == "state":
-        if not _has_ratios(fit) or action.min() < 0 or not fit.problem.ratio.any():
+        if not fit.problem.weighted or action.min() < 0 or not fit.problem.ratio.any():
             return {}
         ids, index = np.unique(action, return_inverse=True)
         total = np.bincount(index, weights=fit.problem.ratio)
         return dict(zip(ids.tolist(), (total / total.sum()).tolist(), strict=True))
-    steps = evenly_spaced(len(fit.log), SAMPLED_STEPS)
-    actions = fit.problem.d // fit.features.columns
-    shares = action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], actions).mean(axis=0)
-    return dict(enumerate(shares.tolist()))
+    steps = evenly_spaced(len(fit.log))
+    probabilities = action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], action_count(fit))
+    return dict(enumerate(probabilities.mean(axis=0).tolist()))
 
 
 def unseen_actions(fit: Fit) -> Check | None:
