@@ -137,6 +137,11 @@ def test_messages_have_numbers_and_advice():
         assert np.isfinite(test.statistic)
 
 
+def test_they_depend_on_the_seed_alone():
+    _, log, settings = table_log("table, ratios", 30, 0)
+    assert p_values(log, **settings) == p_values(log, **settings)
+
+
 OTHER = [{"trace": 0.8}, {"ridge": 1e-3}, {"interval": "cr1"}, {"csr": True}, {"starts": np.zeros((3, 2))}]
 
 
