@@ -11,7 +11,7 @@ from helpers.small_mdp import SmallMDP
 from valuefit.checks import alternatives
 from valuefit.checks.alternatives import finer_change, finer_features, richer_features
 from valuefit.datasets.example import example_log
-from valuefit.inference.uncertainty import Uncertainty
+from valuefit.inference.errors import Errors
 
 
 def checks_of(log, **settings):
@@ -77,7 +77,10 @@ def test_it_is_the_difference_from_an_evaluation_with_the_features_that_it_names
     fit = fit_of(LOG, features=features)
     change = finer_change(fit)
     other = fit_of(LOG, features=expected)
-    parts = [Uncertainty(each.errors.sandwich, "cr1").parts([each.starts])[0] for each in (fit, other)]
+    parts = [
+        Errors.in_memory(each.errors.equations, each.errors.whole.shard, "cr1").parts([each.starts])[0]
+        for each in (fit, other)
+    ]
     assert change.setting == f'features="{expected}"'
     assert change.value == pytest.approx(other.value.estimate - fit.value.estimate, rel=1e-5)
     assert change.standard_error == pytest.approx(np.linalg.norm(parts[1] - parts[0]), rel=1e-5)

@@ -14,12 +14,12 @@ from valuefit.checks.instruments import MAX_COLUMNS, action_count
 from valuefit.engine.loop import solve
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_AUTO_OPERATIONS, StepCount, landmark_count, make, name_of
-from valuefit.inference.errors import LinearFunction
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.error_estimate import LinearFunction
+from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.inputs import make_problem
 from valuefit.inference.policy_value import starts_of
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.uncertainty import Uncertainty
 from valuefit.memory import fits
 from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem
@@ -44,18 +44,17 @@ class Change(NamedTuple):
 
 
 def paired_change(
-    setting: str, errors: Uncertainty, starts: LinearFunction, other: Sandwich, other_starts: LinearFunction
+    setting: str, errors: Errors, starts: LinearFunction, other: Equations, other_starts: LinearFunction
 ) -> Change | None:
-    """The change from the mean value over the starts to that of another problem over the same log.
+    """The change from the mean value over the starts to that of other equations of the same log.
 
     None where a standard error is unknown.
     """
-    own = errors.sandwich
-    other = other.with_clusters(own.cluster, blocks=own.blocks)
-    old, new = errors.parts([starts])[0], Uncertainty(other, errors.kind).parts([other_starts])[0]
+    shard = errors.whole.shard.of_problem(other.problem)
+    (old,), (new,) = errors.parts([starts]), Errors.in_memory(other, shard, errors.kind).parts([other_starts])
     if old is None or new is None:
         return None
-    change = float(other_starts.c @ other.theta - starts.c @ own.theta)
+    change = float(other_starts.c @ other.theta - starts.c @ errors.equations.theta)
     return Change(setting, change, float(np.linalg.norm(new - old)))
 
 
@@ -68,18 +67,17 @@ def trace_tests(fit: Fit) -> list[HypothesisTest]:
     Traces whose products of ratios leave the range of float64 are left out.
     """
     without = fit.without_ridge
-    if not fit.value.standard_error or (fit.problem.ridge and without.sandwich.method is AdjointMethod.ITERATIVE):
+    if not fit.value.standard_error or (fit.problem.ridge and without.equations.iterative):
         return []
     tests = []
     for trace in (0.0, 0.5, 0.9):
-        problem = with_trace(without.sandwich.problem, trace)
+        problem = with_trace(without.equations.problem, trace)
         with np.errstate(over="ignore", invalid="ignore"):
             inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
         if trace == fit.problem.trace or not inside:
             continue
         theta = solve(problem, "auto", tol=1e-10, seed=fit.seed).theta
-        other = Sandwich(problem, theta, without.sandwich.episode)
-        change = paired_change(f"trace {trace:g}", without, fit.starts, other, fit.starts)
+        change = paired_change(f"trace {trace:g}", without, fit.starts, Equations.of(problem, theta), fit.starts)
         if change is None or not change.standard_error:
             continue
         t, size = change.value / change.standard_error, change.value / fit.value.standard_error
@@ -147,15 +145,16 @@ def _affordable(fit: Fit) -> bool:
 
 def finer_change(fit: Fit) -> Change | None:
     """The change with `finer_features`; None where it is unknown, or where they cost too much time or memory."""
-    log, own = fit.log, fit.errors.sandwich
-    unknown = fit.starts.first is None or fit.problem.ridge or own.method is AdjointMethod.ITERATIVE
+    log, own = fit.log, fit.errors
+    unknown = fit.starts.first is None or fit.problem.ridge or own.equations.iterative
     if unknown or not _affordable(fit):
         return None
     name = finer_features(fit)
     features, _ = make(name, log)
     problem = make_problem(log, features, fit.policy, fit.values, fit.discount, fit.problem.trace, 0.0)
     starts = starts_of(log, problem, features, fit.policy, fit.values, None)
-    finer = Sandwich(problem, solve(problem, "lstd", seed=fit.seed).theta, own.episode)
-    if finer.method is AdjointMethod.ITERATIVE:
+    finer = Equations.of(problem, solve(problem, "lstd", seed=fit.seed).theta)
+    if finer.iterative:
         return None
-    return paired_change(f'features="{name}"', Uncertainty(own, "cr1"), fit.starts, finer, starts)
+    errors = Errors.in_memory(own.equations, own.whole.shard, "cr1")
+    return paired_change(f'features="{name}"', errors, fit.starts, finer, starts)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from valuefit.inference.errors import MATERIAL_SIZE
+from valuefit.inference.error_estimate import MATERIAL_SIZE
 from valuefit.typing import Array
 
 Outcome = Literal["pass", "warn", "fail", "skip"]

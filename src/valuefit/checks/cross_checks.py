@@ -22,11 +22,11 @@ from scipy.special import stdtrit
 from valuefit.checks.check import Check, without_probabilities
 from valuefit.engine.loop import solve
 from valuefit.features.registry import Fitted, for_actions, for_states
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.error_estimate import LinearFunction
+from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import starts_of
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.uncertainty import Uncertainty
 from valuefit.policies.episode_weights import EpisodeWeights
 from valuefit.policies.importance import is_continuous
 from valuefit.policies.state_action import logged_actions, state_action_problem
@@ -85,9 +85,9 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     There are none for given starts, and none for a log of one episode.
     """
     units = _Units(fit)
-    if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
+    if fit.starts.first is None or fit.errors.whole.clusters.blocks or units.count < 2:
         return (), ""
-    if fit.problem.ridge and fit.without_ridge.sandwich.method is AdjointMethod.ITERATIVE:
+    if fit.problem.ridge and fit.without_ridge.equations.iterative:
         return (
             (),
             "Cross-checks were left out: they need the weights without the ridge, which would take another solve.",
@@ -134,13 +134,13 @@ class _Units:
     """Independent units, over which errors are summed: the clusters, or episodes where these were cut into blocks."""
 
     def __init__(self, fit: Fit) -> None:
-        sandwich = fit.errors.sandwich
+        clusters = fit.errors.whole.clusters
         labels, episode = np.unique(fit.log.episode, return_inverse=True)
-        self._of_cluster = np.arange(sandwich.clusters)
-        if sandwich.clusters > len(labels):
-            self._of_cluster[sandwich.cluster] = episode
+        self._of_cluster = np.arange(clusters.count)
+        if clusters.count > len(labels):
+            self._of_cluster[clusters.of_step] = episode
         self.count = int(self._of_cluster.max()) + 1
-        self._of_step = self._of_cluster[sandwich.cluster]
+        self._of_step = self._of_cluster[clusters.of_step]
 
     def of_episodes(self, sums: Array, first: Array) -> Array:
         """Parts of the units in the error of a sum over episodes with these influences, (episodes,)."""
@@ -158,7 +158,7 @@ class _EpisodeEstimates:
     def __init__(self, fit: Fit, weights: EpisodeWeights, units: _Units) -> None:
         self.fit, self.weights, self.units = fit, weights, units
         problem = fit.problem
-        self.value = fit.without_ridge.sandwich.values
+        self.value = fit.without_ridge.whole.influences.values
         self.now, self.next = problem.now[weights.steps], problem.next[weights.steps]
         self.discount, self.reward = problem.discount[weights.steps], problem.reward[weights.steps]
         last = weights.last
@@ -206,7 +206,7 @@ class _EpisodeEstimates:
     def _doubly_robust(self) -> _Candidate:
         weights, count, value = self.weights, self.weights.count, self.value
         delta = self.reward + self.discount * value[self.next] - value[self.now]
-        starts = np.asarray(self.fit.starts.rows @ self.fit.without_ridge.sandwich.theta).ravel()
+        starts = np.asarray(self.fit.starts.rows @ self.fit.without_ridge.equations.theta).ravel()
         each = starts + weights.sums(weights.weights * delta)
         after = np.bincount(self.next, weights.weights * self.discount, len(value))
         rows = (after - np.bincount(self.now, weights.weights, len(value))) / count
@@ -245,17 +245,16 @@ def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> l
     if _seconds(problem) > max(MAX_RELATIVE_COST * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
         return []
     starts = starts_of(fit.log, problem, features, fit.policy, values, None)
-    mine = fit.errors.sandwich
-    sandwich = Sandwich(problem, solve(problem, "lstd").theta, fit.log.episode, fit.log.cluster)
-    if sandwich.method is AdjointMethod.ITERATIVE:
+    equations = Equations.of(problem, solve(problem, "lstd").theta)
+    if equations.iterative:
         return []
     kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
-    errors = Uncertainty(sandwich.with_clusters(mine.cluster, blocks=mine.blocks), kind)
-    influence = errors.sandwich.influences([starts])[0]
-    if isinstance(influence, ErrorEstimate):
+    errors = Errors.in_memory(equations, fit.errors.whole.shard.of_problem(problem), kind)
+    (parts,) = errors.parts([starts])
+    if parts is None:
         return []
-    parts = units.of_clusters(errors.contributions(starts, influence))
-    estimate, effective = float(starts.c @ sandwich.theta), influence.effective_clusters
+    estimate, effective = float(starts.c @ equations.theta), errors.whole.effective_clusters(starts)
+    parts = units.of_clusters(parts)
     return [_Candidate(ROUTES[values], estimate, parts, np.zeros(fit.problem.d), effective, [])]
 
 
@@ -312,10 +311,10 @@ def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossChec
     )
 
 
-def _error_parts(found: list[_Candidate], errors: Uncertainty, units: _Units) -> list[Array | None]:
+def _error_parts(found: list[_Candidate], errors: Errors, units: _Units) -> list[Array | None]:
     """The part of each unit in the error of each, (units,); None where the error of theta is unknown."""
     functions = [LinearFunction(entry.derivative) for entry in found]
-    if errors.sandwich.method is AdjointMethod.ITERATIVE:  # each derivative would take an iterative solution
+    if errors.equations.iterative:  # each derivative would take an iterative solution
         return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]
     return [
         None if parts is None else entry.parts + units.of_clusters(parts)

@@ -138,10 +138,10 @@ def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
 def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
     """Whether the mean of the ratios is 1 given the observation; None where all are 1."""
     fit, steps = inputs.fit, inputs.steps
-    ratio, sandwich = fit.problem.ratio, fit.errors.sandwich
+    ratio, clusters = fit.problem.ratio, fit.errors.whole.clusters
     if not fit.problem.weighted:
         return None
-    parts = cluster_sums(inputs.current, sandwich.cluster[steps], sandwich.clusters, ratio[steps] - 1)
+    parts = cluster_sums(inputs.current, clusters.of_step[steps], clusters.count, ratio[steps] - 1)
     if not parts.any():
         return None
     sums = Sums(parts.sum(axis=0), parts)

@@ -17,7 +17,7 @@ def stability_test(inputs: TestInputs) -> HypothesisTest | None:
     because another behaviour policy in one half does no harm. Each comparison counts as much as the others.
     """
     fit, steps = inputs.fit, inputs.steps
-    cluster, late = fit.errors.sandwich.cluster, inputs.late
+    cluster, late = fit.errors.whole.clusters.of_step, inputs.late
     compared = {"TD errors": inputs.td_sums.halves}
     if inputs.on_policy:
         reward = fit.log.reward[steps]

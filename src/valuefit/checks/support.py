@@ -9,10 +9,9 @@ from valuefit.checks.instruments import action_count, evenly_spaced
 from valuefit.checks.reach import reachable, sampled_rows
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
-from valuefit.inference.errors import MATERIAL_SIZE, ErrorEstimate, LinearFunction
+from valuefit.inference.clusters import MIN_EFFECTIVE_CLUSTERS
+from valuefit.inference.error_estimate import MATERIAL_SIZE, ErrorEstimate, LinearFunction
 from valuefit.inference.fit import Fit
-from valuefit.inference.sandwich import AdjointMethod
-from valuefit.inference.uncertainty import MIN_EFFECTIVE_CLUSTERS
 from valuefit.inference.unseen import Unseen
 from valuefit.policies.action_labels import label_of, listed
 from valuefit.policies.importance import action_probabilities, has_names, is_continuous
@@ -29,20 +28,20 @@ MAX_UNSEEN_SHARE = 0.05  # of the starts, of the policy's actions, or of its exp
 
 def effective_episodes(fit: Fit) -> Check | None:
     """How many equally important episodes the standard error rests on."""
-    sandwich, error = fit.errors.sandwich, fit.error
-    episodes = int(episode_starts(sandwich.episode).sum())
-    if not sandwich.blocks and error.standard_error is None:
+    clusters, error = fit.errors.whole.clusters, fit.error
+    episodes = int(episode_starts(fit.log.episode).sum())
+    if not clusters.blocks and error.standard_error is None:
         return None
-    if sandwich.blocks:
+    if clusters.blocks:
         text = (
-            f"The log is one episode, so its standard error is computed from {sandwich.clusters} consecutive blocks, "
-            f"treated as independent. This is valid if correlations decay within {len(fit.log) // sandwich.clusters} "
+            f"The log is one episode, so its standard error is computed from {clusters.count} consecutive blocks, "
+            f"treated as independent. This is valid if correlations decay within {len(fit.log) // clusters.count} "
             "steps, and it does not include the variation of the starts. Add episodes if you can."
         )
-    elif sandwich.clusters > episodes:
+    elif clusters.count > episodes:
         text = (
             f"The {episodes} episodes count as fewer than {MIN_EFFECTIVE_CLUSTERS} equally important ones, so long "
-            f"ones were cut: the standard error is computed from {sandwich.clusters} blocks of consecutive steps, "
+            f"ones were cut: the standard error is computed from {clusters.count} blocks of consecutive steps, "
             "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
         )
     else:
@@ -79,7 +78,7 @@ def determined(fit: Fit) -> Check | None:
         known = fit.error.standard_error is not None
         return Check(name, "pass", "The data determine the value at the starts.", 0.0) if known else None
     rows = _sampled_starts(fit)
-    inside = fit.errors.sandwich.determines(rows)
+    inside = fit.errors.equations.solver.determines(rows)
     share = max(1 - float(inside.mean()), 1 / fit.starts.rows.shape[0])  # those that are not sampled may be different
     text = (
         "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
@@ -106,7 +105,7 @@ def _what_determines(fit: Fit) -> str:
     """What to do where the data do not determine the value. Fewer features determine one, by extrapolation."""
     texts = ["Give starts that the log has visited."] if fit.starts.first is None else []
     texts.append(BETTER_LOG)
-    problem, iterative = fit.problem, fit.errors.sandwich.method is AdjointMethod.ITERATIVE
+    problem, iterative = fit.problem, fit.errors.equations.iterative
     if iterative or problem.identity or fit.values != "state" or len(problem.dead) or problem.k != problem.d:
         return " ".join(texts)
     if fit.rank_and_condition[0] < problem.d:
@@ -122,7 +121,7 @@ def extrapolation(fit: Fit) -> Check | None:
     problem = fit.problem
     if fit.starts.first is not None and fit.values == "state":
         return None  # they are steps of the log
-    if problem.identity or problem.k != problem.d or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+    if problem.identity or problem.k != problem.d or fit.errors.equations.iterative:
         return None
     logged = sampled_rows(fit)
     if fit.starts.first is not None:
@@ -177,11 +176,11 @@ def ratio_tail(fit: Fit) -> Check | None:
 
 def mean_ratio(fit: Fit) -> Check | None:
     """Whether the mean ratio is 1, as it is with correct probabilities of all actions that the policy takes."""
-    ratio, cluster = fit.problem.ratio, fit.errors.sandwich.cluster
+    ratio, clusters = fit.problem.ratio, fit.errors.whole.clusters
     if not fit.problem.weighted:
         return None
     mean = float(ratio.mean())
-    deviation = np.bincount(cluster, weights=ratio - mean)
+    deviation = clusters.sums(ratio - mean)
     standard_error = float(np.linalg.norm(deviation)) / len(ratio)
     missing = ", and that this policy takes every action that the target policy takes" if mean < 1 else ""
     return warn_if(

@@ -168,6 +168,23 @@ class Problem(SaddlePoint):
             with np.errstate(over="ignore", invalid="ignore"):
                 check_ratio_products(self.ratio, self.forward(np.ones(self.n)))
 
+    def without_columns(self, columns: Array) -> Problem:
+        """The same steps with these features, by number, set to zero; self if they are zero already."""
+        unused = np.zeros(self.d, bool)
+        unused[columns] = True
+        phi = self.phi.without(unused)
+        if phi is self.phi:
+            return self
+        other = Problem.__new__(Problem)
+        steps = StepArrays(self.now, self.next, self.reward, self.discount, self.ratio, self.begins)
+        settings: dict[str, Any] = {
+            "trace": self.trace,
+            "ridge": self.ridge,
+            "metric": "identity" if self.identity else "C",
+        }
+        other._set_up(phi, None if self.shared else self.psi, steps, **settings, part=self.part)
+        return other
+
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits)) or "on-policy"
         return f"Problem(n={self.n}, d={self.d}, distinct rows={self.phi.shape[0]}, {kind})"

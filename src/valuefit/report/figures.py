@@ -249,7 +249,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
         mark=(mean, "mean"),
     )  # fmt: skip
-    cluster = evaluation.fit.sandwich.cluster
+    cluster = evaluation.fit.shard.clusters.of_step
     weighted, converged = bool((ratio != 1).any()), evaluation.result.status == "converged"
     value = evaluation.problem.phi.dot(evaluation.result.theta)[evaluation.problem.now]
     for name, title, x, label in (
