@@ -81,7 +81,7 @@ def test_it_is_the_difference_from_an_evaluation_with_the_features_that_it_names
         Errors.in_memory(each.errors.equations, each.errors.whole.shard, "cr1").parts([each.starts])[0]
         for each in (fit, other)
     ]
-    assert change.setting == f'features="{expected}"'
+    assert change.setting == f'`features="{expected}"`'
     assert change.value == pytest.approx(other.value.estimate - fit.value.estimate, rel=1e-5)
     assert change.standard_error == pytest.approx(np.linalg.norm(parts[1] - parts[0]), rel=1e-5)
 

@@ -31,7 +31,7 @@ def test_a_ridge_that_shrinks_the_value_is_not_used_and_its_advice_leads_to_the_
     check = next(check for check in found.checks if check.name == "ridge")
     assert found.policy_value.interval[1] < CARTPOLE.truth / 2
     assert (found.verdict.level, check.outcome) == ("do not use", "fail")
-    assert "Evaluate with ridge=0" in check.message
+    assert "Evaluate with `ridge=0`" in check.message
     followed = vf.evaluate(cartpole_log(), ridge=0, **ROUTES[route])
     assert covers(followed)
     assert "ridge" not in {check.name for check in followed.checks}

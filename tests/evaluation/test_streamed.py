@@ -51,7 +51,7 @@ def _files(log: vf.Transitions, folder: Path) -> list[Path]:
 )
 def test_what_needs_the_whole_log_is_refused(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     sharded = in_shards(log_with_actions(10), tmp_path, "native")
-    with pytest.raises(ValueError, match=rf'{words}.*Load it with memory="auto" and a limit'):
+    with pytest.raises(ValueError, match=rf'{words}.*Load it with `memory="auto"` and a limit'):
         vf.evaluate(sharded, **{**FOURIER, **settings})
 
 

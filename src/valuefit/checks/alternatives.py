@@ -28,7 +28,7 @@ from valuefit.problem.problem import Problem
 class Change(NamedTuple):
     """The policy value with another setting minus that of the evaluation, and its paired standard error.
 
-    setting: in words, as 'features="one-hot"'.
+    setting: in words, as '`features="one-hot"`'.
     """
 
     setting: str
@@ -157,4 +157,4 @@ def finer_change(fit: Fit) -> Change | None:
     if finer.iterative:
         return None
     errors = Errors.in_memory(own.equations, own.whole.shard, "cr1")
-    return paired_change(f'features="{name}"', errors, fit.starts, finer, starts)
+    return paired_change(f'`features="{name}"`', errors, fit.starts, finer, starts)

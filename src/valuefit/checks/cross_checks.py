@@ -101,7 +101,7 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     if values is not None and _takes_longer_than_solve(fit.problem):
         note = (
             f"The cross-check by {ROUTES[values]} was left out, because it would take longer than the solve. "
-            f'Evaluate with values="{values}" to see its estimate.'
+            f'Evaluate with `values="{values}"` to see its estimate.'
         )
     elif values is not None:
         found += _other_route(fit, values, ratio, units)

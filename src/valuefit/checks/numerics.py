@@ -60,8 +60,8 @@ def optimisation_error(fit: Fit) -> Check | None:
     return warn_if(
         error.relative_solver_error > 1, name, change,
         f"The solver stopped early: at full convergence the policy value would change by {change:.2g}, {size:.2g} "
-        "standard errors. The interval is wider by this amount on both sides. Give more max_passes, a smaller tol, or "
-        "another solver.",
+        "standard errors. The interval is wider by this amount on both sides. Give more `max_passes`, a smaller tol, "
+        "or another solver.",
         f"At full convergence the policy value would change by {size:.1g} standard errors.",
         size,
     )  # fmt: skip

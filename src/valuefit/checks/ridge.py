@@ -13,7 +13,7 @@ from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import ROUNDING, PolicyValue
 from valuefit.typing import Array
 
-REMEDY = "Evaluate with ridge=0."
+REMEDY = "Evaluate with `ridge=0`."
 
 
 def ridge(fit: Fit) -> Check | None:

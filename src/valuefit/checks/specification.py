@@ -104,7 +104,7 @@ def _richer(fit: Fit) -> str:
             f"The log is too short for features that could express the value: it has fewer than {STEPS_PER_LANDMARK} "
             "effective steps for each weight. Use a log of more episodes."
         )
-    return f'Use richer features, such as features="{richer_features(fit)}".'
+    return f'Use richer features, such as `features="{richer_features(fit)}"`.'
 
 
 def alignment_test(inputs: TestInputs) -> HypothesisTest | None:

@@ -19,7 +19,7 @@ def source(fit: Fit) -> list[Check]:
         advice = (
             ", but the evaluation takes each row for the step after the one before it, and steps as equally long. If "
             "ids of episodes restart (in another hospital or file), make them unique. If rows were left out because "
-            'values are missing, put them back and load the log with missing="flag"; otherwise log every step.'
+            'values are missing, put them back and load the log with `missing="flag"`; otherwise log every step.'
         )
         share, text = counts.apart / counts.pairs, counts.apart_text
         checks.append(warn_if(share > 0.02, "consecutive steps", share, f"{text}{advice}", f"{text}."))

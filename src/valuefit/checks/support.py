@@ -154,7 +154,7 @@ def effective_sample(fit: Fit) -> Check | None:
     return warn_if(
         size < max(MIN_EFFECTIVE_SHARE * n, MIN_EFFECTIVE_STEPS), "effective sample", size,
         f"The ratios reduce the log to an effective sample of {size:.0f} of {n} steps: the estimate depends on few "
-        'steps. Use a log whose policy is closer to the target policy, or values="state-action".',
+        'steps. Use a log whose policy is closer to the target policy, or `values="state-action"`.',
         f"The effective sample is {size:.0f} of {n} steps.",
     )  # fmt: skip
 

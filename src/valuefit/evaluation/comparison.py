@@ -20,9 +20,9 @@ from scipy.special import ndtr, ndtri, stdtr
 from valuefit.checks.check import DETERMINING
 from valuefit.data.serialise import as_plain
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
+from valuefit.evaluation.text import comparison_summary
 from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
 from valuefit.inference.errors import Errors, Paired, over_suitable_clusters, paired
 from valuefit.inference.policy_value import around, check_level
@@ -269,7 +269,7 @@ def _errors_in_parts(evaluations: list[Evaluation]) -> list[Errors]:
     if len(several) < len(evaluations):
         raise ValueError(
             "A log that is read in parts is read once more to compare its evaluations, but one of them was loaded from "
-            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with memory="stream".'
+            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with `memory="stream"`.'
         )
     return several
 

@@ -116,10 +116,10 @@ def evaluate(
         return _of_shards(loaded, features, settings, other, checks, client, checkpoint)
     if checkpoint is not None:
         raise ValueError(
-            'checkpoint is for a log that is read in parts: load it with memory="stream", or leave it out.'
+            'checkpoint is for a log that is read in parts: load it with `memory="stream"`, or leave it out.'
         )
     if client is not None:
-        raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
+        raise ValueError('client reads a log in files: load them with `memory="stream"`, or leave client out.')
     with placing as place:
         fit, notes = _fit(loaded, features, place=place, **settings)
         return _judged(fit, checks, notes, starts)

@@ -83,7 +83,7 @@ def cut_notes(declared: RewardRange | None, reach: Reach | None) -> list[str]:
     if declared is None:
         return []
     if reach is None:
-        return ["With discount 1 sums of rewards have no bound, so reward_range does not bound the value."]
+        return ["With discount 1 sums of rewards have no bound, so `reward_range` does not bound the value."]
     return [f"The interval is cut at what is possible: declared {reach.reason}."]
 
 

@@ -282,8 +282,8 @@ def refuse_with_shards(*, cluster: Any, device: Any, policy: Policy | None, valu
     for what, asked in refused.items():
         if asked:
             raise ValueError(
-                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
-                "that it fits into, or leave that out."
+                f'A log that is read in parts cannot be evaluated with {what}. Load it with `memory="auto"` and a '
+                "limit that it fits into, or leave that out."
             )
 
 
@@ -312,7 +312,7 @@ def solve_shards(
     if client is not None and any(isinstance(shard, LogShard) for shard in log.shards):
         raise ValueError(
             f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
-            'Parquet files), load it from there with memory="stream", or leave client out.'
+            'Parquet files), load it from there with `memory="stream"`, or leave client out.'
         )
     client = log.client if client is None else client
     samples, discount = take_samples(log, client), fraction("discount", discount)

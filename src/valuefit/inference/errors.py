@@ -39,7 +39,7 @@ MAX_LISTED_WEIGHTS = 20  # with more features, single weights are not reported
 SAME_LOG_TOL = 1e-6  # relative, of the equations of an evaluation on a log: parts are summed in another order
 DOMINATED = (
     "The episodes of this log count as fewer than 2 equal ones: one dominates, and a log that is read in parts is not "
-    'cut within episodes. Load it with memory="auto" and a limit that it fits into; the policy value has an interval.'
+    'cut within episodes. Load it with `memory="auto"` and a limit that it fits into; the policy value has an interval.'
 )
 
 

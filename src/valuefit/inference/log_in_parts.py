@@ -31,7 +31,7 @@ class LogInParts:
     limit: int
 
     one_cluster = (
-        'A log of one episode that is read in parts gives no standard error. Load it with memory="auto" and a limit '
+        'A log of one episode that is read in parts gives no standard error. Load it with `memory="auto"` and a limit '
         "that it fits into."
     )
 

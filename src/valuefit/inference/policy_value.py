@@ -129,7 +129,7 @@ def value_rows(
     if values == "state":
         if actions is not None:
             raise ValueError(
-                'These are state values, which take no actions. Evaluate with values="state-action" for values of '
+                'These are state values, which take no actions. Evaluate with `values="state-action"` for values of '
                 "actions."
             )
         return _float64(fitted.transform(observations))

@@ -216,7 +216,7 @@ def _known_policy(log: Transitions, policy: Policy | None, discount: float) -> P
     if policy is None or (policy.function is None and policy.table is None):
         raise ValueError(
             "Bounds under hidden confounding need the probabilities of all actions of the target policy. Evaluate with "
-            "policy=, a table (states x actions) or a callable; after Evaluation.load, give it there."
+            "`policy`, a table (states x actions) or a callable; after Evaluation.load, give it there."
         )
     if discount == 1:
         raise ValueError("Bounds under hidden confounding need a discount below 1.")

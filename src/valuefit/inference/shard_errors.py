@@ -60,7 +60,7 @@ class NumberInfluence(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Of each step, with the starts, (n,)."""
+        """The influence of each step, with the starts, (n,)."""
         total = self.steps.copy()
         total[self.first] += self.deviations
         return total

@@ -41,11 +41,11 @@ class Shard:
         return cls(problem, episode, Clusters.of_log(episode, group))
 
     def with_clusters(self, clusters: Clusters) -> Shard:
-        """The same steps in other clusters."""
+        """Return a shard of these steps in other clusters."""
         return replace(self, clusters=clusters)
 
     def of_problem(self, problem: Problem) -> Shard:
-        """The same steps and clusters with the rows or the trace of another problem."""
+        """Return a shard of these steps and clusters with the rows or the trace of another problem."""
         return Shard(problem, self.episode, self.clusters)
 
     def own(self, function: LinearFunction) -> LinearFunction:

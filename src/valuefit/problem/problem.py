@@ -169,7 +169,7 @@ class Problem(SaddlePoint):
                 check_ratio_products(self.ratio, self.forward(np.ones(self.n)))
 
     def without_columns(self, columns: Array) -> Problem:
-        """The same steps with these features, by number, set to zero; self if they are zero already."""
+        """Return the problem with these features, by number, set to zero; self if they are zero already."""
         unused = np.zeros(self.d, bool)
         unused[columns] = True
         phi = self.phi.without(unused)
@@ -445,11 +445,8 @@ class Problem(SaddlePoint):
         return trace_rows(trace_rows_dense(self.psi.kernel, *steps, self.k))
 
     def _require_trace_memory(self, count: int) -> None:
-        require_memory(
-            count,
-            f"A stochastic solver with traces stores {self.n} trace rows, which",
-            "Use a batch solver: 'lstd' and 'pdbg' do not store them.",
-        )
+        what = f"A stochastic solver with traces stores {self.n} trace rows, which"
+        require_memory(count, what, "Use a batch solver: 'lstd' and 'pdbg' do not store them.")
 
     @property
     def row_sets(self) -> RowSets:
@@ -493,16 +490,11 @@ class Problem(SaddlePoint):
 
         traced: None without traces, where u_t is ratio_t psi_t and `dual` is taken.
         """
-        of_psi = _squared_rows(self.psi.matmul(dual))[self.now]
-        of_u = self.ratio**2 * of_psi if traced is None else _squared_rows(self.u.matmul(traced))
-        P = self.phi.matmul(primal)
-        return of_psi, of_u, _squared_rows(P[self.now] - self.discount[:, None] * P[self.next])
+        of_psi, P = (self.psi.matmul(dual) ** 2).sum(axis=1)[self.now], self.phi.matmul(primal)
+        of_u = self.ratio**2 * of_psi if traced is None else (self.u.matmul(traced) ** 2).sum(axis=1)
+        return of_psi, of_u, ((P[self.now] - self.discount[:, None] * P[self.next]) ** 2).sum(axis=1)
 
     @cached_property
     def psi_squared(self) -> Array:
         """|psi_t|^2 of every step."""
         return self.psi.squared_norms()[self.now]
-
-
-def _squared_rows(X: Array) -> Array:
-    return np.einsum("ij,ij->i", X, X)
