@@ -243,7 +243,7 @@ def test_a_log_too_short_for_standard_errors_has_none(steps):
         ({"starts": np.zeros((3, 5))}, "fitted on observations of shape"),
         ({"starts": [[np.nan, 0.0]]}, "NaN or infinite"),
         ({"values": "state-action"}, "The log has no actions|need a target policy"),
-        ({"policy": np.full(400, 0.5)}, 'Either give behaviour_prob, or use values="state-action"'),
+        ({"policy": np.full(400, 0.5)}, 'Either give behaviour_prob, or use `values="state-action"`'),
         ({"features": "tyles"}, "did you mean 'tiles'"),
         ({"solver": "sgaa"}, "Did you mean 'saga'"),
         ({"columns": {"reward": "r"}}, "columns applies to files and tables"),
