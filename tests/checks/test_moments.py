@@ -10,7 +10,6 @@ import valuefit as vf
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.moments import DRAWS, MAX_SIGN_GROUPS, NEGLIGIBLE_MOVE, Sums, TDMoments
-from valuefit.inference.errors import Errors
 
 EPISODES = 15
 VARIANTS = [{}, {"trace": 0.7}, {"csr": True}, {"off_policy": True}, {"off_policy": True, "trace": 0.5}]
@@ -149,9 +148,8 @@ def test_a_negligible_distance_from_the_minimiser_keeps_the_td_errors(share):
     move = rng.normal(size=fit.problem.d)
     change = TDMoments(fit).v_products(np.arange(fit.problem.n), move)
     move *= share * NEGLIGIBLE_MOVE * np.linalg.norm(whole.influences.td_errors) / np.linalg.norm(change)
-    equations = fit.errors.equations
-    moved = Errors.in_memory(equations.at(equations.theta + move), whole.shard, "cr1")
-    assert (TDMoments(replace(fit, errors=moved)).influences is moved.whole.influences) == (share < 1)
+    moved = replace(fit, equations=fit.equations.at(fit.equations.theta + move), interval="cr1")
+    assert (TDMoments(moved).influences is moved.errors.whole.influences) == (share < 1)
 
 
 def test_the_p_value_is_that_of_random_signs():
