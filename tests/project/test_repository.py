@@ -18,8 +18,8 @@ PACKAGE = ROOT / "src" / "valuefit"
 # The direction of the data: a package imports only from packages before it, lazy imports included.
 PACKAGE_ORDER = [
     "typing", "tolerances", "memory", "extras", "messages", "atomic", "threads", "machine", "rows", "linalg", "data",
-    "features", "datasets", "problem", "streaming", "precondition", "gpu", "solvers", "engine", "policies", "inference", "checks",
-    "evaluation", "report", "paper", "cli",
+    "features", "datasets", "problem", "streaming", "precondition", "gpu", "solvers", "engine", "policies", "inference",
+    "checks", "evaluation", "report", "paper", "cli",
 ]  # fmt: skip
 # (module, imported module)
 ALLOWED_BACKWARD_IMPORTS = {
