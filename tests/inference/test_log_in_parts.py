@@ -167,7 +167,7 @@ def test_evaluations_that_do_not_belong_together_are_not_compared(log: vf.Transi
             vf.compare(one, vf.evaluate(in_shards(other, tmp_path, "memory"), **options))
     with pytest.raises(ValueError, match="different logs"):
         vf.compare(one, in_parts(in_shards(log_with_actions(50), tmp_path, "memory"), **FOURIER))
-    with pytest.raises(ValueError, match=r'evaluated in memory\. Evaluate all of them .* memory="stream"'):
+    with pytest.raises(ValueError, match=r'evaluated in memory\. Evaluate all of them .* `memory="stream"`'):
         vf.compare(one, in_memory(log, **FOURIER))
 
 
