@@ -270,13 +270,14 @@ def of_size(problem, n, d):
 )
 def test_the_other_route_costs_a_fifth_of_the_answer(n, d, width, low, high):
     problem = vf.Problem(MDP.log(5, propensities=True), MDP.rows, discount=DISCOUNT)
-    assert low <= module._affordable_share(of_size(problem, n, d), width) <= high
+    fit = SimpleNamespace(problem=of_size(problem, n, d), features=SimpleNamespace(columns=d))
+    assert low <= module._affordable_share(fit, width) <= high
 
 
 @pytest.mark.parametrize(("values", "other"), [("state", "state-action"), ("state-action", "state")])
 def test_the_other_route_takes_a_share_of_the_episodes_and_has_their_errors(values, other, monkeypatch):
     log = MDP.log(200, propensities=True)
-    monkeypatch.setattr(module, "_affordable_share", lambda problem, width: 0.25)
+    monkeypatch.setattr(module, "_affordable_share", lambda fit, width: 0.25)
     evaluation = evaluated(log, values=values)
     entry = by_name(evaluation)[module.ROUTES[other]]
     chosen = np.random.default_rng(evaluation.fit.seed).choice(200, 50, replace=False)
@@ -291,7 +292,7 @@ def test_the_other_route_takes_a_share_of_the_episodes_and_has_their_errors(valu
 def test_a_note_says_that_the_other_route_was_left_out(values, other, monkeypatch):
     log = MDP.log(60, propensities=True)
     notes, entries = evaluated(log, values=values).notes, by_name(evaluated(log, values=values))
-    monkeypatch.setattr(module, "_affordable_share", lambda problem, width: 0.1)
+    monkeypatch.setattr(module, "_affordable_share", lambda fit, width: 0.1)
     found = evaluated(log, values=values)
     route = {"state": "importance ratios", "state-action": "state-action values"}[other]
     assert set(entries) - set(by_name(found)) == {route}

@@ -39,7 +39,7 @@ MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% in
 DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
 ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
 MAX_COST_SHARE = 0.2  # of the predicted time of the answer, that the other route takes
-ROUTE_PASSES = 20  # over the log, besides its solve: for rows and errors, with cosines (benchmarks/checks.py)
+ROUTE_PASSES = 60  # over state features, besides the solve: kernel values of them and errors (benchmarks/floors.py)
 ALWAYS_AFFORDABLE_SECONDS = 0.1  # predicted, of the other route, also where the answer takes less
 
 ROUTES = {"state": "importance ratios", "state-action": "state-action values"}  # names of cross-checks by `values`
@@ -97,7 +97,7 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
         weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
         found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
     values = _other_values(fit, ratio)
-    share = 1.0 if values is None else _affordable_share(fit.problem, _other_width(fit, values))
+    share = 1.0 if values is None else _affordable_share(fit, _other_width(fit, values))
     if share * units.count < min(MIN_EFFECTIVE_EPISODES, units.count):
         note = (
             f"The cross-check by {ROUTES[values]} was left out, because it would take too long for this log. "
@@ -243,10 +243,10 @@ def _other_width(fit: Fit, values: str) -> int:
     return columns if values == "state" or name_of(fit.features.transformer) == "kernel" else _actions(fit) * columns
 
 
-def _affordable_share(problem: Problem, width: int) -> float:
+def _affordable_share(fit: Fit, width: int) -> float:
     """The share of the log with which the other route costs what it may, with so many weights."""
-    cost = problem.cost
-    answer = _seconds(problem) + ROUTE_PASSES * cost.pass_seconds
+    cost, shared = fit.problem.cost, fit.problem.d // fit.features.columns  # by so many actions
+    answer = _seconds(fit.problem) + ROUTE_PASSES * cost.pass_seconds / (1 if cost.ranges else shared)
     if cost.sparse:
         other = answer
     else:
@@ -301,7 +301,7 @@ def _ratio_problem(fit: Fit, log: Transitions) -> tuple[Problem, Fitted]:
     Kernel features have landmarks for the weights of all actions where these cost little, and no others elsewhere.
     """
     own = fit.problem
-    more = own.d // fit.features.columns if _affordable_share(own, own.d) == 1 else 1
+    more = own.d // fit.features.columns if _affordable_share(fit, own.d) == 1 else 1
     features = for_states(fit.features, more, log)
     return Problem(log, features, discount=fit.discount, trace=own.trace), features
 
