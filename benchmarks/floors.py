@@ -106,7 +106,7 @@ def main() -> None:
         outcome = "met" if whole <= MAX_FLOORS[case.values] * floor and share <= MAX_CROSS_CHECKS else "missed"
         print(f"{case.name:30}{floor:10.2f}{whole:10.2f}{whole / floor:8.2f}{seconds['solve']:8.2f}"
               f"{seconds['interval']:10.2f}{cross:14.2f}{share:8.0%}{checks:8.2f}{checks / whole:8.0%}"
-              f"  at most {MAX_FLOORS[case.values]}, cross-checks {MAX_CROSS_CHECKS:.0%}: {outcome}", flush=True)  # fmt: skip
+              f"  at most {MAX_FLOORS[case.values]} and {MAX_CROSS_CHECKS:.0%}: {outcome}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from valuefit.typing import Array
 MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% instead of 95%, even with 2,000 episodes
 DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
 ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
-MAX_COST_SHARE = 0.2  # of the predicted time of the answer, that the other route takes
+MAX_COST_SHARE = 0.15  # of the predicted time of the answer, that the other route takes; all cross-checks take a fifth
 ROUTE_PASSES = 60  # over state features, besides the solve: kernel values of them and errors (benchmarks/floors.py)
 ALWAYS_AFFORDABLE_SECONDS = 0.1  # predicted, of the other route, also where the answer takes less
 
@@ -98,7 +98,7 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
         found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
     values = _other_values(fit, ratio)
     share = 1.0 if values is None else _affordable_share(fit, _other_width(fit, values))
-    if share * units.count < min(MIN_EFFECTIVE_EPISODES, units.count):
+    if values is not None and share * units.count < min(MIN_EFFECTIVE_EPISODES, units.count):
         note = (
             f"The cross-check by {ROUTES[values]} was left out, because it would take too long for this log. "
             f'Evaluate with values="{values}" to see its estimate.'

@@ -304,7 +304,7 @@ class Rows:
 
     @cached_property
     def ranges(self) -> ColumnRanges | None:
-        """The entries as ranges of columns, None where they are none or where ranges are short."""
+        """The entries as ranges of columns; None where rows are dense, their columns scattered, or ranges short."""
         if not self.sparse:
             return None
         values, columns, starts = self.matrix.data, self.matrix.indices, self.matrix.indptr
