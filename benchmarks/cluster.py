@@ -1,6 +1,6 @@
 """Dask: the overhead of workers over this process, and the coefficients of `valuefit plan` with their check.
 
-Writes benchmarks/cluster.md; the coefficients are those of `valuefit.evaluation.plan` (`MEASURED`, `STEP_FLOPS`):
+Writes benchmarks/cluster.md; the coefficients are `CLUSTER_COSTS` and `COSTS` of `valuefit.machine` and `STEP_FLOPS`:
     python -m benchmarks.cluster [--size 2e8] [--repeats 3] [--folder FOLDER]
 """
 
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from benchmarks.streaming import anonymous_memory, recorded, settings, write_log
 from valuefit.atomic import write_bytes
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.plan import MEASURED, STEP_FLOPS, Cluster, Coefficients
+from valuefit.evaluation.plan import STEP_FLOPS, Cluster
 from valuefit.evaluation.streamed import _moments, solve_shards, take_samples
 from valuefit.features.registry import make
 from valuefit.inference.inputs import MakePart
+from valuefit.machine import CLUSTER_COSTS, COSTS, WORKER_BYTES
 from valuefit.streaming.parts import Parts, part_sizes, sum_shards
 from valuefit.streaming.sharded import ShardedProblem
 from valuefit.threads import limit_threads
@@ -172,13 +173,14 @@ def take_part() -> None:
     vf.evaluate(vf.Transitions.from_arrays(x, x[:, 0], terminated=np.arange(2000) % 50 == 49), features="fourier")
 
 
-def fitted(folder: Path, repeats: int) -> tuple[Coefficients, float]:
+def fitted(folder: Path, repeats: int) -> tuple[dict[str, float], float]:
     """The coefficients, and operations of errors for each step and pair of features."""
     rows, seconds = step_rows(folder)
     scale = 1 / np.array(seconds)  # relative errors
     step, problem, feature, flop, errors = nnls(np.array(rows) * scale[:, None], np.ones(len(seconds)))[0]
     task, byte, memory = scheduler_coefficients(repeats)
-    return Coefficients(task, byte, step, problem, feature, flop, memory), errors / flop
+    costs = {"task": task, "sum_byte": byte, "read_step": step, "problem_step": problem, "feature": feature}
+    return {**costs, "gram_flop": flop, "bytes of a worker": memory}, errors / flop
 
 
 def check(repeats: int) -> list[tuple[int, int, float, float, float]]:
@@ -188,7 +190,7 @@ def check(repeats: int) -> list[tuple[int, int, float, float, float]]:
         with workers(count, processes=False) as client:
             for shards, seconds in ((4 * count, 0.0), (4 * count, 1.0), (4 * count, 4.0)):
                 measured = best(partial(pass_of, client, shards, seconds), repeats)
-                predicted = Cluster(count, 1, MEASURED).pass_seconds(shards, seconds, sent=0, returned=8)
+                predicted = Cluster(count).pass_seconds(shards, seconds, sent=0, returned=8)
                 records.append((count, shards, seconds, measured, predicted))
                 print(records[-1], flush=True)
     return records
@@ -228,7 +230,7 @@ def overhead(folder: Path, part: Path, d: int, repeats: int) -> dict[str, tuple[
             x = np.ones(problem.d)
             calls.append([
                 ("lstd: moments", moments), ("krylov: a product", partial(problem.At_dot, x)),
-                ("pdbg: a pass", partial(problem._batch, x, x, rewards=True)),
+                ("pdbg: a pass", partial(problem.products, x, x)),
             ])  # fmt: skip
         for _ in range(repeats):
             for side, where in enumerate((None, client)):
@@ -245,7 +247,7 @@ def overhead(folder: Path, part: Path, d: int, repeats: int) -> dict[str, tuple[
 
 
 def page(
-    costs: dict[str, tuple[float, float, float, float]], size: float, d: int, coefficients: Coefficients,
+    costs: dict[str, tuple[float, float, float, float]], size: float, d: int, coefficients: dict[str, float],
     error_flops: float, checked: list[tuple[int, int, float, float, float]], repeats: int,
 ) -> str:  # fmt: skip
     lines = [
@@ -261,17 +263,18 @@ def page(
             f"| {name} | {wall:.2f} | {there:.2f} | {there / wall:.2f} | {cpu:.2f} | {there_cpu:.2f} | "
             f"{there_cpu / cpu:.2f} |"
         )
-    lines += ["", "Coefficients of `valuefit plan`, fitted to these measurements and used in `evaluation/plan.py`:", "",
+    lines += ["", "Coefficients of `valuefit plan`, fitted to these measurements and used in `machine.py`:", "",
               "| coefficient | fitted now | used |", "|---|---|---|"]  # fmt: skip
-    for one in fields(Coefficients):
-        lines.append(f"| {one.name} | {getattr(coefficients, one.name):.2g} | {getattr(MEASURED, one.name):.2g} |")
+    used = {**CLUSTER_COSTS, "gram_flop": COSTS["gram_flop"], "bytes of a worker": WORKER_BYTES}
+    for name, value in coefficients.items():
+        lines.append(f"| {name} | {value:.2g} | {used[name]:.2g} |")
     lines += [
         f"| operations of errors, for a step and a pair of features | {error_flops:.2g} | {STEP_FLOPS['errors']:.2g} |",
         "",
         "The model in use against Dask's own scheduler, with workers in its process and tasks that sleep. "
         "What workers would do in processes of their own is left out: their monitoring, and garbage collection, which "
         "searches the objects of all of them. Their other work is not, so this is an upper bound of the overhead. "
-        "`task_seconds` was fitted to passes of 128 and 1024 empty tasks on 128 workers. For empty tasks the time in "
+        "The time of a task was fitted to passes of 128 and 1024 empty tasks on 128 workers. For these the time in "
         "which other programs used the cores is left out.", "",
         "| workers | shards | seconds a task | measured pass, s | model, s | model/measured |",
         "|---|---|---|---|---|---|",

@@ -15,7 +15,7 @@ import numpy as np
 from coverage_study.records import Record
 from coverage_study.statistics import covers, with_interval
 from valuefit.checks.check import TEST_LEVEL, holm, matters
-from valuefit.inference.errors import MATERIAL_SIZE
+from valuefit.inference.error_estimate import MATERIAL_SIZE
 
 WRONG_BELOW, RIGHT_FROM = 0.80, 0.92  # coverage of the true value in a cell
 MAX_SOUND_IF_WRONG, MIN_SOUND_IF_RIGHT = 0.10, 0.60

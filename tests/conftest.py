@@ -37,7 +37,7 @@ NUMERICAL = {"checks", "claims", "engine", "evaluation", "features", "linalg", "
 NOT_AFFECTED = {
     "test_batches", "test_blocks", "test_checkpoint", "test_clusters", "test_comparison",
     "test_cross_checks", "test_estimator", "test_evaluation", "test_parts", "test_policy", "test_refusals",
-    "test_result", "test_sensitivity", "test_storage", "test_streamed_memory", "test_twins", "test_uncertainty",
+    "test_result", "test_sensitivity", "test_storage", "test_streamed_memory", "test_twins", "test_errors",
 }  # fmt: skip
 
 

@@ -181,7 +181,7 @@ def test_a_read_only_folder_is_refused_before_the_work(tmp_path):
     ("name", "folder", "message"),
     [
         ("none/file", False, "There is no folder '.*none' to write into. Create it first."),
-        ("old", False, "old already exists. Choose another name, or overwrite it with force=True."),
+        ("old", False, "old already exists. Choose another name, or overwrite it with `force=True`."),
         ("..", False, "is no name to write to"),
     ],
 )

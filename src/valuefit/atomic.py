@@ -50,7 +50,7 @@ def check_target(path: Path, *, force: bool, folder: bool = False) -> None:
     if not os.path.lexists(path):
         return
     if not force:
-        raise ValueError(f"{path} already exists. Choose another name, or overwrite it with force=True.")
+        raise ValueError(f"{path} already exists. Choose another name, or overwrite it with `force=True`.")
     if not (path.is_symlink() or path.is_file() or path.is_dir()):
         raise ValueError(f"{path} is a device or a pipe, which cannot be replaced. Choose another name.")
     if path.is_dir() != folder:
@@ -77,7 +77,9 @@ def replacing(path: Path, *, force: bool = True, folder: bool = False) -> Iterat
         yield temporary
         _sync(temporary)
         if not force and os.path.lexists(path):
-            raise ValueError(f"{path} was created while it was being written. Choose another name, or use force.")
+            raise ValueError(
+                f"{path} was created while it was being written. Choose another name, or use `force=True`."
+            )
         if folder:
             _replace_folder(temporary, path)
         else:

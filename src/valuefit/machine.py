@@ -47,6 +47,16 @@ GPU_COSTS = {
     "iteration": 5.0e-4,
 }
 
+# Seconds of one thread on a cluster, from benchmarks/cluster.py; products and factorisations take the COSTS above.
+CLUSTER_COSTS = {
+    "task": 8.3e-4,  # of a task in Dask's scheduler
+    "sum_byte": 1.4e-10,  # to send and add a byte of a sum
+    "read_step": 3.7e-8,  # to read a step
+    "problem_step": 3.2e-7,  # of a step in making a problem of a log
+    "feature": 3.0e-9,  # of a feature number (a cosine) with its products with vectors
+}
+WORKER_BYTES = 1.8e8  # of a worker without data
+
 
 def seconds(name: str, threads: int | None = None, *, gpu: bool = False) -> float:
     """The cost of this name on so many threads, by default those that valuefit may use, or on a GPU."""

@@ -68,7 +68,7 @@ def check_size(declared: int, limit: int, where: str) -> None:
     if declared > limit:
         raise TooLarge(
             f"{where} needs {format_bytes(declared)} in memory, more than the limit of {format_bytes(limit)}. If you "
-            "trust it, load it with a larger limit (in bytes), or load fewer columns.",
+            "trust it, load it with a larger `limit` (in bytes), or load fewer columns.",
             where, declared,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Wrong values and the errors of libraries as parts of one-line messages."""
+"""Wrong values, the errors of libraries and damaged files as parts of one-line messages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
 MAX_NAMES = 20  # columns that a message names
+MAX_TOML_BYTES = 1 << 20  # far above any real file; guards against reading a log by mistake
 
 
 @contextmanager
@@ -58,6 +60,20 @@ def user_errors(what: str, observations: Any, names: Sequence[str] = (), *, acti
             f"with an array of observations of shape {observations.shape}{columns}{', and their actions' * actions}. "
             f"{remedy}"
         ) from error
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The table of a TOML file, or a ValueError that says why there is none. what: as in "an experiment"."""
+    import tomllib
+
+    with open(path, "rb") as stream:
+        content = stream.read(MAX_TOML_BYTES + 1)
+    if len(content) > MAX_TOML_BYTES:
+        raise ValueError(f"{path} is larger than {MAX_TOML_BYTES:,} bytes, the limit for {what}.")
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
 
 
 class RowError(ValueError):

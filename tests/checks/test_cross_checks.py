@@ -299,7 +299,7 @@ def test_a_note_says_that_the_other_route_was_left_out(values, other, monkeypatc
     assert found.notes == [
         *notes,
         f"The cross-check by {route} was left out, because it would take too long for this log. Evaluate with "
-        f'values="{other}" to see its estimate.',
+        f'`values="{other}"` to see its estimate.',
     ]
     on_policy = evaluated(MDP.log(60), policy=None)
     assert not any("left out" in note for note in on_policy.notes)

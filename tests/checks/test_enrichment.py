@@ -11,7 +11,6 @@ from valuefit.checks.enrichment import enrichment
 from valuefit.checks.instruments import COUNT
 from valuefit.checks.moments import TDMoments
 from valuefit.data.validation import step_numbers
-from valuefit.inference.errors import Influence
 
 SETTINGS = [{}, {"trace": 0.6}, {"off_policy": True}, {"off_policy": True, "values": "state-action"}]
 
@@ -33,9 +32,7 @@ def test_it_is_the_change_by_all_functions_of_the_state(setting):
 
 
 def parts(fit):
-    influence = fit.errors.sandwich.influences([fit.starts])[0]
-    assert isinstance(influence, Influence)
-    return fit.errors.contributions(fit.starts, influence)
+    return fit.errors.parts([fit.starts])[0]
 
 
 @pytest.mark.parametrize("route", ["on-policy", "ratios", "state-action"])

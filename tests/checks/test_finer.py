@@ -10,16 +10,14 @@ from helpers.small_mdp import SmallMDP
 from valuefit.checks import finer
 from valuefit.checks.finer import finer_change, finer_features, richer_features
 from valuefit.datasets.example import example_log
-from valuefit.inference.errors import Influence
+from valuefit.inference.errors import Errors
 
 LOG = example_log()
 LOG = LOG[LOG.episode < 20]
 
 
 def parts(fit):
-    influence = fit.errors.sandwich.influences([fit.starts])[0]
-    assert isinstance(influence, Influence)
-    return fit.errors.sandwich.contributions(influence)
+    return Errors.in_memory(fit.errors.equations, fit.errors.whole.shard, "cr1").parts([fit.starts])[0]
 
 
 @pytest.mark.parametrize(("features", "expected"), [

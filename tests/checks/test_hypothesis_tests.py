@@ -12,7 +12,7 @@ from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.hypothesis_tests import hypothesis_tests
 from valuefit.checks.moments import DRAWS
-from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.adjoints import AdjointSolver
 
 LOGS = 25  # of each design where the hypotheses hold
 MAX_REJECTIONS = 5  # at 5%, more than 5 of 25 have a probability of 0.1%
@@ -228,7 +228,7 @@ def test_bandits_have_no_test_of_returns():
 def test_without_moments_returns_are_tested_by_an_iterative_adjoint():
     log = ar1_log(*ar1(40, 1))
     direct = p_values(log, features=linear, interval="cr1")
-    with patch.object(Sandwich, "forms_moments", False):
+    with patch.object(AdjointSolver, "forms_moments", False):
         found = p_values(log, features=linear)
     assert found.keys() == {"returns"}
     assert found["returns"] == pytest.approx(direct["returns"], abs=0.02)

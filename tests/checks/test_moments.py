@@ -10,7 +10,7 @@ import valuefit as vf
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.moments import DRAWS, MAX_SIGN_GROUPS, NEGLIGIBLE_MOVE, Sums, TDMoments
-from valuefit.inference.uncertainty import Uncertainty
+from valuefit.inference.errors import Errors
 
 EPISODES = 15
 VARIANTS = [{}, {"trace": 0.7}, {"csr": True}, {"off_policy": True}, {"off_policy": True, "trace": 0.5}]
@@ -47,13 +47,13 @@ def weighted_moment(fit, z, weight):
 
 def changes_by_leaving_out(fit, z):
     """M - M_(-g) of every episode."""
-    cluster, total = fit.errors.sandwich.cluster, weighted_moment(fit, z, np.ones(fit.problem.n))
+    cluster, total = fit.errors.whole.clusters.of_step, weighted_moment(fit, z, np.ones(fit.problem.n))
     return np.array([total - weighted_moment(fit, z, (cluster != g).astype(float)) for g in range(EPISODES)])
 
 
 def derivatives(fit, z, step=1e-5):
     """Of M in the weight of every episode."""
-    cluster, found = fit.errors.sandwich.cluster, []
+    cluster, found = fit.errors.whole.clusters.of_step, []
     for g in range(EPISODES):
         above, below = (weighted_moment(fit, z, 1 + sign * step * (cluster == g)) for sign in (1, -1))
         found.append((above - below) / (2 * step))
@@ -130,27 +130,28 @@ def test_terms_of_disjoint_steps_add_up(variant):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
-def test_the_first_order_of_the_jackknife_are_the_changes_of_the_sandwich():
+def test_the_first_order_of_the_jackknife_are_the_first_order_changes():
     rng = np.random.default_rng(3)
     steps, length = 12_000, 40
     ends = np.arange(steps) % length == length - 1
     log = vf.Transitions.from_arrays(rng.normal(size=(steps, 90)), rng.normal(size=steps), terminated=ends)
     fit = fit_of(log, features=lambda x: x, discount=0.9)
-    assert fit.errors.replicates.first_order is not None  # the log is large
-    assert TDMoments(fit).sandwich is fit.errors.sandwich
-    expected = fit.errors.sandwich.changes(np.ones(steps))
+    assert fit.errors.whole.replicates.first_order is not None  # the log is large
+    assert TDMoments(fit).influences is fit.errors.whole.influences
+    expected = fit.errors.whole.influences.changes(np.ones(steps))
     np.testing.assert_allclose(TDMoments(fit).changes, expected, rtol=1e-8, atol=1e-10 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("share", [0.5, 2.0])
-def test_a_negligible_distance_from_the_minimiser_keeps_the_sandwich(share):
+def test_a_negligible_distance_from_the_minimiser_keeps_the_td_errors(share):
     fit, _ = fitted()
-    sandwich, rng = fit.errors.sandwich, np.random.default_rng(0)
+    whole, rng = fit.errors.whole, np.random.default_rng(0)
     move = rng.normal(size=fit.problem.d)
     change = TDMoments(fit).v_products(np.arange(fit.problem.n), move)
-    move *= share * NEGLIGIBLE_MOVE * np.linalg.norm(sandwich.td_errors) / np.linalg.norm(change)
-    moved = Uncertainty(sandwich.at(sandwich.theta + move), "cr1")
-    assert (TDMoments(replace(fit, errors=moved)).sandwich is moved.sandwich) == (share < 1)
+    move *= share * NEGLIGIBLE_MOVE * np.linalg.norm(whole.influences.td_errors) / np.linalg.norm(change)
+    equations = fit.errors.equations
+    moved = Errors.in_memory(equations.at(equations.theta + move), whole.shard, "cr1")
+    assert (TDMoments(replace(fit, errors=moved)).influences is moved.whole.influences) == (share < 1)
 
 
 def test_the_p_value_is_that_of_random_signs():

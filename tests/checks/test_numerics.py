@@ -9,8 +9,8 @@ import valuefit as vf
 from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from valuefit.checks.numerics import small_sample_bias
-from valuefit.inference import sandwich
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference import adjoints
+from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.policy_value import with_errors
 from valuefit.problem.problem import Problem
 from valuefit.rows import compile
@@ -176,9 +176,9 @@ def test_lstd_gives_the_standard_error_that_iterations_do_not(monkeypatch):
     log = SmallMDP().log(100)
     settings = {"features": SmallMDP().rows, "discount": 0.9}
     expected = vf.evaluate(log, solver="lstd", **settings).policy_value.standard_error
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
-    monkeypatch.setattr(sandwich, "ITERATIVE_RESIDUAL_TOL", 0.0)
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(adjoints, "ITERATIVE_RESIDUAL_TOL", 0.0)
     check = checks_of(log, solver="gtd2", max_passes=2, **settings)["standard error"]
     assert "Solve with 'lstd'" in check.message
     assert vf.evaluate(log, solver="lstd", **settings).policy_value.standard_error == pytest.approx(expected)

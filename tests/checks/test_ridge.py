@@ -13,7 +13,7 @@ from helpers.problems import wide_log
 from helpers.small_mdp import SmallMDP
 from helpers.streamed import in_shards
 from valuefit.checks.ridge import ridge_change
-from valuefit.inference import sandwich as module
+from valuefit.inference import adjoints
 from valuefit.inference.policy_value import PolicyValue
 
 ROUTES = {"state": {**SETTINGS, "features": "kernel:landmarks=150"},
@@ -31,7 +31,7 @@ def test_a_ridge_that_shrinks_the_value_is_not_used_and_its_advice_leads_to_the_
     check = next(check for check in found.checks if check.name == "ridge")
     assert found.policy_value.interval[1] < CARTPOLE.truth / 2
     assert (found.verdict.level, check.outcome) == ("do not use", "fail")
-    assert "Evaluate with ridge=0" in check.message
+    assert "Evaluate with `ridge=0`" in check.message
     followed = vf.evaluate(cartpole_log(), ridge=0, **ROUTES[route])
     assert covers(followed)
     assert "ridge" not in {check.name for check in followed.checks}
@@ -51,7 +51,7 @@ def test_it_is_not_used_in_shards(route, solver, tmp_path):
 
 def test_the_change_in_shards_is_computed_by_iteration_where_moments_are_too_expensive(tmp_path, monkeypatch):
     expected = checks_of(wide_log(), ridge=0.01, solver="lstd", **FOURIER)["ridge"]
-    monkeypatch.setattr(module.Sandwich, "_moments_affordable", False)
+    monkeypatch.setattr(adjoints.AdjointSolver, "forms_moments", False)
     sharded = in_shards(wide_log(), tmp_path, "native", steps=100)
     found = checks_of(sharded, ridge=0.01, solver="krylov", tol=1e-12, **FOURIER)["ridge"]
     assert found.statistic == pytest.approx(expected.statistic, rel=1e-3)
@@ -104,7 +104,7 @@ def test_without_a_standard_error_or_without_noise_a_change_is_not_silent():
 def test_the_change_is_that_to_the_solution_without_the_ridge(iterative, trace, monkeypatch):
     expected = vf.evaluate(wide_log(), trace=trace, solver="lstd", **FOURIER).policy_value.estimate
     if iterative:
-        monkeypatch.setattr(module.Sandwich, "_moments_affordable", False)
+        monkeypatch.setattr(adjoints.AdjointSolver, "forms_moments", False)
     found = vf.evaluate(wide_log(), ridge=0.01, trace=trace, solver="krylov", tol=1e-12, **FOURIER)
     check = next(check for check in found.checks if check.name == "ridge")
     assert found.policy_value.estimate + check.statistic == pytest.approx(expected, rel=1e-5)
@@ -112,8 +112,8 @@ def test_the_change_is_that_to_the_solution_without_the_ridge(iterative, trace, 
 
 
 def test_a_change_that_cannot_be_computed_warns(monkeypatch):
-    monkeypatch.setattr(module.Sandwich, "_moments_affordable", False)
-    monkeypatch.setattr(module, "gmres", lambda problem, c, start: np.zeros(problem.d))
+    monkeypatch.setattr(adjoints.AdjointSolver, "forms_moments", False)
+    monkeypatch.setattr(adjoints, "gmres", lambda problem, c, start: np.zeros(problem.d))
     check = checks_of(wide_log(), ridge=0.01, solver="krylov", **FOURIER)["ridge"]
     assert check.outcome == "warn"
     assert "is not known, because the equations without it were not solved" in check.message

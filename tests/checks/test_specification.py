@@ -78,7 +78,7 @@ def test_coarse_features_are_named_as_coarse_and_those_that_the_message_names_ar
     found = check(coarse, "features suffice")
     assert found.outcome == "warn"
     assert check(coarse, "observations are Markov").outcome == "pass"
-    advised = re.search('With features="([^"]+)" the policy value would change by', found.message)[1]
+    advised = re.search('With `features="([^"]+)"` the policy value would change by', found.message)[1]
     finer = vf.evaluate(log, features=advised)
     assert finer.verdict.level == "sound"
     assert covers(finer, VALUE)
@@ -101,7 +101,7 @@ def test_where_nothing_tells_which_the_message_says_so():
     found = vf.evaluate(log, features=lambda x: np.column_stack([np.ones(len(x)), x[:, :3]]), discount=0.9)
     message = check(found, "observations are Markov").message
     assert "this log does not tell which" in message
-    assert 'Use richer features, such as features="auto"' in message
+    assert 'Use richer features, such as `features="auto"`' in message
 
 
 def peak(episodes):

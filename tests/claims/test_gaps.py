@@ -26,7 +26,7 @@ def test_flagged_gaps_give_a_right_answer_and_removed_rows_a_caution(clinical, v
     assert flagged.verdict.level == "sound"
     assert removed.policy_value.interval[0] > clinical.truth
     assert removed.verdict.level == "caution"
-    assert any('put them back and load the log with missing="flag"' in reason for reason in removed.verdict.reasons)
+    assert any('put them back and load the log with `missing="flag"`' in reason for reason in removed.verdict.reasons)
     assert any("45 columns, 3 with gaps: lactate" in note for note in flagged.notes)
 
 

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from helpers.command_line import facts, piped, refused, run
 from helpers.log_files import flat, steps
-from valuefit.cli.config import Settings, config_text, merge
+from valuefit.cli.config import config_text, settings_of
+from valuefit.cli.main import main
+from valuefit.cli.settings import Settings
+
+
+def settings_from(*words):
+    """The settings of `evaluate` with these words of the command line."""
+    with main.commands["evaluate"].make_context("evaluate", [str(word) for word in words]) as context:
+        return settings_of(context)
 
 
 @pytest.fixture
@@ -59,8 +67,6 @@ def test_a_run_on_several_files_is_repeated(workdir):
     first = run("evaluate", *files, "--columns", "reward=r", "--json", "--write-config", "runs/run.toml")
     assert tomllib.loads(Path("runs/run.toml").read_text())["log"] == ["part-1.csv", "part-2.csv"]
     assert run("evaluate", "--config", "runs/run.toml", "--json").output == first.output
-    Path("wrong.toml").write_text("log = [1]")
-    assert "it must be text in quotes, or a list of such texts" in run("evaluate", "--config", "wrong.toml").output
     done = run("evaluate", *files, "--columns", "reward=r", "--save", "runs/part-2.csv", "--force")
     assert "--save would overwrite the input" in done.output
 
@@ -90,7 +96,7 @@ def test_the_command_line_overrides_the_file_and_the_file_the_defaults(workdir):
     assert done.stdout.count("\n") == 1
     answer = facts("evaluate", "--config", "run.toml", "--discount", "0.6")
     assert (answer["discount"], answer["seed"], answer["ridge"]) == (0.6, 3, 0.0)
-    settings = merge({"columns": {"action": "a"}, "seed": None}, "run.toml")
+    settings = settings_from("--columns", "action=a", "--config", "run.toml")
     assert settings.columns == {"reward": "r", "action": "a"}
     assert (settings.seed, settings.max_passes, settings.json) == (3, 7.0, True)
 
@@ -105,14 +111,14 @@ def test_every_setting_can_be_read_from_a_file(workdir):
         'json = true\nquiet = true\nforce = true\n[columns]\nobs = ["x", "y"]\n'
     )
     Path("runs/all.toml").write_text(text)
-    settings = merge({"force": True}, "runs/all.toml")
+    settings = settings_from("--config", "runs/all.toml", "--force")
     assert set(tomllib.loads(text)) == {name.replace("_", "-") for name in Settings.__dataclass_fields__}
     assert settings == Settings(
-        log="runs/l.csv", columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy="runs/p.npy",
+        log=("runs/l.csv",), columns={"obs": ["x", "y"]}, features="rbf", discount=1.0, policy=("runs/p.npy",),
         values="state-action", trace=1.0, ridge=2.0, starts="runs/s.npy", solver="saga",
         tol=0, max_passes=3.0, seed=4, checks="all", strict=True, interval="cr1", level=0.5,
-        reward_range=[-1, 2.5], cluster="c", missing="flag",
-        memory="stream", limit=3, scheduler="tcp://host:1", checkpoint="runs/kept", device="cuda",
+        reward_range=(-1, 2.5), cluster="c", missing="flag",
+        memory="stream", limit="3", scheduler="tcp://host:1", checkpoint="runs/kept", device="cuda",
         report="runs/r.html", save="runs/s.npz", json=True, quiet=True, force=True,
     )  # fmt: skip
 
@@ -141,22 +147,22 @@ def test_a_written_file_runs_again_and_overwrites_nothing(workdir):
 
 
 def test_values_that_are_not_relative_paths_are_written_unchanged(workdir):
-    settings = Settings(log="minari:lab/walk-v0", policy="module:function", starts="/data/s.npy")
+    settings = Settings(log=("minari:lab/walk-v0",), columns={}, policy=("module:function",), starts="/data/s.npy")
     table = tomllib.loads(config_text(settings, Path("runs")))
     assert (table["log"], table["policy"], table["starts"]) == ("minari:lab/walk-v0", "module:function", "/data/s.npy")
     Path("runs/run.toml").write_text(config_text(settings, Path("runs")))
-    assert merge({"policy": "module:function"}, "runs/run.toml") == settings
+    assert settings_from("--policy", "module:function", "--config", "runs/run.toml") == settings
 
 
 def test_a_name_that_is_not_utf8_is_rejected():
     with pytest.raises(ValueError, match=r"The name in .*log = .* is not valid UTF-8, which TOML requires"):
-        config_text(Settings(log=os.fsdecode(b"\xff.csv")), Path())
+        config_text(Settings(log=(os.fsdecode(b"\xff.csv"),)), Path())
 
 
 def test_a_huge_file_is_rejected(tmp_path):
     (tmp_path / "huge.toml").write_text("#" * (1 << 20) + "\n")
     with pytest.raises(ValueError, match=r"huge.toml is larger than 1,048,576 bytes, the limit for a file of options"):
-        merge({}, str(tmp_path / "huge.toml"))
+        settings_from("--config", tmp_path / "huge.toml")
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
@@ -166,7 +172,7 @@ names = texts.filter(lambda text: "/" not in text and text not in (".", ".."))
 @given(
     st.builds(
         Settings,
-        log=names.map(lambda name: f"data/{name}") | st.none(),
+        log=st.lists(names.map(lambda name: f"data/{name}")).map(tuple),
         features=texts,
         discount=st.floats(allow_nan=False),
         tol=st.floats(allow_nan=False) | st.just("statistical"),
@@ -179,4 +185,4 @@ def test_settings_are_the_same_after_writing_and_reading(tmp_path_factory, setti
     folder = tmp_path_factory.getbasetemp() / "settings"
     folder.mkdir(exist_ok=True)
     (folder / "run.toml").write_bytes(config_text(settings, folder).encode())
-    assert merge({}, str(folder / "run.toml")) == settings
+    assert settings_from("--config", folder / "run.toml") == settings

@@ -108,13 +108,13 @@ def test_errors_about_missing_columns_list_the_existing_ones():
     for columns in ("obs", pd.NA, ["obs"]):
         refused(r"columns is .*; it must map valuefit's names to yours", columns=columns)
     refused(
-        r"has no column obs_0, obs_1, ... \(or one column obs\). Name yours with columns=.*it has 'reward'",
+        r"has no column obs_0, obs_1, ... \(or one column obs\). Name yours with `columns=.*it has 'reward'",
         table(obs=None),
     )
     refused(r"has no column reward. Name yours", table(reward=None))
     refused(r"it has 'reward', 'c0'.*and 2 more", {"reward": [1.0], **{f"c{i}": [1] for i in range(21)}})  # fmt: skip
     refused(
-        r"has 'reward' and 'rewards', which both match reward. Choose one with columns=", {**SHORT, "rewards": [1] * 4}
+        r"has 'reward' and 'rewards', which both match reward. Choose one with `columns=", {**SHORT, "rewards": [1] * 4}
     )
     refused(r"has 'obs' and 'obs_0', which both match obs", {**SHORT, "obs_0": [1] * 4})
     refused(

@@ -93,7 +93,8 @@ def test_text_actions_are_numbered_alike_in_all_partitions(dtype: str) -> None:
         assert evaluation.policy_value.estimate == pytest.approx(expected.policy_value.estimate, rel=1e-6)
 
 
-def test_without_ids_a_partition_must_end_with_an_episode(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_without_ids_a_partition_must_end_with_an_episode() -> None:
     frame = table(20)
     last = frame.episode.diff(-1).ne(0)
     frame = frame.assign(truncated=last & ~frame.terminated).drop(columns="episode")
@@ -104,12 +105,13 @@ def test_without_ids_a_partition_must_end_with_an_episode(tmp_path: Path) -> Non
     same_log(join_logs(whole(log)), expected)
     cut = dd.from_pandas(frame, npartitions=7)
     with pytest.raises(
-        ValueError, match=r"whole episodes\. Write it to Parquet files and load these with memory=.stream"
+        ValueError, match=r"ends.cumsum\(\) - ends .* give frame.set_index\('episode', sorted=True\)\.$"
     ):
         vf.load(cut)
-    cut.to_parquet(tmp_path / "log.parquet", write_index=False)
-    read = pd.read_parquet(tmp_path / "log.parquet")
-    assert len(read) == len(frame)
+    ends = (cut.terminated | cut.truncated).astype(int)
+    numbered = vf.load(cut.assign(episode=ends.cumsum() - ends).set_index("episode", sorted=True))
+    assert len(numbered.shards) > 1
+    same_log(join_logs(whole(numbered)), expected)
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")

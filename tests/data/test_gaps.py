@@ -79,7 +79,7 @@ def test_a_missing_name_of_a_state_is_a_state():
     log = vf.load(names, missing="flag")
     assert log.state_names.tolist() == ["hall", "missing", "room"]
     np.testing.assert_array_equal(log.observations[log.now], [0, 1, 2, 0])
-    with pytest.raises(ValueError, match=r'labels states, and 1 of 4 are missing.*as missing="flag" does'):
+    with pytest.raises(ValueError, match=r'labels states, and 1 of 4 are missing.*as `missing="flag"` does'):
         vf.load(names)
 
 
@@ -202,7 +202,7 @@ def test_shards_are_filled_like_the_log_in_memory(tmp_path):
 
 def test_sources_that_cannot_be_filled_say_what_can():
     dd = pytest.importorskip("dask.dataframe")
-    with pytest.raises(ValueError, match=r'DataFrame are not filled.*Parquet.*memory="stream", missing="flag"'):
+    with pytest.raises(ValueError, match=r'DataFrame are not filled.*Parquet.*`memory="stream"` and `missing="flag"`'):
         vf.load(dd.from_pandas(table(), npartitions=2), missing="flag")
     with pytest.raises(ValueError, match="missing is 'fill'; it must be one of 'refuse', 'flag'"):
         vf.load(table(), missing="fill")

@@ -67,6 +67,19 @@ def test_without_ids_the_ends_and_the_files_cut_episodes(tmp_path: Path) -> None
     same(vf.load(str(tmp_path / "*.parquet")), joined)
 
 
+def test_an_episode_with_an_id_may_go_on_through_several_files(tmp_path: Path) -> None:
+    for number in range(4):
+        columns = {
+            "obs": np.arange(8.0) + number,
+            "reward": np.ones(8),
+            "episode": np.full(8, number // 3),
+            "terminated": np.zeros(8),
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"part-{number}.parquet")
+    sharded = open_shards(str(tmp_path / "*.parquet"), columns=None, limit=1)
+    assert (sharded.steps, sharded.episodes) == (32, 2)
+
+
 @pytest.mark.parametrize("ends", [[3, 7], [3, 7, 11]])
 def test_the_end_of_a_file_is_the_end_of_an_episode_in_memory_and_in_shards(ends: list[int], tmp_path: Path) -> None:
     last = np.isin(np.arange(12), ends)

@@ -75,7 +75,7 @@ def test_a_small_npz_with_large_arrays_is_refused_before_it_is_read(tmp_path, mo
     assert path.stat().st_size < 200_000
     monkeypatch.setattr("valuefit.data.npy._read_entry", lambda *_: pytest.fail("an array was read"))
     refused(
-        r"large.npz needs 160.0 MiB in memory, more than the limit of 100.0 MiB.*larger limit",
+        r"large.npz needs 160.0 MiB in memory, more than the limit of 100.0 MiB.*larger `limit`",
         path,
         limit=100 * MEGABYTE,
     )

@@ -219,17 +219,9 @@ def test_the_gap_is_measured_from_the_start_where_zero_is_optimal():
     assert vf.solve(problem, "svrg", tol=1e-2).status == "converged"
 
 
-def test_theorem_steps_are_an_option():
-    problem = Oracle(2).problem()
-    theory = vf.Theory(problem)
-    state, _ = vf.solvers.PDBG(steps="theorem").init(problem, np.zeros(7), np.zeros(7))
-    assert state.steps == tuple(theory.pdbg()[:2])
-    state, _ = vf.solvers.SAGA(steps="theorem").init(problem, np.zeros(7), np.zeros(7))
-    assert state.steps == tuple(theory.saga()[:2])
+def test_more_inner_steps_than_a_theorem_can_ask_for_are_refused():
     with pytest.raises(ValueError, match="inner steps on this problem"):
         vf.solve(cosines(2000, 20, spread=0.1), vf.solvers.SVRG(steps="theorem"))
-    with pytest.raises(ValueError, match="no theorem"):
-        vf.solve(problem, vf.solvers.GTD2(steps="theorem"))
 
 
 @pytest.mark.parametrize("solver", [vf.solvers.SAGA(), vf.solvers.GTD2(decay=math.inf), vf.solvers.LSTD()])

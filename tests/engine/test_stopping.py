@@ -10,9 +10,10 @@ import valuefit as vf
 from helpers.small_mdp import SmallMDP
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.stopping import FINEST_GAP, MAX_CHECKS
-from valuefit.inference.errors import LinearFunction
+from valuefit.inference.adjoints import AdjointSolver, Equations
+from valuefit.inference.error_estimate import LinearFunction
 from valuefit.inference.policy_value import Reported
-from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.shards import Shard
 
 FEATURES = fourier_features(40, spread=1.5)
 
@@ -137,9 +138,9 @@ def test_standard_errors_of_an_earlier_check_are_reused():
     log = episodes()
     problem = vf.Problem(log, FEATURES, discount=0.95)
     best = vf.solve(problem, "lstd").theta
-    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode)
     rows = FEATURES(log.observations[:5])
-    reported = Reported(sandwich, LinearFunction(rows.mean(axis=0), rows))
+    solver, shard = AdjointSolver(problem), Shard.of_log(problem, log.episode)
+    reported = Reported(solver, shard, LinearFunction(rows.mean(axis=0), rows))
     shift = np.linalg.lstsq(problem.phi.matrix, np.ones(len(problem.phi.matrix)))[0]  # changes all values by about 1
     error, cost = reported(best + shift)
     assert error > 1.5
@@ -202,7 +203,7 @@ def test_an_early_stop_gives_a_warning_and_a_wider_interval(solver, tmp_path):
 
 def test_the_warning_depends_on_the_saddle_residual(monkeypatch):
     """A planted fault, a residual of zero, hides the solver error."""
-    monkeypatch.setattr(Sandwich, "saddle_residual", (np.zeros(40), np.zeros(40)))
+    monkeypatch.setattr(Equations, "residual", (np.zeros(40), np.zeros(40)))
     found = vf.evaluate(episodes(), features=FEATURES, discount=0.95, solver="gtd2", max_passes=2)
     assert not any("at full convergence" in warning for warning in found.warnings)
 

@@ -9,8 +9,8 @@ from coverage_study.synthetic import mixed, optimal
 from coverage_study.worlds import log_of, table_policy
 from helpers.small_mdp import STATES, SmallMDP
 from valuefit.evaluation.comparison import _comparison, _Difference, _Tails
-from valuefit.inference import errors
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference import error_estimate
+from valuefit.inference.error_estimate import ErrorEstimate
 
 MDP = SmallMDP(off_policy=True, seed=1)
 FIRST, SECOND = np.tile([0.6, 0.4], (STATES, 1)), np.tile([0.65, 0.35], (STATES, 1))
@@ -63,7 +63,7 @@ def test_the_standard_error_is_the_jackknife_of_the_difference(log, route, monke
     assert found.estimate == pytest.approx(every, rel=1e-12)
     assert found.standard_error == pytest.approx(np.sqrt(29 / 30 * changes @ changes), rel=1e-8)
     assert found.method == "cr3"
-    monkeypatch.setattr(errors, "MATERIAL_SIZE", 0.0)
+    monkeypatch.setattr(error_estimate, "MATERIAL_SIZE", 0.0)
     assert vf.compare(*both(log)).bias == pytest.approx(29 * changes.mean(), rel=1e-6)
 
 

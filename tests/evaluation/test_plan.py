@@ -1,24 +1,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from valuefit.evaluation.plan import MEASURED, Cluster, Coefficients, plan
+from valuefit.evaluation.plan import Cluster, plan
+from valuefit.machine import CLUSTER_COSTS, COSTS
 
-ONLY_TASKS = Coefficients(1e-3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+ONLY_TASKS = {"task": 1e-3, "sum_byte": 0.0}
 BASE: dict[str, Any] = {"steps": 1e10, "features": 500, "workers": 64}
 
 
 def test_one_process_costs_its_steps_alone() -> None:
     """Closed form: every step is read three times, and enters the moments and the errors."""
     found = plan(steps=1e6, features=10, solver="lstd")
-    one, n, d = MEASURED, 1e6, 10
-    rows = n * (one.step_seconds + one.problem_seconds + d * one.feature_seconds)
-    flops = (3.0 + 0.32) * n * d**2 + 2 / 3 * d**3
-    assert found.seconds == pytest.approx(n * one.step_seconds + 2 * rows + flops * one.flop_seconds)
+    one, n, d = CLUSTER_COSTS, 1e6, 10
+    rows = n * (one["read_step"] + one["problem_step"] + d * one["feature"])
+    flops = (3.0 + 0.32) * n * d**2 * COSTS["gram_flop"] + 2 / 3 * d**3 * COSTS["factor_flop"]
+    assert found.seconds == pytest.approx(n * one["read_step"] + 2 * rows + flops)
     assert (found.shards, found.shard_steps, found.disk_bytes) == (1, 1_000_000, 3 * 75e6)
 
 
@@ -35,7 +35,7 @@ def test_the_scheduler_limits_passes_without_work() -> None:
 
 
 def test_bytes_are_sent_by_doubling_and_added_along_the_tree() -> None:
-    cluster = Cluster(7, 1, replace(ONLY_TASKS, task_seconds=0.0, byte_seconds=1.0))
+    cluster = Cluster(7, 1, {"task": 0.0, "sum_byte": 1.0})
     assert cluster.pass_seconds(7, 0.0, sent=10.0, returned=0.0) == pytest.approx(10 * 3)
     assert cluster.pass_seconds(7, 0.0, sent=0.0, returned=2.0) == pytest.approx(2 + 8 * 2)
 
@@ -51,7 +51,7 @@ def test_more_of_them_are_faster_until_the_scheduler_is_busy(name: str) -> None:
     times = [plan(**{**BASE, name: count}).seconds for count in (2, 4, 8, 16, 32)]
     assert times == sorted(times, reverse=True)
     limit = plan(**{**BASE, "workers": 100_000}).seconds
-    assert limit > 3 * plan(**BASE).shards * MEASURED.task_seconds
+    assert limit > 3 * plan(**BASE).shards * CLUSTER_COSTS["task"]
 
 
 def test_memory_has_the_moments_and_what_threads_hold() -> None:

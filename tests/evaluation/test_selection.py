@@ -16,7 +16,7 @@ from valuefit.evaluation import selection
 from valuefit.evaluation.criterion import Score
 from valuefit.evaluation.scoring import Scored
 from valuefit.evaluation.selection import ALL_REJECTED, SAME_EPISODES, preference
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.policy_value import with_errors
 
 MDP = SmallMDP(off_policy=True, seed=1)

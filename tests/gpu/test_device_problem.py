@@ -9,6 +9,7 @@ import torch
 import naive
 import valuefit as vf
 from helpers.devices import KINDS, both, trajectory_log
+from helpers.problems import cosines
 from valuefit import memory as memory_module
 from valuefit.gpu import device_rows
 from valuefit.gpu.device_problem import DeviceProblem, Sampler
@@ -83,6 +84,17 @@ def test_products_in_float32_are_refined_to_float64():
     found = vf.solve(device, vf.solvers.LSTD(gram="float32"))
     assert found.status == "converged"
     close(found.theta, vf.solve(memory, "lstd").theta, rtol=1e-8)
+
+
+def test_imprecise_float32_products_are_repeated_in_float64_and_the_message_says_so():
+    memory = cosines(3000, 25, spread=0.1)
+    assert np.linalg.cond(memory.A) > 1e8
+    rows = torch.from_numpy(memory.phi.matrix)
+    device = vf.Problem.from_rows(rows, memory.now, memory.next, memory.reward, memory.discount)
+    result = vf.solve(device, vf.solvers.LSTD(gram="float32"), tol=1e-10)
+    assert result.status == "converged"
+    assert "not precise enough; they were computed again in float64" in result.message
+    assert Exact(memory).gap(result.theta) <= 1e-10
 
 
 def test_steps_may_be_tensors_too_and_columns_without_data_get_weight_0():

@@ -1,21 +1,22 @@
 """Intervals of the values at many observations."""
 
 import warnings
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import valuefit as vf
+from helpers.errors import errors_of
 from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
 from helpers.small_mdp import SmallMDP
 from valuefit.inference import bands as module
-from valuefit.inference.bands import BandRows, band_sums, row_intervals
-from valuefit.inference.errors import LinearFunction
-from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.bands import BandRows, band_sums
+from valuefit.inference.error_estimate import LinearFunction
+from valuefit.inference.shard_errors import ShardErrors
 from valuefit.inference.signs import random_signs
-from valuefit.inference.uncertainty import Uncertainty
 
 
 @pytest.mark.parametrize("kind", ["cr3", "cr1"])
@@ -23,12 +24,12 @@ from valuefit.inference.uncertainty import Uncertainty
 def test_intervals_of_rows_are_those_of_single_numbers(variant, kind):
     log = small_log(**variant)
     problem = problem_of(log)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta + 0.01, log.episode), kind)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta + 0.01, log.episode, kind)
     rows = np.random.default_rng(0).normal(size=(6, 3))
     with patch.object(module, "MIN_SIGN_SUMS", 60000):
-        found = row_intervals(errors, rows, level=0.9, simultaneous=False)
+        found = errors.band(rows, level=0.9, simultaneous=False)
     for row, interval in zip(rows, found.intervals, strict=True):
-        expected = errors.error(LinearFunction(row)).interval(float(row @ errors.sandwich.theta), 0.9)
+        expected = errors.error(LinearFunction(row)).interval(float(row @ errors.equations.theta), 0.9)
         np.testing.assert_allclose(interval, expected, rtol=0.03)
 
 
@@ -38,8 +39,8 @@ def test_undetermined_values_have_infinite_intervals():
     rows = np.column_stack([x, x.sum(axis=1)])
     episode = np.repeat(np.arange(20), 10)
     problem = vf.Problem.from_rows(rows, np.arange(200), np.arange(1, 201), rng.normal(size=200), 0.9, None, episode)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode))
-    found = row_intervals(errors, np.array([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0]]), level=0.9, simultaneous=False)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode)
+    found = errors.band(np.array([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0]]), level=0.9, simultaneous=False)
     assert np.isfinite(found.intervals).all(axis=1).tolist() == [True, False]
 
 
@@ -50,9 +51,9 @@ def test_values_that_rest_on_one_episode_have_infinite_intervals(kind, finite):
     state, episode = np.zeros(200, int), np.repeat(np.arange(20), 10)
     state[73] = 1
     problem = vf.Problem.from_rows(np.eye(2), state, np.full(200, -1), rng.normal(size=200), 0.9, None, episode)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode), kind)
-    assert errors.rests_on_one(np.eye(2)).tolist() == [False, kind == "cr3"]
-    found = row_intervals(errors, np.eye(2), level=0.9, simultaneous=False)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode, kind)
+    assert errors.whole.rests_on_one(np.eye(2)).tolist() == [False, kind == "cr3"]
+    found = errors.band(np.eye(2), level=0.9, simultaneous=False)
     assert np.isfinite(found.intervals).all(axis=1).tolist() == finite
     assert np.isfinite(found.standard_errors).tolist() == finite
 
@@ -97,16 +98,23 @@ def test_simultaneous_intervals_are_never_shorter_than_single_ones(level):
         assert (np.ptp(together, axis=1) >= np.ptp(single, axis=1)).all()
 
 
+def part_of_a_longer_log(errors, first_step=0):
+    """These steps as a part of a log that begins with cluster 5."""
+    shard = errors.whole.shard
+    return ShardErrors(errors, replace(shard, clusters=replace(shard.clusters, first=5), first_step=first_step))
+
+
 def test_sums_are_those_of_all_products_with_clusters_also_in_chunks():
     log = small_log(trace=0.3)
     problem = problem_of(log)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode))
-    asked = BandRows.of(np.random.default_rng(0).normal(size=(7, 3)), errors.sandwich.theta, errors.sandwich.clusters)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, log.episode)
+    asked = BandRows.of(np.random.default_rng(0).normal(size=(7, 3)), errors.equations.theta, errors.shards.clusters)
+    shard = part_of_a_longer_log(errors, first_step=70_000)
     with patch.object(module, "CHUNK", 2):
-        found = band_sums(asked, errors, simultaneous=True, first_step=70_000, first_cluster=5)
-    parts = np.array([[row @ change for change in -errors.replicates.theta] for row in asked.units])
+        found = band_sums(asked, shard, simultaneous=True)
+    parts = np.array([[row @ change for change in -errors.whole.replicates.theta] for row in asked.units])
     np.testing.assert_allclose(found.parts, (parts**2).sum(axis=1))
-    drawn = errors.sandwich.sign_changes(asked.draws, 70_000)
+    drawn = shard.influences.sign_changes(asked.draws)
     expected = np.array([[np.mean((drawn[:, g] @ row) ** 2) for g in range(asked.clusters)] for row in asked.units])
     np.testing.assert_allclose(found.expected, expected.sum(axis=1))
     np.testing.assert_allclose(found.squares, (expected**2).sum(axis=1))
@@ -118,11 +126,11 @@ def test_effective_clusters_are_those_of_groups_where_there_are_many(monkeypatch
     """A part of the log that begins with cluster 5 has groups 5; 6 to 8; 9 to 11; 12 and 13 of 14."""
     log = small_log()
     problem = problem_of(log)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode))
-    asked = BandRows.of(np.random.default_rng(0).normal(size=(7, 3)), errors.sandwich.theta, 14)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, log.episode)
+    asked = BandRows.of(np.random.default_rng(0).normal(size=(7, 3)), errors.equations.theta, 14)
     monkeypatch.setattr(module, "MAX_SIGN_GROUPS", 5)
-    found = band_sums(asked, errors, simultaneous=False, first_cluster=5)
-    drawn = errors.sandwich.sign_changes(asked.draws)
+    found = band_sums(asked, part_of_a_longer_log(errors), simultaneous=False)
+    drawn = errors.whole.influences.sign_changes(asked.draws)
     groups = np.stack([drawn[:, i:j].sum(axis=1) for i, j in ((0, 1), (1, 4), (4, 7), (7, 9))])
     expected = np.mean(np.einsum("gsd,md->gsm", groups, asked.units) ** 2, axis=1)
     np.testing.assert_allclose(found.expected, expected.sum(axis=0))
@@ -137,7 +145,7 @@ def test_intervals_of_states_that_recur_are_computed_once():
     with patch.object(vf.Evaluation, "band", lambda _, rows, **given: asked.append(len(rows)) or band(rows, given)):
 
         def band(rows, given):
-            return row_intervals(evaluation.errors, rows, **given)
+            return evaluation.errors.band(rows, **given)
 
         found = evaluation.value_interval(states)
     assert asked == [3]
@@ -174,8 +182,8 @@ def test_simultaneous_intervals_cover_the_values_of_400_states_at_once(logs):
     for seed in range(logs):
         now, after, reward, episode, truth = a_table(400, 300, 400, seed)
         problem = vf.Problem.from_rows(np.eye(400), now, after, reward, 0.9, None, episode)
-        errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode))
-        found = row_intervals(errors, np.eye(400), level=0.95, simultaneous=True).intervals
+        errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode)
+        found = errors.band(np.eye(400), level=0.95, simultaneous=True).intervals
         inside += ((found[:, 0] <= truth) & (truth <= found[:, 1])).all()
         assert np.isfinite(found).all()
     # the binomial standard error of 60 logs is 3.5% at 92%, of 1000 logs 0.9%
@@ -189,7 +197,7 @@ def test_intervals_have_the_unit_of_the_rewards(unit):
 
     def intervals(unit):
         problem = problem_of(log._replace(reward=unit * log.reward))
-        errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode))
-        return row_intervals(errors, rows, level=0.9, simultaneous=True).intervals
+        errors = errors_of(problem, vf.solve(problem, "lstd").theta, log.episode)
+        return errors.band(rows, level=0.9, simultaneous=True).intervals
 
     np.testing.assert_allclose(intervals(unit), unit * intervals(1.0), rtol=1e-9)

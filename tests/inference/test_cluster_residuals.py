@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from valuefit.inference.cluster_residuals import solve_by_cluster
+from valuefit.inference.clusters import Clusters
 
 
 def systems(size=0.5):
@@ -33,7 +34,7 @@ def test_solutions_are_those_of_each_cluster(size):
         applied.append(y.copy())
         return operator(y, chosen)
 
-    y, combination, converged = solve_by_cluster(recorded, right, cluster, 7, tol=1e-12, iterations=20)
+    y, combination, converged = solve_by_cluster(recorded, right, Clusters(cluster, 7), tol=1e-12, iterations=20)
     assert converged.all()
     np.testing.assert_allclose(sum(c[cluster] * x for c, x in zip(combination, applied, strict=True)), y, atol=1e-10)
     for one, matrix in enumerate(matrices):
@@ -50,7 +51,7 @@ def test_the_residual_of_converged_clusters_is_below_the_limit_and_only_they_are
         asked.append(set(chosen.tolist()))
         return operator(y, chosen)
 
-    y, _, converged = solve_by_cluster(recorded, right, cluster, 7, tol=1e-3, iterations=4)
+    y, _, converged = solve_by_cluster(recorded, right, Clusters(cluster, 7), tol=1e-3, iterations=4)
     residual = right - y + operator(y, np.arange(7))
     for one in range(7):
         own = cluster == one
@@ -68,6 +69,6 @@ def test_a_singular_system_does_not_converge(rounding):
     def operator(y, chosen):
         return (1 + rounding) * y * (cluster == 0) * np.isin(cluster, chosen)
 
-    y, _, converged = solve_by_cluster(operator, right, cluster, 2, tol=1e-6, iterations=5)
+    y, _, converged = solve_by_cluster(operator, right, Clusters(cluster, 2), tol=1e-6, iterations=5)
     assert converged.tolist() == [False, True]
     np.testing.assert_allclose(y[0, 3:], 1.0)

@@ -10,8 +10,12 @@ import valuefit as vf
 from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
 from valuefit.inference import jackknife
+from valuefit.inference.adjoints import Equations
 from valuefit.inference.cluster_residuals import solve_by_cluster
+from valuefit.inference.clusters import Clusters
+from valuefit.inference.influence import Influences
 from valuefit.inference.jackknife import replicates
+from valuefit.inference.shards import Shard
 from valuefit.problem.exact import Exact
 from valuefit.rows import compile
 
@@ -29,9 +33,9 @@ def without(log, cluster):
 
 
 def replicates_of(problem, cluster):
-    exact = Exact(problem)
-    w = exact.w if problem.traits & {"ridge", "more dual features"} else np.zeros(problem.k)
-    return replicates(problem, exact.theta, w, cluster, int(cluster.max()) + 1)
+    equations, clusters = Equations.of(problem, Exact(problem).theta), Clusters(cluster, int(cluster.max()) + 1)
+    error = Influences(equations, Shard(problem, cluster, clusters)).td_errors
+    return replicates(equations, problem, clusters, error)
 
 
 @pytest.fixture
@@ -143,8 +147,8 @@ def test_an_episode_that_alone_determines_all_its_rows_changes_little(compiled):
     )  # fmt: skip
     with patch.object(compile, "MIN_COMPILED_NUMBERS", 0 if compiled else compile.MIN_COMPILED_NUMBERS):
         errors = vf.evaluate(log, features="one-hot", discount=0.9).errors
-    assert np.abs(errors.replicates.theta).max() < 100
-    assert len(errors.replicates.undetermined) > 100
+    assert np.abs(errors.whole.replicates.theta).max() < 100
+    assert len(errors.whole.replicates.undetermined) > 100
 
 
 def leverage_problem():

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import valuefit as vf
-from helpers.streamed import even_policy, in_shards, log_with_actions
-from valuefit.data import shards
-from valuefit.inference import sandwich
-from valuefit.inference.occupancy import OccupancySums, occupancy_weights
+from helpers.streamed import even_policy, log_with_actions
+from valuefit.inference import adjoints
+from valuefit.inference.occupancy import OccupancySums
 from valuefit.inference.policy_value import starts_of
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -24,9 +22,9 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 def weights_of(e: vf.Evaluation) -> Any:
     """The weights of the policy value."""
-    return occupancy_weights(
-        e.errors.sandwich, starts_of(e.log, e.problem, e.features, e.policy, e.values, e.starts).c
-    )  # fmt: skip
+    c = starts_of(e.log, e.problem, e.features, e.policy, e.values, e.starts).c
+    adjoint = e.errors.equations.solver.adjoint(c)
+    return e.errors.whole.influences.occupancy(adjoint) if isinstance(adjoint, adjoints.Adjoint) else None
 
 
 def numbers(e: vf.Evaluation) -> list[float | None]:
@@ -54,11 +52,11 @@ def test_the_estimate_is_the_weighted_sum_of_the_rewards(route: str, trace: floa
 
 
 def test_it_is_so_with_an_iterative_adjoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
     log = log_with_actions()
     found = vf.evaluate(log, features="fourier:order=3", discount=0.9, solver="krylov", tol=1e-12)
-    assert found.errors.sandwich.method is sandwich.AdjointMethod.ITERATIVE
+    assert found.errors.equations.iterative
     assert weights_of(found) @ log.reward == pytest.approx(found.policy_value.estimate, rel=0.02)
     assert None not in numbers(found)
 
@@ -93,19 +91,3 @@ def test_a_value_that_is_not_determined_has_none() -> None:
                         features=lambda s: np.eye(4)[np.asarray(s).ravel()], discount=0.9, starts=[3])  # fmt: skip
     assert weights_of(twice) is None
     assert [check.outcome for check in twice.checks if check.name == "negative occupancy"] == ["skip"]
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_log_in_shards_sums_the_weights_of_all_steps(
-    route: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "MIN_SHARD_STEPS", 10)
-    log = log_with_actions()
-    settings = {"features": squares, "discount": 0.9, "starts": np.array([[2.0, 2.0]]), **ROUTES[route]}
-    sharded = in_shards(log, tmp_path, "native")
-    assert len(sharded.shards) >= 5
-    monkeypatch.setattr("valuefit.evaluation.streamed._sample_steps", lambda log, limit: 30)
-    found = vf.evaluate(sharded, **settings)
-    assert found.sampled
-    assert numbers(found)[0] > 0.01
-    assert numbers(found) == pytest.approx(numbers(vf.evaluate(log, **settings)), rel=1e-6)

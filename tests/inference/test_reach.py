@@ -101,7 +101,7 @@ def test_other_rewards_are_refused(streamed: bool, tmp_path: Path, monkeypatch: 
 def test_without_a_discount_there_is_no_bound() -> None:
     found = vf.evaluate(rare_rewards(), features="identity", discount=1.0, reward_range=(0, 1))
     assert found.policy_value.possible is None
-    assert "With discount 1 sums of rewards have no bound, so reward_range does not bound the value." in found.notes
+    assert "With discount 1 sums of rewards have no bound, so `reward_range` does not bound the value." in found.notes
 
 
 def test_a_saved_evaluation_keeps_it(tmp_path: Path) -> None:

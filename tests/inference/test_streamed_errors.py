@@ -8,7 +8,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,12 @@ from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import shards
 from valuefit.evaluation import streamed
 from valuefit.features import registry
-from valuefit.inference import errors, jackknife, sandwich, sensitivity, streamed_errors
+from valuefit.inference import adjoints, errors, jackknife, sensitivity
 from valuefit.rows import compile
 
 KINDS = ("memory", "native", "parquet")
 FOURIER = {"features": "fourier:order=3"}
-CASES: dict[str, dict[str, Any]] = {
-    "on-policy": FOURIER,
-    "ratios": {**FOURIER, "policy": even_policy},
-    "state-action": {**FOURIER, "policy": even_policy, "values": "state-action"},
-    "trace": {**FOURIER, "trace": 0.7},
-    "ridge": {**FOURIER, "ridge": 0.01},
-    "cr1": {**FOURIER, "interval": "cr1"},
-    "cr1 and ridge": {**FOURIER, "interval": "cr1", "ridge": 0.01},
-    "starts": {**FOURIER, "starts": np.array([[0.0, 0.0], [1.0, -1.0]])},
-    "dependent features": {"features": lambda x: np.column_stack([np.ones(len(x)), x, x.sum(axis=1)])},
-}
-ROUTES: dict[str, dict[str, Any]] = {
-    "logged": FOURIER,
-    "ratios": {"features": "kernel:landmarks=12", "policy": even_policy},
-    "state-action": {"features": "fourier:order=2", "policy": even_policy, "values": "state-action"},
-    "trace and ridge": {**FOURIER, "trace": 0.5, "ridge": 0.01},
-}
+OTHER = {"features": "kernel:landmarks=12", "policy": even_policy}
 
 
 @pytest.fixture(autouse=True)
@@ -82,66 +65,12 @@ def assert_same_intervals(found: Any, expected: Any) -> None:
     assert (np.abs(found[known] - expected[known]) <= 1e-6 * np.diff(expected[known], axis=1)).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES)
-def test_intervals_of_values_are_those_of_the_log_in_memory(
-    case: str, kind: str, log: vf.Transitions, tmp_path: Path
-) -> None:
-    sharded = in_shards(log, tmp_path, kind)
-    assert len(sharded.shards) >= 5
-    found, expected = in_parts(sharded, **CASES[case]), in_memory(log, **CASES[case])
-    seen = np.vstack([log.observations[:40], [[3.0, -2.0]]])
-    assert found.value(seen) == pytest.approx(expected.value(seen), rel=1e-8, abs=1e-8)
-    assert_same_intervals(found.value_interval(seen), expected.value_interval(seen))
-    assert_same_intervals(found.value_interval(seen, level=0.5), expected.value_interval(seen, level=0.5))
-    assert_same_intervals(simultaneous(found, seen), simultaneous(expected, seen))
-    assert_same_weights(found, expected)
-    if case == "state-action":
-        actions = np.arange(len(seen)) % 2
-        assert_same_intervals(found.value_interval(seen, actions), expected.value_interval(seen, actions))
-
-
-def assert_same_weights(found: vf.Evaluation, expected: vf.Evaluation) -> None:
-    assert (found.weights is None) == (expected.weights is None) == (expected.problem.d > 20)
-    for one, other in zip(found.weights or [], expected.weights or [], strict=True):
-        assert one["name"] == other["name"]
-        assert (one["standard_error"] is None) == (other["standard_error"] is None)
-        if other["standard_error"] is not None:
-            size = other["standard_error"]
-            assert one["standard_error"] == pytest.approx(size, rel=1e-6)
-            assert one["estimate"] == pytest.approx(other["estimate"], abs=1e-6 * size)
-            assert one["interval"] == pytest.approx(other["interval"], abs=1e-5 * size)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("interval", ["cr3", "cr1"])
-def test_differences_of_policy_values_are_those_of_the_log_in_memory(
-    interval: str, kind: str, log: vf.Transitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(errors, "MATERIAL_SIZE", 0.0)  # so that intervals allow for any bias
-    sharded = in_shards(log, tmp_path, kind)
-    found = {name: in_parts(sharded, **route, interval=interval) for name, route in ROUTES.items()}
-    expected = {name: in_memory(log, **route, interval=interval) for name, route in ROUTES.items()}
-    for a, b in pairwise(ROUTES):
-        assert_same_difference(vf.compare(found[a], found[b]), vf.compare(expected[a], expected[b]))
-    for names in (list(ROUTES)[:3], list(ROUTES)):
-        several, same = (vf.compare({name: every[name] for name in names}) for every in (found, expected))
-        for pair, other in zip(several.pairs, same.pairs, strict=True):
-            assert_same_difference(pair, other)
-        assert several.to_dict()["differences"][0]["method"] == interval
-        assert all(bool(pair.bias) == (interval == "cr3") for pair in several.pairs)
-        assert several.summary().splitlines()[:3] == same.summary().splitlines()[:3]
-
-
 def assert_same_difference(found: Any, expected: Any) -> None:
     assert found.names == expected.names
     assert found.estimate == pytest.approx(expected.estimate, abs=1e-8)
     assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-6)
-    assert found.effective_episodes == pytest.approx(expected.effective_episodes, rel=1e-6)
     assert found.interval == pytest.approx(expected.interval, abs=1e-6 * expected.standard_error)
-    assert found.bias == pytest.approx(expected.bias, abs=1e-6 * expected.standard_error)
     assert found.p_value == pytest.approx(expected.p_value, rel=1e-4)
-    assert found.method == expected.method
 
 
 @pytest.mark.parametrize("features", ["fourier:order=3", "tiles:tilings=2,bins=4"])
@@ -178,15 +107,15 @@ def test_states_that_one_episode_or_none_determines_have_infinite_intervals(tmp_
 
 
 def test_evaluations_of_one_log_in_other_shards_are_compared(log: vf.Transitions, tmp_path: Path) -> None:
-    a = in_parts(in_shards(log, tmp_path, "parquet", steps=150), **ROUTES["logged"])
-    b = in_parts(in_shards(log, tmp_path, "native", limit=64 << 19, steps=333), **ROUTES["ratios"])
-    expected = vf.compare(in_memory(log, **ROUTES["logged"]), in_memory(log, **ROUTES["ratios"]))
+    a = in_parts(in_shards(log, tmp_path, "parquet", steps=150), **FOURIER)
+    b = in_parts(in_shards(log, tmp_path, "native", limit=64 << 19, steps=333), **OTHER)
+    expected = vf.compare(in_memory(log, **FOURIER), in_memory(log, **OTHER))
     assert_same_difference(vf.compare(a, b), expected)
     mirrored = vf.compare(b, a)
     assert mirrored.estimate == -vf.compare(a, b).estimate
     assert mirrored.standard_error == pytest.approx(expected.standard_error, rel=1e-6)
     seen = log.observations[:3]
-    assert_same_intervals(a.value_interval(seen), in_memory(log, **ROUTES["logged"]).value_interval(seen))
+    assert_same_intervals(a.value_interval(seen), in_memory(log, **FOURIER).value_interval(seen))
 
 
 def test_a_value_does_not_differ_from_itself(log: vf.Transitions, tmp_path: Path) -> None:
@@ -210,7 +139,7 @@ def test_iterates_of_matrix_free_solvers_have_intervals_that_contain_their_error
 def test_dependent_features_of_a_matrix_free_solver_have_the_intervals_of_the_log_in_memory(
     log: vf.Transitions, tmp_path: Path
 ) -> None:
-    dependent = CASES["dependent features"]
+    dependent = {"features": lambda x: np.column_stack([np.ones(len(x)), x, x.sum(axis=1)])}
     found = in_parts(in_shards(log, tmp_path, "native"), solver="krylov", tol=1e-14, **dependent)
     expected, seen = in_memory(log, **dependent), log.observations[:10]
     inside, outside = (one.value_interval(seen) for one in (found, expected))
@@ -290,9 +219,9 @@ def test_a_pickled_evaluation_has_no_log(log: vf.Transitions, tmp_path: Path) ->
 def test_too_many_features_for_a_direct_solution_are_refused(
     log: vf.Transitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 3)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
-    monkeypatch.setattr(streamed_errors, "MAX_LISTED_WEIGHTS", 0)  # as with so many features
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 3)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(errors, "MAX_LISTED_WEIGHTS", 0)  # as with so many features
     sharded = in_shards(log, tmp_path, "native")
     found = in_parts(sharded, solver="krylov", tol=1e-10, **FOURIER)
     with pytest.raises(ValueError, match="Use fewer features, or a log of more episodes"):

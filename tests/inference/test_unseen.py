@@ -6,7 +6,7 @@ from scipy import stats
 
 import valuefit as vf
 from helpers.missing_pair import POLICY, moves, true_pairs, true_value
-from valuefit.inference import sandwich
+from valuefit.inference import adjoints
 from valuefit.inference.policy_value import PolicyValue
 
 OTHER = np.array([[0.4, 0.6], [0.4, 0.6], [0.95, 0.05]])
@@ -46,13 +46,9 @@ def test_intervals_at_all_levels_are_longer_by_the_same():
     assert unknown.allowing_for((-0.3, 0.1)) is unknown
 
 
-def test_logs_in_parts_and_saved_evaluations_have_the_same_interval(tmp_path):
-    log = moves(np.random.default_rng(1), noise=0.1)
-    here = evaluated(log)
+def test_saved_evaluations_have_the_same_interval(tmp_path):
+    here = evaluated(moves(np.random.default_rng(1), noise=0.1))
     assert here.policy_value.unseen[0] < 0
-    vf.save(log, tmp_path / "log")
-    parts = evaluated(vf.load(tmp_path / "log", memory="stream")).policy_value
-    assert parts.interval == pytest.approx(here.policy_value.interval, rel=1e-8)
     path = here.save(tmp_path / "evaluation.npz")
     assert vf.Evaluation.load(path).policy_value == here.policy_value
 
@@ -78,8 +74,8 @@ def test_with_a_ridge_the_value_of_a_pair_without_data_is_not_0():
 def test_they_are_allowed_for_where_the_adjoint_is_iterated(monkeypatch):
     log = moves(np.random.default_rng(1), noise=0.1)
     expected = evaluated(log).policy_value
-    monkeypatch.setattr(sandwich, "ALWAYS_DIRECT_FEATURES", 0)
-    monkeypatch.setattr(sandwich, "MAX_DIRECT_PASSES", 0)
+    monkeypatch.setattr(adjoints, "ALWAYS_DIRECT_FEATURES", 0)
+    monkeypatch.setattr(adjoints, "MAX_DIRECT_PASSES", 0)
     found = evaluated(log, solver="krylov", tol=1e-14)
     assert found.policy_value.method == "cr1"
     assert found.policy_value.unseen == pytest.approx(expected.unseen, rel=1e-6)
@@ -105,15 +101,3 @@ def test_a_difference_without_noise_says_so():
     assert found.p_value == 0
     assert len(found.notes) == 1
     assert "The standard error is 0 up to rounding" in " ".join(compared.summary().split())
-
-
-def test_differences_in_parts_and_in_memory_allow_for_the_same(tmp_path):
-    log = moves(np.random.default_rng(1), noise=0.1)
-    vf.save(log, tmp_path / "log")
-    here, parts = (
-        vf.compare(*(evaluated(one, policy) for policy in (POLICY, OTHER)))
-        for one in (log, vf.load(tmp_path / "log", memory="stream"))
-    )
-    assert here.unseen[0] < 0 < here.unseen[1]
-    assert parts.unseen == pytest.approx(here.unseen, rel=1e-8)
-    assert parts.interval == pytest.approx(here.interval, rel=1e-8)

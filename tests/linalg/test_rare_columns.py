@@ -10,6 +10,7 @@ import valuefit as vf
 from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.rare_columns import _eliminate, eliminate_rare_columns
 from valuefit.precondition import preconditioner as module
+from valuefit.problem.cost import Cost
 from valuefit.problem.exact import Exact
 from valuefit.rows.storage import Rows
 
@@ -143,7 +144,7 @@ def test_a_column_that_rounding_could_hide_is_left():
 @pytest.mark.parametrize("trace", [0.0, 0.7])
 @pytest.mark.parametrize("d", [40, 400])
 def test_krylov_with_rare_columns_reaches_the_exact_solution(monkeypatch, kind, trace, d):
-    monkeypatch.setattr(module, "affordable", lambda problem, **limits: False)
+    monkeypatch.setattr(Cost, "affords_factor", lambda *sizes, **limits: False)
     if kind == "sweeps":
         monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
     rng = np.random.default_rng(0)
@@ -161,7 +162,7 @@ def test_krylov_with_rare_columns_reaches_the_exact_solution(monkeypatch, kind, 
 
 @pytest.mark.parametrize("kind", ["factor", "sweeps"])
 def test_nothing_may_be_left(monkeypatch, kind):
-    monkeypatch.setattr(module, "affordable", lambda problem, **limits: False)
+    monkeypatch.setattr(Cost, "affords_factor", lambda *sizes, **limits: False)
     if kind == "sweeps":
         monkeypatch.setattr(module, "MAX_SPARSE_PASSES", 0.0)
     problem = vf.Problem.from_rows(

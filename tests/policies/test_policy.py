@@ -249,7 +249,7 @@ def test_an_invalid_policy_is_refused(policy, message):
 
 
 def test_logs_that_do_not_fit_the_policy_are_refused():
-    with pytest.raises(ValueError, match='Either give behaviour_prob, or use values="state-action"'):
+    with pytest.raises(ValueError, match='Either give behaviour_prob, or use `values="state-action"`'):
         ratios(TABLE, log_of(behaviour_prob=None))
     with pytest.raises(ValueError, match="no actions, so their probabilities under the policy are unknown"):
         ratios(TABLE, log_of(action=None))

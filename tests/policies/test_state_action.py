@@ -210,7 +210,7 @@ def test_actions_that_the_log_never_takes_are_refused_or_measured():
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (None, 'need a target policy. Give policy=, or use values="state"'),
+        (None, 'need a target policy. Give `policy`, or use `values="state"`'),
         (np.full(60, 0.5), "probability of the logged action only"),
         (lambda obs: np.full((len(obs), 2), 0.5), "has 2 actions, 0 to 1"),
         (np.full((5, 3), 1 / 3), "not whole numbers. Give a callable"),

@@ -240,15 +240,6 @@ def test_rewards_play_no_part() -> None:
         np.testing.assert_array_equal(one.weight, other.weight)
 
 
-@pytest.mark.parametrize("count", [5, 30, 200])
-def test_the_same_problem_and_count_give_the_same_bits(count: int) -> None:
-    one, other = (sketched_preconditioner(problem_of(log_of("all")), count) for _ in range(2))
-    for name in ("theta", "w", "weight"):
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
-    assert one.steps == other.steps
-    assert one.cost == other.cost
-
-
 def test_the_scale_of_a_feature_is_taken_out() -> None:
     """Columns in other units: the matrices follow, weights and steps stay."""
     rows = np.random.default_rng(0).normal(size=(101, 4))

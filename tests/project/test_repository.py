@@ -11,7 +11,7 @@ import pytest
 
 import valuefit as vf
 from helpers.problems import ROOT
-from valuefit.cli.capabilities import markdown_table
+from valuefit.cli.capabilities import markdown
 
 PACKAGE = ROOT / "src" / "valuefit"
 
@@ -101,7 +101,7 @@ def test_files_stay_small():
 
 def test_the_table_in_architecture_is_the_generated_one():
     page = (ROOT / "ARCHITECTURE.md").read_text()
-    assert markdown_table() in page, "Paste the output of `valuefit solvers --markdown` into ARCHITECTURE.md."
+    assert markdown() in page, "Paste the output of `valuefit solvers --markdown` into ARCHITECTURE.md."
 
 
 def test_lstd_krylov_pdbg_svrg_and_saga_support_every_problem():
@@ -205,7 +205,7 @@ def test_an_unknown_experiment_gives_an_error_message():
 
 def test_the_command_line_lists_solvers():
     shown = run(sys.executable, "-m", "valuefit", "solvers", "--markdown")
-    assert shown.strip() == markdown_table()
+    assert shown.strip() == markdown()
     assert "recursive-lstd" in run(sys.executable, "-m", "valuefit", "solvers")
 
 

@@ -1,6 +1,5 @@
 """The report page: its contents, the escaping of untrusted text, and its accessibility."""
 
-import os
 import re
 import sys
 from dataclasses import replace
@@ -138,7 +137,7 @@ def test_the_page_shows_the_numbers_and_sentences_of_the_evaluation(rendered):
     assert unescape(facts["Features"]).endswith(evaluation.features.sentence)
     assert f"{evaluation.problem.d:,}, " in facts["Features"]
     for sentence in (*evaluation.notes, *evaluation.warnings):
-        assert " ".join(printable(sentence).split()) in shown
+        assert " ".join(printable(sentence).replace("`", "").split()) in shown  # between backticks is code
     assert shown.index(f"Verdict: {evaluation.verdict.level} (") < shown.index("The policy value is")
     assert f'class="verdict {evaluation.verdict.level.replace(" ", "-")}"' in text
     assert ("Reasons for the verdict" in shown) == bool(evaluation.verdict.reasons)
@@ -265,38 +264,11 @@ def test_existing_files_are_overwritten_only_with_force(tmp_path):
     path = evaluation.report(tmp_path / "report.html")
     assert path.read_text() == render(evaluation)
     path.write_text("mine")
-    with pytest.raises(ValueError, match=r"already exists. Choose another name, or overwrite it with force=True."):
+    with pytest.raises(ValueError, match=r"already exists. Choose another name, or overwrite it with `force=True`."):
         evaluation.report(path)
-    link = tmp_path / "link.html"
-    link.symlink_to(tmp_path / "missing.html")
-    with pytest.raises(ValueError, match="already exists"):
-        write_report(evaluation, link)
     assert path.read_text() == "mine"
     assert write_report(evaluation, str(path), force=True) == path
     assert path.read_text() != "mine"
-    assert {entry.name for entry in tmp_path.iterdir()} == {"report.html", "link.html"}
-
-
-def test_invalid_paths_raise(tmp_path):
-    evaluation = KINDS["tiny"]()
-    with pytest.raises(ValueError, match=r"There is no folder .*missing' to write into. Create it first."):
-        evaluation.report(tmp_path / "missing" / "report.html")
-    with pytest.raises(ValueError, match="is a folder, but a file would be written"):
-        evaluation.report(tmp_path, force=True)
-
-
-def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "report.html"
-    path.write_text("old")
-
-    def fail(source, target):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="the disk is full"):
-        KINDS["tiny"]().report(path, force=True)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_jinja2_the_error_names_the_extra(tmp_path, monkeypatch):

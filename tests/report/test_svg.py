@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import valuefit as vf
 from helpers.pages import KINDS
-from valuefit.inference.errors import LinearFunction
+from valuefit.inference.error_estimate import LinearFunction
 from valuefit.report import figures
 from valuefit.report import svg as charts
 from valuefit.report.histograms import (

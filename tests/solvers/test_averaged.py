@@ -14,7 +14,6 @@ import valuefit as vf
 from helpers.problems import logs, make, problem_of
 from helpers.twins import CASES, TOLERANCE, Case, Preset, apart, start_of
 from valuefit.problem.exact import Exact
-from valuefit.solvers.averaged import MEAN_INTERVAL
 
 NAMES = ["gtd2", "tdc"]
 TWINS = {"gtd2": naive.gtd2, "tdc": naive.tdc}
@@ -32,7 +31,7 @@ def test_the_result_is_the_mean_of_iterates_weighted_by_epoch(name: str, case: C
     solver = vf.solvers.find(name)
     state, info = solver.init(problem, *start)
     assert info.passes == 0
-    interval = math.ceil(MEAN_INTERVAL * problem.d * problem.phi.shape[0] / problem.phi.stored)
+    interval = math.ceil(8 * problem.d * problem.phi.shape[0] / problem.phi.stored)
     interval = min(interval, problem.n)
     trajectory = TWINS[name](log, *start, draws, *state.steps, math.inf)
     preset = Preset(draws, problem.n)

@@ -9,7 +9,7 @@ import naive
 import valuefit as vf
 from helpers.problems import Oracle, cosines, problem_of
 from valuefit.problem.exact import Exact
-from valuefit.solvers.catalyst import INNER_REDUCTION, MAX_INNER_EPOCHS, PDBG_INNER_STEPS, Catalyst
+from valuefit.solvers.catalyst import Catalyst
 
 PDBG, SAGA, SVRG = vf.solvers.PDBG, vf.solvers.SAGA, vf.solvers.SVRG
 
@@ -43,7 +43,7 @@ def test_the_proximal_problem_is_F_plus_the_proximal_term(kind):
 def naive_catalyst(log, epochs, step_theta, step_w):
     """theta after every epoch, with full-gradient (PDBG) steps as inner epochs."""
     A, b, C = naive.moments(log)
-    weight = 1 / (PDBG_INNER_STEPS * step_theta)
+    weight = 1 / (10 * step_theta)
     theta, w, before, y = np.zeros(A.shape[1]), np.zeros(len(b)), np.zeros(A.shape[1]), np.zeros(A.shape[1])
     momentum, count, path = 1.0, 0, []
 
@@ -59,7 +59,7 @@ def naive_catalyst(log, epochs, step_theta, step_w):
         of_theta, of_w = gradient()
         theta, w, count = theta - step_theta * of_theta, w - step_w * of_w, count + 1
         path.append(theta)
-        if size() > INNER_REDUCTION * first and count < MAX_INNER_EPOCHS:
+        if size() > 0.01 * first and count < 20:
             continue
         after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         uphill = (y - theta) @ (theta - before) > 0

@@ -14,6 +14,7 @@ import valuefit as vf
 from helpers.problems import Oracle, chain, collinear, cosines, hard, problem_of, slow_process, small
 from valuefit.precondition import factor as module
 from valuefit.precondition.preconditioner import Diagonal, diagonal_preconditioner
+from valuefit.problem.cost import Cost
 from valuefit.problem.exact import Exact
 from valuefit.problem.gap import energy_below
 from valuefit.solvers.krylov import Krylov
@@ -193,7 +194,7 @@ def test_a_given_preconditioner_is_made_once_and_never_replaced(monkeypatch):
         return replace(exact(problem), L=1e3 * np.eye(problem.k), lu=None, excess=10.0)
 
     monkeypatch.setattr("valuefit.solvers.krylov.precondition", lambda problem, **settings: pytest.fail("replaced"))
-    monkeypatch.setattr("valuefit.solvers.krylov.affordable", lambda *problem, **limits: True)
+    monkeypatch.setattr(Cost, "affords_factor", lambda *sizes, **limits: True)
     problem = cosines(600, 8)
     solver = Krylov(preconditioner=loose)
     state = states(problem, 1, solver)[-1]
@@ -345,7 +346,7 @@ def test_without_memory_for_the_moments_it_goes_on(monkeypatch):
     problem = cell("even")
     state = states(problem, 3)[-1]
     stalled = replace(state, memory=state.memory._replace(stalled=True))
-    monkeypatch.setattr("valuefit.solvers.krylov.affordable", lambda *problem, **limits: False)
+    monkeypatch.setattr(Cost, "affords_factor", lambda *sizes, **limits: False)
     _, info = Krylov().epoch(problem, stalled, np.random.default_rng(0))
     assert info.finished
     assert info.note.startswith("Krylov iterations stalled at")
@@ -414,12 +415,6 @@ def test_the_oldest_directions_are_dropped(monkeypatch):
     assert vf.solve(problem, Krylov(depth=3), tol=1e-6).status == "converged"
     with pytest.raises(ValueError, match="depth is 0; it must be at least 1"):
         Krylov(depth=0)
-
-
-def test_naive_minimiser_agrees():
-    log = naive.random_log(np.random.default_rng(4), n=50, d=5, ratio=True, trace=0.4, ridge=0.05)
-    theta, _ = naive.minimiser(log)
-    np.testing.assert_allclose(vf.solve(problem_of(log), "krylov", tol=1e-14).theta, theta, atol=1e-6)
 
 
 @pytest.mark.parametrize("given", [int, len, lambda problem: problem, lambda problem: None])

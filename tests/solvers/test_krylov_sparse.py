@@ -12,6 +12,7 @@ from valuefit.engine.certificate import Certificate
 from valuefit.features import Tiles
 from valuefit.precondition import preconditioner as module
 from valuefit.precondition.preconditioner import Diagonal, GaussSeidelSweeps, SparseCholesky
+from valuefit.problem.cost import Cost
 from valuefit.problem.exact import Exact
 from valuefit.solvers.krylov import Krylov
 
@@ -38,7 +39,7 @@ def tiled(n=1500, bins=6, *, hashed=None, ratio=False, **settings):
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
     """No dense moments and factors: these small problems stand for wide ones."""
-    monkeypatch.setattr(module, "affordable", lambda problem, **limits: False)
+    monkeypatch.setattr(Cost, "affords_factor", lambda *sizes, **limits: False)
     monkeypatch.setattr(certificate, "FREE_PASSES", -1.0)
 
 

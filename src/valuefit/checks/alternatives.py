@@ -10,10 +10,9 @@ from scipy.special import stdtr
 
 from valuefit.checks.check import HypothesisTest
 from valuefit.engine.loop import solve
-from valuefit.inference.errors import Influence
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.uncertainty import Uncertainty
 from valuefit.problem.arguments import MAX_RATIO
 from valuefit.problem.problem import Problem
 
@@ -33,11 +32,11 @@ def trace_tests(fit: Fit) -> list[HypothesisTest]:
     Traces whose products of ratios leave the range of float64 are left out.
     """
     without = fit.without_ridge
-    if not fit.value.standard_error or (fit.problem.ridge and without.sandwich.method is AdjointMethod.ITERATIVE):
+    if not fit.value.standard_error or (fit.problem.ridge and without.equations.iterative):
         return []
     found = []
     for trace in (0.0, 0.5, 0.9):
-        problem = with_trace(without.sandwich.problem, trace)
+        problem = with_trace(without.equations.problem, trace)
         with np.errstate(over="ignore", invalid="ignore"):
             inside = bool((problem.forward(np.ones(problem.n)) <= MAX_RATIO).all())
         if trace == fit.problem.trace or not inside:
@@ -70,13 +69,8 @@ def with_trace(problem: Problem, trace: float) -> Problem:
 
 def change_of(fit: Fit, problem: Problem) -> Change:
     """Solve another problem over the same log and features, and compare its policy value, paired by cluster."""
-    theta, own = solve(problem, "auto", tol=1e-10, seed=fit.seed).theta, fit.without_ridge.sandwich
-    difference = float(fit.starts.c @ (theta - own.theta))
-    sandwich = Sandwich(problem, theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
-    errors = Uncertainty(sandwich, fit.without_ridge.kind)
-    influences = [each.influences([fit.starts])[0] for each in (own, sandwich)]
-    if not isinstance(influences[0], Influence) or not isinstance(influences[1], Influence):
-        return Change(difference, None)
-    mine = fit.without_ridge.contributions(fit.starts, influences[0])
-    other = errors.contributions(fit.starts, influences[1])
-    return Change(difference, float(np.linalg.norm(other - mine)))
+    theta, own = solve(problem, "auto", tol=1e-10, seed=fit.seed).theta, fit.without_ridge
+    difference = float(fit.starts.c @ (theta - own.equations.theta))
+    other = Errors.in_memory(Equations.of(problem, theta), own.whole.shard.of_problem(problem), own.kind)
+    (mine,), (others,) = own.parts([fit.starts]), other.parts([fit.starts])
+    return Change(difference, None if mine is None or others is None else float(np.linalg.norm(others - mine)))

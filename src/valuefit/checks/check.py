@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from valuefit.inference.errors import MATERIAL_SIZE
+from valuefit.inference.error_estimate import MATERIAL_SIZE
 from valuefit.typing import Array
 
 Outcome = Literal["pass", "warn", "fail", "skip"]
@@ -19,7 +19,6 @@ BETTER_LOG = (
 )
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
 CERTAIN = 2.0  # standard errors of a change, beyond which it is not chance
-ROUNDING = 1e-12  # relative; smaller numbers may be rounding errors
 FEW_EPISODES = 20  # effective ones (or steps of an action), with fewer of which intervals are rough, often too short
 
 

@@ -23,11 +23,12 @@ from valuefit.checks.check import Check, without_probabilities
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
 from valuefit.features.registry import Fitted, for_actions, for_states, name_of
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.error_estimate import LinearFunction
+from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import starts_of
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.uncertainty import Uncertainty
+from valuefit.inference.shards import Shard
 from valuefit.policies.episode_weights import EpisodeWeights
 from valuefit.policies.importance import is_continuous
 from valuefit.policies.state_action import logged_actions, state_action_problem
@@ -84,9 +85,9 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     There are none for given starts, and none for a log of one episode.
     """
     units = _Units(fit)
-    if fit.starts.first is None or fit.errors.sandwich.blocks or units.count < 2:
+    if fit.starts.first is None or fit.errors.whole.clusters.blocks or units.count < 2:
         return (), ""
-    if fit.problem.ridge and fit.without_ridge.sandwich.method is AdjointMethod.ITERATIVE:
+    if fit.problem.ridge and fit.without_ridge.equations.iterative:
         return (
             (),
             "Cross-checks were left out: they need the weights without the ridge, which would take another solve.",
@@ -101,7 +102,7 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     if values is not None and share * units.count < min(MIN_EFFECTIVE_EPISODES, units.count):
         note = (
             f"The cross-check by {ROUTES[values]} was left out, because it would take too long for this log. "
-            f'Evaluate with values="{values}" to see its estimate.'
+            f'Evaluate with `values="{values}"` to see its estimate.'
         )
     elif values is not None:
         found += _other_route(fit, values, ratio, units, share)
@@ -134,13 +135,13 @@ class _Units:
     """Independent units, over which errors are summed: the clusters, or episodes where these were cut into blocks."""
 
     def __init__(self, fit: Fit) -> None:
-        sandwich = fit.errors.sandwich
+        clusters = fit.errors.whole.clusters
         labels, episode = np.unique(fit.log.episode, return_inverse=True)
-        self._of_cluster = np.arange(sandwich.clusters)
-        if sandwich.clusters > len(labels):
-            self._of_cluster[sandwich.cluster] = episode
+        self._of_cluster = np.arange(clusters.count)
+        if clusters.count > len(labels):
+            self._of_cluster[clusters.of_step] = episode
         self.count = int(self._of_cluster.max()) + 1
-        self._of_step = self._of_cluster[sandwich.cluster]
+        self._of_step = self._of_cluster[clusters.of_step]
 
     def of_episodes(self, sums: Array, first: Array) -> Array:
         """Parts of the units in the error of a sum over episodes with these influences, (episodes,)."""
@@ -162,7 +163,7 @@ class _EpisodeEstimates:
     def __init__(self, fit: Fit, weights: EpisodeWeights, units: _Units) -> None:
         self.fit, self.weights, self.units = fit, weights, units
         problem = fit.problem
-        self.value = fit.without_ridge.sandwich.values
+        self.value = fit.without_ridge.whole.influences.values
         self.now, self.next = problem.now[weights.steps], problem.next[weights.steps]
         self.discount, self.reward = problem.discount[weights.steps], problem.reward[weights.steps]
         last = weights.last
@@ -210,7 +211,7 @@ class _EpisodeEstimates:
     def _doubly_robust(self) -> _Candidate:
         weights, count, value = self.weights, self.weights.count, self.value
         delta = self.reward + self.discount * value[self.next] - value[self.now]
-        starts = np.asarray(self.fit.starts.rows @ self.fit.without_ridge.sandwich.theta).ravel()
+        starts = np.asarray(self.fit.starts.rows @ self.fit.without_ridge.equations.theta).ravel()
         each = starts + weights.sums(weights.weights * delta)
         after = np.bincount(self.next, weights.weights * self.discount, len(value))
         rows = (after - np.bincount(self.now, weights.weights, len(value))) / count
@@ -261,7 +262,7 @@ def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units, shar
     Its features are the same, but for kernel features, of which it has as many as these units can pay for. Units that
     it leaves out have no part in its error, so the error of its difference from the estimate is that of both.
     """
-    log, mine = fit.log if ratio is None else replace(fit.log, ratio=ratio), fit.errors.sandwich
+    log, mine = fit.log if ratio is None else replace(fit.log, ratio=ratio), fit.errors.whole.clusters
     steps, notes = np.arange(len(log)), []
     if share < 1:
         count = int(share * units.count)
@@ -275,18 +276,20 @@ def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units, shar
     if _seconds(problem) > max(MAX_COST_SHARE * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
         return []
     starts = starts_of(log, problem, features, fit.policy, values, None)
-    sandwich = Sandwich(problem, solve(problem, "lstd").theta, log.episode, log.cluster)
-    if sandwich.method is AdjointMethod.ITERATIVE:
+    equations = Equations.of(problem, solve(problem, "lstd").theta)
+    if equations.iterative:
         return []
     kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
-    clusters, cluster = np.unique(mine.cluster[steps], return_inverse=True)
-    errors = Uncertainty(sandwich.with_clusters(cluster, blocks=mine.blocks), kind)
-    influence = errors.sandwich.influences([starts])[0]
-    if isinstance(influence, ErrorEstimate):
+    present, of_step = np.unique(mine.of_step[steps], return_inverse=True)
+    errors = Errors.in_memory(
+        equations, Shard(problem, log.episode, replace(mine, of_step=of_step, count=len(present))), kind
+    )
+    (influence,) = errors.parts([starts])
+    if influence is None:
         return []
-    parts = np.zeros(mine.clusters)
-    parts[clusters] = errors.contributions(starts, influence)
-    estimate, effective = float(starts.c @ sandwich.theta), influence.effective_clusters
+    parts = np.zeros(mine.count)
+    parts[present] = influence
+    estimate, effective = float(starts.c @ equations.theta), errors.whole.effective_clusters(starts)
     derivative = np.zeros(fit.problem.d)
     return [_Candidate(ROUTES[values], estimate, units.of_clusters(parts), derivative, effective, notes)]
 
@@ -342,10 +345,10 @@ def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossChec
     )
 
 
-def _error_parts(found: list[_Candidate], errors: Uncertainty, units: _Units) -> list[Array | None]:
+def _error_parts(found: list[_Candidate], errors: Errors, units: _Units) -> list[Array | None]:
     """The part of each unit in the error of each, (units,); None where the error of theta is unknown."""
     functions = [LinearFunction(entry.derivative) for entry in found]
-    if errors.sandwich.method is AdjointMethod.ITERATIVE:  # each derivative would take an iterative solution
+    if errors.equations.iterative:  # each derivative would take an iterative solution
         return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]
     return [
         None if parts is None else entry.parts + units.of_clusters(parts)

@@ -15,6 +15,7 @@ from valuefit.checks.instruments import Instruments
 from valuefit.checks.moments import TDMoments
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.checks.regression import coefficients_of, with_constant
+from valuefit.inference.error_estimate import count_factor
 from valuefit.inference.fit import Fit
 from valuefit.policies.importance import action_probabilities
 from valuefit.rows.storage import TEMPORARY_BYTES
@@ -45,7 +46,7 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
     history: instruments of the history instead, less their regression on those of the observation. None where starts
     were given, moments are too expensive to form, or a log with traces is too large.
     """
-    problem, sandwich, first = moments.problem, moments.sandwich, fit.starts.first
+    problem, inside, first = moments.problem, moments.influences, fit.starts.first
     if first is None or moments.iterative:
         return None
     if problem.trace and len(steps) < problem.n:  # u_t depends on all steps before
@@ -57,7 +58,7 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
     y = z - problem.discount[steps, None] * added.after
     weighted = problem.ratio[steps, None] * z
     B = moments.derivative(steps, z)
-    x = sandwich.respond(np.zeros((problem.d, y.shape[1])), _mean_with_u(moments, steps, y))
+    x = inside.equations.solver.respond(np.zeros((problem.d, y.shape[1])), _mean_with_u(moments, steps, y))
     S = weighted.T @ y - B @ x
     starts = added.starts - np.asarray(fit.starts.rows @ x)
     inverse = np.linalg.pinv(S, rcond=1e-6)
@@ -67,13 +68,14 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
     reduction = np.zeros(problem.n)
     reduction[steps] = moments.v_products(steps, x @ gamma) - y @ gamma
     error = moments.td_errors + reduction
-    theta_change = sandwich.changes(np.full(problem.n, problem.n / len(steps)), reduction)
+    theta_change = inside.changes(np.full(problem.n, problem.n / len(steps)), reduction)
     parts = moments.by_cluster(steps, (weighted @ g * error[steps])[:, None])[:, 0]
     parts -= (moments.changes + theta_change) @ (B.T @ g)
     parts += theta_change @ fit.starts.c
     values = starts @ gamma
-    parts += np.bincount(sandwich.cluster[first], (values - values.mean()) / len(values), sandwich.clusters)
-    scale = np.sqrt(sandwich.clusters / (sandwich.clusters - 1))
+    clusters = inside.shard.clusters
+    parts += np.bincount(clusters.of_step[first], (values - values.mean()) / len(values), clusters.count)
+    scale = count_factor("cr1", clusters.count)
     return Change(float(values.mean()), float(scale * np.linalg.norm(parts)), z.shape[1])
 
 

@@ -11,11 +11,11 @@ from valuefit.checks.instruments import MAX_COLUMNS
 from valuefit.engine.loop import solve
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_AUTO_OPERATIONS, StepCount, landmark_count, make, name_of
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.inputs import make_problem
 from valuefit.inference.policy_value import starts_of
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
 from valuefit.memory import fits
 
 FINER = 2  # times as many landmarks
@@ -73,8 +73,8 @@ def _affordable(fit: Fit) -> bool:
 
 def finer_change(fit: Fit) -> FinerChange | None:
     """The change with `finer_features`; None where it is unknown, or where they cost too much time or memory."""
-    log, own = fit.log, fit.errors.sandwich
-    unknown = fit.starts.first is None or fit.problem.ridge or own.method is AdjointMethod.ITERATIVE
+    log, own = fit.log, fit.errors
+    unknown = fit.starts.first is None or fit.problem.ridge or own.equations.iterative
     if unknown or not _affordable(fit):
         return None
     name = finer_features(fit)
@@ -82,11 +82,11 @@ def finer_change(fit: Fit) -> FinerChange | None:
     problem = make_problem(log, features, fit.policy, fit.values, fit.discount, fit.problem.trace, 0.0)
     starts = starts_of(log, problem, features, fit.policy, fit.values, None)
     theta = solve(problem, "lstd", seed=fit.seed).theta
-    finer = Sandwich(problem, theta, own.episode).with_clusters(own.cluster, blocks=own.blocks)
-    if finer.method is AdjointMethod.ITERATIVE:
+    equations, shard = Equations.of(problem, theta), own.whole.shard
+    if equations.iterative:
         return None
-    mine, other = own.influences([fit.starts])[0], finer.influences([starts])[0]
-    if isinstance(mine, ErrorEstimate) or isinstance(other, ErrorEstimate):
+    (mine,) = Errors.in_memory(own.equations, shard, "cr1").parts([fit.starts])
+    (other,) = Errors.in_memory(equations, shard.of_problem(problem), "cr1").parts([starts])
+    if mine is None or other is None:
         return None
-    error = float(np.linalg.norm(finer.contributions(other) - own.contributions(mine)))
-    return FinerChange(name, float(starts.c @ theta) - fit.value.estimate, error)
+    return FinerChange(name, float(starts.c @ theta) - fit.value.estimate, float(np.linalg.norm(other - mine)))

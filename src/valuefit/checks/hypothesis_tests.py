@@ -24,7 +24,7 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
 
     None with fewer than 10 effective episodes or blocks, without randomness, or where the fit of theta cannot be
     accounted for. With a ridge the fit without one is tested, and messages say so. Where moments are too expensive to
-    form (`Sandwich.method` is ITERATIVE) only the tests of returns and ratios remain, with the weights as reported.
+    form (`Equations.iterative`) only the tests of returns and ratios remain, with the weights as reported.
     """
     error = fit.error
     few = error.effective_clusters < MIN_EFFECTIVE_CLUSTERS

@@ -58,15 +58,15 @@ class TestInputs:
     @cached_property
     def late(self) -> Array:
         """Whether each cluster is among the later half, by its first step, (clusters,)."""
-        sandwich = self.fit.errors.sandwich
-        first = np.zeros(sandwich.clusters, np.int64)
-        first[sandwich.cluster[::-1]] = np.arange(len(sandwich.cluster))[::-1]  # the last that is written stays
+        clusters = self.fit.errors.whole.clusters
+        first = np.zeros(clusters.count, np.int64)
+        first[clusters.of_step[::-1]] = np.arange(len(clusters.of_step))[::-1]  # the last that is written stays
         return np.asarray(np.argsort(np.argsort(first)) >= len(first) / 2)
 
     @cached_property
     def steps(self) -> Array:
         """The sample, those of the earlier half of the clusters first."""
-        late = self.late[self.fit.errors.sandwich.cluster[self.sample]]
+        late = self.late[self.fit.errors.whole.clusters.of_step[self.sample]]
         return np.concatenate([self.sample[~late], self.sample[late]])
 
     @cached_property
@@ -81,7 +81,7 @@ class TestInputs:
         z = np.empty((len(steps), 1 + 2 * COUNT))
         z[:, : 1 + COUNT], z[:, 1 + COUNT :] = self.current, self.instruments.history(steps)
         subtract_regression(z, 1 + COUNT, self.fit.problem.ratio[steps])
-        share = float(self.late[self.fit.errors.sandwich.cluster[steps]].mean())
+        share = float(self.late[self.fit.errors.whole.clusters.of_step[steps]].mean())
         border = len(steps) - round(share * len(steps))
         early, late = (self.moments.terms(steps[half], z[half]) for half in (slice(border), slice(border, None)))
         every, first = early.plus(late), slice(1 + COUNT)

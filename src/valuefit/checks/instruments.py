@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.checks.check import ROUNDING
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import step_numbers
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 COUNT = 60  # random functions

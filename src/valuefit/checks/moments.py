@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sparse
 
-from valuefit.checks.check import ROUNDING
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.adjoints import Adjoint, AdjointMethod
 from valuefit.inference.fit import Fit
-from valuefit.inference.sandwich import AdjointMethod
+from valuefit.inference.influence import Influences
 from valuefit.linalg.moments import difference_product
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 DRAWS = 399  # of random signs
@@ -103,22 +103,22 @@ class TDMoments:
 
     def __init__(self, fit: Fit) -> None:
         errors = fit.without_ridge
-        self.problem, sandwich = errors.sandwich.problem, errors.sandwich
-        self.iterative = sandwich.method is AdjointMethod.ITERATIVE
+        equations, influences = errors.equations, errors.whole.influences
+        self.problem, self.iterative, self.clusters = equations.problem, equations.iterative, errors.whole.clusters
         if not self.iterative:  # to the exact minimiser of the log
-            move = sandwich.to_minimiser
-            if np.linalg.norm(move) > ROUNDING * np.linalg.norm(sandwich.theta):
+            move = equations.to_minimiser
+            if np.linalg.norm(move) > ROUNDING * np.linalg.norm(equations.theta):
                 of_errors = self.v_products(np.arange(self.problem.n), move)
-                if np.linalg.norm(of_errors) > NEGLIGIBLE_MOVE * np.linalg.norm(sandwich.td_errors):
-                    sandwich = sandwich.at(sandwich.theta + move)
-        self.sandwich = sandwich
+                if np.linalg.norm(of_errors) > NEGLIGIBLE_MOVE * np.linalg.norm(influences.td_errors):
+                    influences = Influences(equations.at(equations.theta + move), influences.shard)
+        self.influences = influences
         self.without_each = self._first_order = None
         self._v_changes = np.zeros(self.problem.n)  # v_t'(theta_(-g) - theta), with the jackknife
         if errors.kind == "cr3":
-            replicates = errors.replicates
+            replicates = errors.whole.replicates
             self.without_each = replicates.theta
-            self._v_changes = errors.sandwich.td_errors - replicates.left_out
-            if sandwich is errors.sandwich:
+            self._v_changes = errors.whole.influences.td_errors - replicates.left_out
+            if influences is errors.whole.influences:
                 self._first_order = replicates.first_order
 
     @property
@@ -126,20 +126,20 @@ class TDMoments:
         """Whether the fit of theta can be accounted for."""
         if self.without_each is not None:
             return True
-        regular = self.sandwich.method is not AdjointMethod.PSEUDO_INVERSE
+        regular = self.influences.equations.solver.method is not AdjointMethod.PSEUDO_INVERSE
         return regular and self.problem.n >= MIN_STEPS_PER_WEIGHT * self.problem.d
 
     @cached_property
     def td_errors(self) -> Array:
         """At the minimiser, (n,)."""
-        return self.sandwich.td_errors
+        return self.influences.td_errors
 
     @cached_property
     def changes(self) -> Array:
         """The first-order part of each cluster in theta, (clusters, d)."""
         if self._first_order is not None:
             return -self._first_order
-        return self.sandwich.changes(np.ones(self.problem.n), self.td_errors)
+        return self.influences.changes(np.ones(self.problem.n), self.td_errors)
 
     def sums(self, steps: Array, z: Array) -> Sums | None:
         """Corrected sums of instruments (m, k) at these steps; None for features, or where they cannot be corrected."""
@@ -147,19 +147,19 @@ class TDMoments:
 
     def terms(self, steps: Array, z: Array) -> Terms:
         """Uncorrected sums of instruments (m, k) at these steps."""
-        ratio, cluster = self.problem.ratio[steps], self.sandwich.cluster[steps]
+        ratio, cluster = self.problem.ratio[steps], self.clusters.of_step[steps]
         error = ratio * self.td_errors[steps]
-        parts = cluster_sums(z, cluster, self.sandwich.clusters, error - 0.5 * ratio * self._v_changes[steps])
+        parts = cluster_sums(z, cluster, self.clusters.count, error - 0.5 * ratio * self._v_changes[steps])
         squares = np.einsum("t,tk,tk->k", error**2, z, z)
         return Terms(error @ z, squares, parts, self.derivative(steps, z))
 
     def weighted_sum(self, weight: Array) -> Sums | None:
         """`sums` of one instrument with this value at every step, (n,), without copies of the rows."""
-        problem, sandwich = self.problem, self.sandwich
+        problem = self.problem
         weighted = problem.ratio * weight
         terms = weighted * self.td_errors
         total, squares = np.array([terms.sum()]), np.array([terms @ terms])
-        parts = np.bincount(sandwich.cluster, terms - 0.5 * weighted * self._v_changes, sandwich.clusters)
+        parts = self.clusters.sums(terms - 0.5 * weighted * self._v_changes)
         rows = problem.phi.shape[0]
         weights = np.bincount(problem.now, weighted, rows)
         weights -= np.bincount(problem.next, weighted * problem.discount, rows)
@@ -167,7 +167,7 @@ class TDMoments:
 
     def by_cluster(self, steps: Array, rows: Array) -> Array:
         """Sums over the clusters, (clusters, k), of rows (m, k) that belong to these steps."""
-        return cluster_sums(rows, self.sandwich.cluster[steps], self.sandwich.clusters)
+        return cluster_sums(rows, self.clusters.of_step[steps], self.clusters.count)
 
     def derivative(self, steps: Array, z: Array) -> Array:
         """B of instruments (m, k) at these steps, (k, d)."""
@@ -195,15 +195,13 @@ class TDMoments:
 
         With the jackknife it is the mean of the first-order part and of theta - theta_(-g).
         """
-        sandwich = self.sandwich
         if not self.iterative:
             return self._theta_parts @ B.T
-        columns = []
-        for influence in sandwich.influences([LinearFunction(row) for row in B]):
-            if isinstance(influence, ErrorEstimate):
-                return None
-            columns.append(np.bincount(sandwich.cluster, weights=influence.steps, minlength=sandwich.clusters))
-        return np.column_stack(columns)
+        adjoints = [self.influences.equations.solver.adjoint(row) for row in B]
+        known = [adjoint for adjoint in adjoints if isinstance(adjoint, Adjoint)]
+        if len(known) < len(adjoints) or self.clusters.count < 2:
+            return None
+        return np.column_stack([self.clusters.sums(steps) for steps in self.influences.of_steps(known)[0]])
 
     @cached_property
     def _theta_parts(self) -> Array:

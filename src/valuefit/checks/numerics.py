@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import CERTAIN, ROUNDING, Check
+from valuefit.checks.check import CERTAIN, Check
 from valuefit.engine.result import Result
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import MAX_LISTED_WEIGHTS, PolicyValue
-from valuefit.inference.sandwich import AdjointMethod
 from valuefit.problem.saddle_point import C_CUTOFF
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 # names of checks
@@ -58,8 +58,8 @@ def optimisation_error(fit: Fit) -> Check | None:
     if error.relative_solver_error > 1:
         text = (
             f"The solver stopped early: at full convergence the policy value would change by {error.solver_error:.2g}, "
-            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more max_passes, a "
-            "smaller tol, or another solver."
+            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more `max_passes`, "
+            "a smaller tol, or another solver."
         )
         return Check(name, "warn", text, error.solver_error, size=size)
     text = f"At full convergence the policy value would change by {size:.1g} standard errors."
@@ -112,7 +112,7 @@ def conditioning(fit: Fit) -> Check | None:
             "are active. Use fewer features, or take their ranges from the data."
         )
         return Check(name, "warn", text, dead / problem.d)
-    if problem.identity or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+    if problem.identity or fit.errors.equations.iterative:
         return None
     rank, condition = fit.rank_and_condition
     found = f"C has rank {rank} of {problem.k} features, and its condition number is about {condition:.1g}"
@@ -128,7 +128,7 @@ def conditioning(fit: Fit) -> Check | None:
 
 def _magnification(fit: Fit, x: Array) -> float:
     """|C^1/2 A'^-1 C x|^2 / |C^1/2 x|^2, reading the rows twice."""
-    problem, factor = fit.problem, fit.errors.sandwich.factor_of_A
+    problem, factor = fit.problem, fit.errors.equations.solver.factor_of_A
     assert factor is not None  # the saddle matrix contains C
     image = problem.C_dot(x)
     y = factor.solve_transposed(image)
@@ -142,15 +142,15 @@ def stability(fit: Fit) -> Check | None:
     (Kolter 2011). It is the power iteration for the largest eigenvalue of (A'C^-1A + ridge I)^-1 C. Where C is
     estimated, only the vector of this eigenvalue is, so the result is a little too large.
     """
-    problem, sandwich = fit.problem, fit.errors.sandwich
-    if fit.discount == 1 or problem.identity or problem.k != problem.d or sandwich.method is AdjointMethod.ITERATIVE:
+    problem, equations = fit.problem, fit.errors.equations
+    if fit.discount == 1 or problem.identity or problem.k != problem.d or equations.iterative:
         return None
 
     def inverse(x: Array) -> Array:
         """(A'C^-1A + ridge I)^-1 x."""
-        factor = sandwich.factor_of_A
+        factor = equations.solver.factor_of_A
         if factor is None:
-            return sandwich.respond(x, np.zeros(x.shape))
+            return equations.solver.respond(x, np.zeros(x.shape))
         return factor.solve(C @ factor.solve_transposed(x))
 
     C, before = fit.estimated_C, 0.0

@@ -9,7 +9,6 @@ from valuefit.checks.check import BETTER_LOG, Check
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import PolicyValue
 from valuefit.inference.reach import Reach, reward_extremes
-from valuefit.inference.sandwich import AdjointMethod
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
@@ -70,17 +69,17 @@ def reachable_values(fit: Fit) -> Check | None:
 def _impossible_share(fit: Fit, reach: Reach) -> float:
     """The share of sampled logged steps whose value is outside by more than three standard errors."""
     errors = fit.errors
-    if errors.sandwich.clusters < 2 or errors.sandwich.method is AdjointMethod.ITERATIVE:
+    if not errors.has_row_intervals:
         return 0.0
     rows = sampled_rows(fit, 200)
     excess = reach.beyond(rows @ fit.result.theta)
     outside = np.flatnonzero(excess > 0)  # mostly none, so that no standard errors are needed
     if not len(outside):
         return 0.0
-    standard_error = np.linalg.norm(rows[outside] @ errors.changes.T, axis=1)
+    standard_error = np.linalg.norm(rows[outside] @ errors.whole.changes.T, axis=1)
     quantile = stdtrit(fit.error.degrees_of_freedom, ndtr(3.0))
     clearly = excess[outside] > quantile * standard_error
-    return float((clearly & errors.sandwich.determines(rows[outside])).sum()) / len(rows)
+    return float((clearly & errors.equations.solver.determines(rows[outside])).sum()) / len(rows)
 
 
 def sampled_rows(fit: Fit, count: int) -> Array:

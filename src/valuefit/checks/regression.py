@@ -17,8 +17,8 @@ from valuefit.checks.instruments import MAX_COLUMNS, Instruments
 from valuefit.features.kernel import MAX_BLOCK_BYTES, STEPS_PER_LANDMARK, Kernel
 from valuefit.features.registry import flat
 from valuefit.features.scaling import row_blocks
+from valuefit.inference.adjoints import ALWAYS_DIRECT_FEATURES
 from valuefit.inference.fit import Fit
-from valuefit.inference.sandwich import ALWAYS_DIRECT_FEATURES
 from valuefit.typing import Array
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from valuefit.checks.check import BETTER_LOG, CERTAIN, Check, Outcome
-from valuefit.inference.errors import MATERIAL_SIZE, ErrorEstimate
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.error_estimate import MATERIAL_SIZE, ErrorEstimate
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import ROUNDING, PolicyValue
-from valuefit.inference.sandwich import Sandwich
 from valuefit.typing import Array
 
 NAME = "ridge"
-REMEDY = "Evaluate with ridge=0."
+REMEDY = "Evaluate with `ridge=0`."
 
 
 def ridge(fit: Fit) -> Check | None:
@@ -24,7 +24,7 @@ def ridge(fit: Fit) -> Check | None:
     """
     if not fit.problem.ridge:
         return None
-    without = fit.without_ridge.sandwich.at(fit.result.theta)
+    without = fit.without_ridge.equations.at(fit.result.theta)
     check = ridge_change(fit.problem.ridge, without, fit.value, fit.starts.c)
     if check.outcome != "pass" or not fit.value.standard_error:
         return check
@@ -37,12 +37,12 @@ def ridge(fit: Fit) -> Check | None:
     return replace(check, outcome="warn", message=f"{text} the standard error is {error:.2g}. {REMEDY}")
 
 
-def ridge_change(ridge: float, without: Sandwich, value: PolicyValue, c: Array) -> Check:
+def ridge_change(ridge: float, without: Equations, value: PolicyValue, c: Array) -> Check:
     """The change of the policy value c'theta without the ridge, against its standard error.
 
     It is the sum of all corrections of a value with a ridge by the adjoint with the same ridge. The first of them alone
-    is too small where values are shrunk most: of a change by 135 standard errors it was 8. without: the sandwich of the
-    problem without the ridge, at the weights with it.
+    is too small where values are shrunk most: of a change by 135 standard errors it was 8. without: the equations
+    without the ridge, at the weights with it.
     """
     change = without.to_minimum(c)
     if isinstance(change, ErrorEstimate):

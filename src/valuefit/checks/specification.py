@@ -37,7 +37,8 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
         size = _size(fit, change.value)
         if not too_short_for_more(fit):
             advice = "Use these."
-            rejected += f'. With features="{change.features}" the policy value would change by {_numbers(fit, change)}'
+            rejected += f'. With `features="{change.features}"` the policy value would change by '
+            rejected += _numbers(fit, change)
     elif change is not None:
         size, error = _size(fit, change.value), _size(fit, change.standard_error)
         rejected += f". With {_added(fit, change, depends)}"
@@ -117,7 +118,7 @@ def _richer(fit: Fit) -> str:
             f"The log is too short for features that could express the value: it has fewer than {STEPS_PER_LANDMARK} "
             "effective steps for each weight. Use a log of more episodes."
         )
-    return f'Use richer features, such as features="{richer_features(fit)}".'
+    return f'Use richer features, such as `features="{richer_features(fit)}"`.'
 
 
 def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
@@ -151,10 +152,10 @@ def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
 def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
     """Whether the mean of the ratios is 1 given the observation; None where all are 1."""
     fit, steps = inputs.fit, inputs.steps
-    ratio, sandwich = fit.problem.ratio, fit.errors.sandwich
+    ratio, clusters = fit.problem.ratio, fit.errors.whole.clusters
     if (ratio == 1).all():
         return None
-    parts = cluster_sums(inputs.current, sandwich.cluster[steps], sandwich.clusters, ratio[steps] - 1)
+    parts = cluster_sums(inputs.current, clusters.of_step[steps], clusters.count, ratio[steps] - 1)
     if not parts.any():
         return None
     sums = Sums(parts.sum(axis=0), parts)

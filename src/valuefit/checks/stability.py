@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import ROUNDING, HypothesisTest
+from valuefit.checks.check import HypothesisTest
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.moments import Sums, cluster_sums
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 
@@ -17,7 +18,7 @@ def stability_test(inputs: TestInputs) -> HypothesisTest | None:
     because another behaviour policy in one half does no harm. Each comparison counts as much as the others.
     """
     fit, steps = inputs.fit, inputs.steps
-    cluster, late = fit.errors.sandwich.cluster, inputs.late
+    cluster, late = fit.errors.whole.clusters.of_step, inputs.late
     compared = {"TD errors": inputs.td_sums.halves}
     if inputs.on_policy:
         reward = fit.log.reward[steps]

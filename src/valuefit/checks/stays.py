@@ -61,11 +61,11 @@ def stays(fit: Fit) -> Check | None:
 
 def followed_stays(fit: Fit, weight: Array) -> Stays | None:
     """The stays of the segments that start with these weights, (n,)."""
-    log, ratio, clusters = fit.log, fit.ratios, fit.errors.sandwich.clusters
+    log, ratio, clusters = fit.log, fit.ratios, fit.errors.shards.clusters
     assert ratio is not None
     start = sampled_steps(len(log), fit.seed, SAMPLED_STARTS)
     last = _last_of_run(log.begins)[start]
-    cluster, weight = fit.errors.sandwich.cluster[start], weight[start]
+    cluster, weight = fit.errors.whole.clusters.of_step[start], weight[start]
     columns, moved, initial, found = _columns(log), np.zeros(len(start)), 0.0, None
     for steps in range(1, MAX_SEGMENT_STEPS + 1):
         at = np.minimum(start + steps - 1, last)

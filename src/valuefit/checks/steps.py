@@ -15,7 +15,7 @@ def consecutive(fit: Fit) -> Check | None:
     warning = (
         f"{text}, but the evaluation takes each row for the step after the one before it, and steps as equally long. "
         "If ids of episodes restart (in another hospital or file), make them unique. If rows were left out because "
-        'values are missing, put them back and load the log with missing="flag"; otherwise log every step.'
+        'values are missing, put them back and load the log with `missing="flag"`; otherwise log every step.'
     )
     return warn_if(share > 0.02, "consecutive steps", share, warning, f"{text}.")
 

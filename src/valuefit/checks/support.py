@@ -8,10 +8,9 @@ from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, warn_if
 from valuefit.checks.reach import reachable, sampled_rows
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
-from valuefit.inference.errors import MATERIAL_SIZE, ErrorEstimate, LinearFunction
+from valuefit.inference.clusters import MIN_EFFECTIVE_CLUSTERS
+from valuefit.inference.error_estimate import MATERIAL_SIZE, ErrorEstimate, LinearFunction
 from valuefit.inference.fit import Fit
-from valuefit.inference.sandwich import AdjointMethod
-from valuefit.inference.uncertainty import MIN_EFFECTIVE_CLUSTERS
 from valuefit.inference.unseen import Unseen
 from valuefit.policies.action_labels import label_of, listed
 from valuefit.policies.importance import action_probabilities, has_names, is_continuous
@@ -29,21 +28,21 @@ SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action 
 
 def effective_episodes(fit: Fit) -> Check | None:
     """How many equally important episodes the standard error rests on."""
-    sandwich, error, name = fit.errors.sandwich, fit.error, "effective episodes"
-    episodes = int(episode_starts(sandwich.episode).sum())
-    if sandwich.blocks:
+    clusters, error, name = fit.errors.whole.clusters, fit.error, "effective episodes"
+    episodes = int(episode_starts(fit.log.episode).sum())
+    if clusters.blocks:
         text = (
-            f"The log is one episode, so its standard error is computed from {sandwich.clusters} consecutive blocks, "
-            f"treated as independent. This is valid if correlations decay within {len(fit.log) // sandwich.clusters} "
+            f"The log is one episode, so its standard error is computed from {clusters.count} consecutive blocks, "
+            f"treated as independent. This is valid if correlations decay within {len(fit.log) // clusters.count} "
             "steps, and it does not include the variation of the starts. Add episodes if you can."
         )
         return Check(name, "warn", text, error.effective_clusters)
     if error.standard_error is None:
         return None
-    if sandwich.clusters > episodes:
+    if clusters.count > episodes:
         text = (
             f"The {episodes} episodes count as fewer than {MIN_EFFECTIVE_CLUSTERS} equally important ones, so long "
-            f"ones were cut: the standard error is computed from {sandwich.clusters} blocks of consecutive steps, "
+            f"ones were cut: the standard error is computed from {clusters.count} blocks of consecutive steps, "
             "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
         )
         return Check(name, "warn", text, error.effective_clusters)
@@ -79,7 +78,7 @@ def determined(fit: Fit) -> Check | None:
         known = fit.error.standard_error is not None
         return Check(name, "pass", "The data determine the value at the starts.", 0.0) if known else None
     rows = _sampled_starts(fit)
-    inside = fit.errors.sandwich.determines(rows)
+    inside = fit.errors.equations.solver.determines(rows)
     share = max(1 - float(inside.mean()), 1 / fit.starts.rows.shape[0])  # those that are not sampled may be different
     text = (
         "The value at the starts is not determined by the data: other weights fit the log equally well and give a "
@@ -106,7 +105,7 @@ def _what_determines(fit: Fit) -> str:
     """What to do where the data do not determine the value. Fewer features determine one, by extrapolation."""
     texts = ["Give starts that the log has visited."] if fit.starts.first is None else []
     texts.append(BETTER_LOG)
-    problem, iterative = fit.problem, fit.errors.sandwich.method is AdjointMethod.ITERATIVE
+    problem, iterative = fit.problem, fit.errors.equations.iterative
     if iterative or problem.identity or fit.values != "state" or len(problem.dead) or problem.k != problem.d:
         return " ".join(texts)
     if fit.rank_and_condition[0] < problem.d:
@@ -122,7 +121,7 @@ def extrapolation(fit: Fit) -> Check | None:
     problem, name = fit.problem, "starts are like the log"
     if fit.starts.first is not None and fit.values == "state":
         return None  # they are steps of the log
-    if problem.identity or problem.k != problem.d or fit.errors.sandwich.method is AdjointMethod.ITERATIVE:
+    if problem.identity or problem.k != problem.d or fit.errors.equations.iterative:
         return None
     logged = sampled_rows(fit, SAMPLED_STEPS)
     if fit.starts.first is not None:
@@ -158,7 +157,7 @@ def effective_sample(fit: Fit) -> Check | None:
     return warn_if(
         size < max(MIN_EFFECTIVE_SHARE * n, MIN_EFFECTIVE_STEPS), "effective sample", size,
         f"The ratios reduce the log to an effective sample of {size:.0f} of {n} steps: the estimate depends on few "
-        'steps. Use a log whose policy is closer to the target policy, or values="state-action".',
+        'steps. Use a log whose policy is closer to the target policy, or `values="state-action"`.',
         f"The effective sample is {size:.0f} of {n} steps.",
     )  # fmt: skip
 
@@ -180,11 +179,11 @@ def ratio_tail(fit: Fit) -> Check | None:
 
 def mean_ratio(fit: Fit) -> Check | None:
     """Whether the mean ratio is 1, as it is with correct probabilities of all actions that the policy takes."""
-    ratio, cluster = fit.problem.ratio, fit.errors.sandwich.cluster
+    ratio, clusters = fit.problem.ratio, fit.errors.whole.clusters
     if not _has_ratios(fit):
         return None
     mean = float(ratio.mean())
-    deviation = np.bincount(cluster, weights=ratio - mean)
+    deviation = clusters.sums(ratio - mean)
     standard_error = float(np.linalg.norm(deviation)) / len(ratio)
     missing = ", and that this policy takes every action that the target policy takes" if mean < 1 else ""
     return warn_if(

@@ -5,20 +5,20 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from valuefit.evaluation.text import markdown_table
 from valuefit.problem.saddle_point import TRAITS
 from valuefit.solvers import registry
 
 
-def markdown_table() -> str:
+def markdown() -> str:
     """The table in Markdown, followed by the reason for every "no"."""
-    lines = ["| solver | " + " | ".join(TRAITS) + " |", "|---" * (len(TRAITS) + 1) + "|"]
+    rows: list[list[str]] = []
     reasons: dict[str, list[str]] = {}
     for name, kind in registry().items():
-        cells = ["no" if trait in kind.refusals else "yes" for trait in TRAITS]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+        rows.append([f"`{name}`", *("no" if trait in kind.refusals else "yes" for trait in TRAITS)])
         for trait, reason in kind.refusals.items():
             reasons.setdefault(f"**{trait}**: {reason}", []).append(f"`{name}`")
-    lines.append("")
+    lines = [*markdown_table(["solver", *TRAITS], rows), ""]
     lines += [f"- {', '.join(names)} refuse {reason}" for reason, names in reasons.items()]
     return "\n".join(lines)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from valuefit.atomic import check_target, write_bytes
-from valuefit.cli.config import Settings, config_text
-from valuefit.cli.console import cli_facts, cli_message, escaped, one_line, print_tables
+from valuefit.cli.config import config_text
+from valuefit.cli.console import cli_facts, cli_message, escaped, one_line
 from valuefit.cli.options import EXIT_DO_NOT_USE, EXIT_INTERRUPTED, EXIT_NOT_CONVERGED
+from valuefit.cli.settings import Settings
 from valuefit.data.load import load
 from valuefit.data.save import check_save, save
 from valuefit.data.shards import ShardedLog
@@ -26,7 +26,7 @@ from valuefit.datasets.example import example_log
 from valuefit.engine.loop import Progress as SolverProgress
 from valuefit.evaluation.evaluate import evaluate
 from valuefit.evaluation.evaluation import Evaluation
-from valuefit.evaluation.text import summary
+from valuefit.evaluation.text import summary, verdict_sentence
 from valuefit.extras import need
 from valuefit.messages import said, shown
 from valuefit.policies.policy import FILES, find_policy, read_numbers
@@ -40,16 +40,15 @@ def run_evaluate(settings: Settings, write_config: str | None) -> int:
     """
     saved = [] if settings.save is None else [settings.save]
     check_outputs(settings, saved, write_config)
-    if len(settings.policies()) > 1:
+    if len(settings.policy) > 1:
         raise ValueError("Several policies are given. Give one, or compare them with valuefit compare.")
-    if settings.log is None and (settings.columns or settings.cluster):
+    if not settings.log and (settings.columns or settings.cluster):
         raise ValueError("--columns and --cluster name columns of a log, but no LOG is given.")
-    console = Console()
     with connected(settings) as client:  # which the report reads the log with once more
-        with progress_bar(console, settings) as callback:
-            log = example_log() if settings.log is None else log_of(settings)
+        with progress_bar(settings) as callback:
+            log = log_of(settings) if settings.log else example_log()
             evaluation = evaluate_with(log, settings, callback, client)
-        print_evaluation(evaluation, settings, console)
+        print_evaluation(evaluation, settings)
         write_outputs(evaluation.report, dict.fromkeys(saved, evaluation), settings, write_config)
     return exit_code([evaluation], settings)
 
@@ -83,15 +82,26 @@ def log_of(settings: Settings) -> Any:
     """The log of the settings, with the column of its clusters."""
     columns = settings.columns if settings.cluster is None else {**settings.columns, "cluster": settings.cluster}
     memory = "stream" if settings.scheduler is not None else settings.memory
-    return load(settings.log, columns=columns or None, limit=settings.limit, memory=memory, missing=settings.missing)
+    return load(
+        one_or_several(settings.log),
+        columns=columns or None,
+        limit=settings.limit,
+        memory=memory,
+        missing=settings.missing,
+    )
+
+
+def one_or_several(paths: tuple[str, ...]) -> str | list[str]:
+    """The only path, which may be a folder or a pattern, or a list of files."""
+    return paths[0] if len(paths) == 1 else list(paths)
 
 
 def evaluate_with(
     log: Any, settings: Settings, callback: Callable[[SolverProgress], Any] | None, client: Any = None
 ) -> Evaluation:
     """Evaluate a log with the settings of the command line, which have at most one policy."""
-    # `config.merge` has rejected code named only in a TOML file
-    policy = next((find_policy(name, allow_code=True) for name in settings.policies()), None)
+    # `config.settings_of` has rejected code named only in a TOML file
+    policy = next((find_policy(name, allow_code=True) for name in settings.policy), None)
     example = next(iter(log.shards)).read() if isinstance(log, ShardedLog) else log
     return evaluate(
         log,
@@ -106,7 +116,7 @@ def evaluate_with(
         max_passes=settings.max_passes,
         seed=settings.seed,
         starts=None if settings.starts is None else read_starts(Path(settings.starts), example),
-        interval=settings.interval,  # type: ignore[arg-type]  # one of CHOICES
+        interval=settings.interval,
         level=settings.level,
         reward_range=settings.reward_range,
         checks=settings.checks,
@@ -117,8 +127,8 @@ def evaluate_with(
     )
 
 
-def print_evaluation(evaluation: Evaluation, settings: Settings, console: Console) -> None:
-    """Print JSON or one line if requested; otherwise tables on a terminal, plain text in a pipe or file."""
+def print_evaluation(evaluation: Evaluation, settings: Settings) -> None:
+    """Print JSON or one line if requested; otherwise the summary, on a terminal with a colour of the verdict."""
     facts = evaluation.to_dict()
     if settings.json:
         del facts["solver"]["seconds"]  # the output of equal runs must be equal
@@ -127,11 +137,13 @@ def print_evaluation(evaluation: Evaluation, settings: Settings, console: Consol
     facts = cli_facts(facts)
     if settings.quiet:
         click.echo(one_line(facts))
-    elif sys.stdout.isatty():
-        print_tables(facts, escaped(evaluation.log.source), console)
-        click.echo()
-    else:
-        click.echo(summary(facts) + "\n")
+        return
+    text, verdict = summary(facts), verdict_sentence(facts)
+    if sys.stdout.isatty():
+        click.secho(escaped(evaluation.log.source), dim=True)
+        colour = {"sound": "green", "caution": "yellow", "do not use": "red"}[facts["verdict"]["level"]]
+        text = text.replace(verdict, click.style(verdict, fg=colour, bold=True), 1)
+    click.echo(text + "\n")
 
 
 def print_json(facts: dict[str, Any]) -> None:
@@ -163,7 +175,7 @@ def write_outputs(
 def check_outputs(settings: Settings, saved: Sequence[str], write_config: str | None) -> None:
     """Raise ValueError for output paths that cannot be written, before any work is done."""
     outputs = [("--report", settings.report), *(("--save", path) for path in saved), ("--write-config", write_config)]
-    inputs = [*settings.logs(), *settings.policies(), settings.starts]
+    inputs = [*settings.log, *settings.policy, settings.starts]
     used = {os.path.realpath(path): "the input" for path in inputs if path}
     for option, name in outputs:
         if name is None:
@@ -194,14 +206,14 @@ def read_starts(path: Path, log: Transitions) -> Array:
 
 
 @contextmanager
-def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[SolverProgress], Any] | None]:
+def progress_bar(settings: Settings) -> Iterator[Callable[[SolverProgress], Any] | None]:
     """Show a transient bar of passes on a terminal; yields the callback that updates it, None without a bar."""
     max_passes = settings.max_passes
     if not sys.stdout.isatty() or settings.json or settings.quiet:
         yield None
         return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} passes")
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+    with Progress(*columns, TimeElapsedColumn(), transient=True) as bars:
         bar = bars.add_task("Reading", total=None)
         yield lambda progress: bars.update(
             bar, description="Solving", total=max_passes, completed=min(progress.passes, max_passes)
@@ -209,11 +221,11 @@ def progress_bar(console: Console, settings: Settings) -> Iterator[Callable[[Sol
 
 
 def run_convert(
-    source: str | list[str], target: str, *, columns: dict[str, Any], missing: str, limit: str | None, force: bool
+    source: tuple[str, ...], target: str, *, columns: dict[str, Any], missing: str, limit: str | None, force: bool
 ) -> None:
     """Read a log, write it in another format, and print the notes and warnings of the reader."""
     check_save(Path(target), force=force)
-    log = load(source, columns=columns or None, limit=limit, missing=missing)
+    log = load(one_or_several(source), columns=columns or None, limit=limit, missing=missing)
     save(log, target, force=force)
     counts = log.continuity
     notes = [*log.notes, *[f"{counts.apart_text}."] * bool(counts.apart), *[f"{counts.cut_text}."] * bool(counts.cut)]

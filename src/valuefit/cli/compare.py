@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from valuefit.cli.commands import (
     check_outputs,
@@ -19,24 +18,24 @@ from valuefit.cli.commands import (
     progress_bar,
     write_outputs,
 )
-from valuefit.cli.config import Settings
 from valuefit.cli.console import cli_facts, difference_lines
+from valuefit.cli.settings import Settings
 from valuefit.evaluation.comparison import compare
-from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.text import comparison_summary
 
 LOGGED = "logged"  # the policy that produced the log
 
 
 def run_compare(settings: Settings, write_config: str | None) -> int:
     """Evaluate every policy, print values and differences, write the requested files; returns the exit code."""
-    policies = settings.policies()
+    policies = settings.policy
     for policy in policies:
         if policies.count(policy) > 1:
             raise ValueError(f"The policy {policy} is given twice. Give every policy once.")
     if len(policies) == 1:
-        policies = [*policies, LOGGED]
-    if policies == [LOGGED, LOGGED]:
+        policies = (*policies, LOGGED)
+    if policies == (LOGGED, LOGGED):
         raise ValueError("The logged policy is compared with others. Give another --policy.")
     saved = numbered(settings.save, len(policies))
     check_outputs(settings, saved, write_config)
@@ -44,7 +43,7 @@ def run_compare(settings: Settings, write_config: str | None) -> int:
         log = log_of(settings)
         kept: list[str | None] = [*numbered(settings.checkpoint, len(policies))] or [None] * len(policies)
         evaluations = {
-            policy: evaluate_policy(log, replace(settings, policy=policy, checkpoint=folder), client)
+            policy: evaluate_policy(log, replace(settings, policy=(policy,), checkpoint=folder), client)
             for policy, folder in zip(policies, kept, strict=True)
         }
         compared = compare(evaluations, level=settings.level)
@@ -74,8 +73,8 @@ def print_comparison(facts: dict[str, Any], settings: Settings) -> None:
 
 def evaluate_policy(log: Any, settings: Settings, client: Any = None) -> Evaluation:
     """Evaluate the policy of the settings; the logged one by state values, which need no probabilities."""
-    chosen = replace(settings, policy=None, values="state") if settings.policy == LOGGED else settings
-    with progress_bar(Console(), settings) as callback:
+    chosen = replace(settings, policy=(), values="state") if settings.policy == (LOGGED,) else settings
+    with progress_bar(settings) as callback:
         evaluation = evaluate_with(log, chosen, callback, client)
     if evaluation.result.status == "interrupted":
         raise KeyboardInterrupt

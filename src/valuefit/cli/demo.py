@@ -14,8 +14,6 @@ from valuefit.problem.exact import Exact
 from valuefit.problem.problem import Problem
 from valuefit.solvers import names
 
-QUICK_SIZE = {"states": 50, "features": 20, "steps": 2_000}
-
 
 def demo_problem(size: dict[str, int], seed: int) -> Problem:
     """The Random MDP of this size with the paper's discount."""
@@ -25,9 +23,10 @@ def demo_problem(size: dict[str, int], seed: int) -> Problem:
 
 def compare_solvers(*, quick: bool, tol: float, max_passes: float, seed: int) -> list[tuple[Result, float]]:
     """Run every solver with its defaults; print passes, seconds, exact gap and status; returns (result, gap) pairs."""
-    size = QUICK_SIZE if quick else {"states": 400, "features": 200, "steps": 20_000}
+    small_size = {"states": 50, "features": 20, "steps": 2_000}
+    size = small_size if quick else {"states": 400, "features": 200, "steps": 20_000}
     console = Console()
-    problem, small = demo_problem(size, seed), demo_problem(QUICK_SIZE, seed)
+    problem, small = demo_problem(size, seed), demo_problem(small_size, seed)
     console.print(
         f"Random MDP: {size['states']} states, {problem.n:,} logged steps, {problem.d} features, discount 0.95. "
         f"Each solver runs with its defaults until a gap of {tol:.3g} is certified, at most {max_passes:g} passes."

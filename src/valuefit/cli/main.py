@@ -2,83 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
 from valuefit import __version__
-from valuefit.cli.config import CHOICES, MAX_SEED, merge
-from valuefit.cli.options import (
-    FEATURE_NAMES,
-    LIMIT_HELP,
-    PATH,
-    Commands,
-    SectionedCommand,
-    Tolerance,
-    columns_option,
-    complete_features,
-    complete_solvers,
-    force_option,
-    missing_option,
-    number_option,
-    one_or_several,
-    options,
-    seed_option,
-    setting_option,
-)
+from valuefit.cli.config import read_config, settings_of
+from valuefit.cli.options import Commands, SectionedCommand
+from valuefit.cli.settings import MAX_SEED, PATH, setting_options
 
-# how a value is computed; shared by evaluate and compare
-solving_options = options(
-    setting_option("starts", "FILE", "File of observations (.npy, .csv) to average the value over. [default: the first "
-                   "observation of each episode]", kind=PATH),
-    setting_option("features", "NAME", "Features of an observation; the value is a weighted sum of them: "
-                   f"{', '.join(FEATURE_NAMES[:-1])} or {FEATURE_NAMES[-1]}. Options follow a colon: fourier:order=5.",
-                   complete=complete_features),
-    setting_option("discount", "NUMBER", "Discount factor per step, 0 to 1.", kind=float),
-    setting_option("values", "KIND", "Fit values of a state, or of a state-action pair. state-action needs --policy "
-                   "and discrete actions, but no behaviour_prob.", kind=click.Choice(CHOICES["values"])),
-    setting_option("trace", "NUMBER", "Decay of the eligibility trace (lambda), 0 to 1.", kind=float),
-    setting_option("ridge", "NUMBER", "l2 penalty on the weights, as in the paper. It shrinks values towards 0, and a "
-                   "check measures by how much.", kind=float),
-    setting_option("interval", "KIND", "Standard errors by the jackknife over episodes (cr3), or by the sandwich "
-                   "estimate (cr1), which is cheaper and too small with few or unequal episodes.",
-                   kind=click.Choice(CHOICES["interval"])),
-    setting_option("level", "NUMBER", "Level of the interval, between 0 and 1.", kind=float),
-    setting_option("reward_range", "LOW HIGH", "The smallest and the largest reward that is possible. The interval is "
-                   "cut at what such rewards can add up to.", kind=(float, float)),
-    setting_option("cluster", "COLUMN", "The column that says which episodes belong together, such as those of a "
-                   "patient or user. Standard errors are then clustered by it."),
-    setting_option("solver", "NAME", "Solver; valuefit solvers lists them. auto chooses one.",
-                   complete=complete_solvers),
-    setting_option("tol", "NUMBER", "Stop when the relative gap to the minimum of the objective is below this. "
-                   "statistical: stop when the solver error is far below the standard error.",
-                   kind=Tolerance()),
-    setting_option("max_passes", "NUMBER", "Maximum number of passes; a pass reads every step once.", kind=float),
-    setting_option("seed", "NUMBER", "Random seed of the solver.", kind=click.IntRange(max=MAX_SEED)),
-    setting_option("memory", "HOW", "stream: read the log in parts (Parquet, HDF5, Minari, a saved folder), "
-                   "which auto does if it would not fit into memory.",
-                   kind=click.Choice(CHOICES["memory"])),
-    setting_option("limit", "SIZE", LIMIT_HELP),
-    setting_option("scheduler", "ADDRESS", "Address of a Dask scheduler whose workers read and evaluate the parts."),
-    setting_option("checkpoint", "FOLDER", "Keep the sums over a log that is read in parts here: the same command goes "
-                   "on where it was stopped. compare keeps those of each policy, in FOLDER-1, FOLDER-2, ..."),
-    setting_option("device", "NAME", "Solve on this device: cuda for a GPU, with torch installed (extra gpu)."),
-)  # fmt: skip
+number = partial(click.option, type=float, metavar="NUMBER")
+seed = partial(click.option, "--seed", default=0, type=click.IntRange(0, MAX_SEED), show_default=True)
 
-# how a run is checked, printed and repeated; shared by evaluate and compare
-running_options = options(
-    setting_option("checks", "WHICH", "all: also solve with other traces, and compare the values.",
-                   kind=click.Choice(CHOICES["checks"])),
-    click.option("--strict/--no-strict", "strict", default=None,
-                 help='Exit with code 4 if the verdict (in compare, one of them) is "do not use".'),
-    setting_option("report", "PATH.html", "Write an HTML report with figures.", kind=PATH),
-    click.option("--json/--no-json", "json", default=None, help="Print one JSON object and nothing else."),
-    force_option,
-    click.option("--config", type=PATH, metavar="FILE.toml",
-                 help="Read options from this file. The command line overrides it."),
-    click.option("--write-config", type=PATH, metavar="FILE.toml",
-                 help="Write the options of this run to a file for --config."),
-)  # fmt: skip
+
+def file_options(command: Any) -> Any:
+    """The decorator that adds --config and --write-config."""
+    write = click.option("--write-config", type=PATH, metavar="FILE.toml",
+                         help="Write the options of this run to a file for --config.")  # fmt: skip
+    read = click.option("--config", type=PATH, metavar="FILE.toml", is_eager=True, callback=read_config,
+                        help="Read options from this file. The command line overrides it.")  # fmt: skip
+    return read(write(command))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -110,17 +54,10 @@ def main() -> None:
 
 
 @main.command(cls=SectionedCommand, short_help="Estimate the value of a policy from a log.")
-@click.argument("log", nargs=-1, type=PATH, callback=one_or_several)
-@columns_option
-@missing_option
-@setting_option("policy", "POLICY", "The policy to evaluate, if not the one that produced the log: module:function, a "
-                "Python function that returns the probabilities of the actions for given observations; or a .npy or "
-                ".csv file of probabilities (states x actions, or one per step).")  # fmt: skip
-@solving_options
-@running_options
-@setting_option("save", "PATH.npz", "Save the evaluation, for Evaluation.load in Python.", kind=PATH)
-@click.option("--quiet/--no-quiet", "-q", default=None, help="Print one line: the value, its interval and the verdict.")
-def evaluate(config: str | None, write_config: str | None, **given: Any) -> None:
+@setting_options()
+@file_options
+@click.pass_context
+def evaluate(context: click.Context, write_config: str | None, **_: Any) -> None:
     """Estimate the value of a policy from a log.
 
     The value is the expected discounted sum of future rewards, averaged over the first observations of the episodes
@@ -165,26 +102,23 @@ def evaluate(config: str | None, write_config: str | None, **given: Any) -> None
     Exit codes: 0 success, 1 wrong input, 2 wrong usage, 3 the solver did not converge (the result is still printed),
     4 the verdict is "do not use" (with --strict; the result is still printed), 130 interrupted by Ctrl-C.
     """
-    settings = merge(given, config)  # before the slow imports, so that wrong options fail at once
+    settings = settings_of(context)  # before the slow imports, so that wrong options fail at once
     from valuefit.cli.commands import run_evaluate
 
     raise SystemExit(run_evaluate(settings, write_config))
 
 
 @main.command(cls=SectionedCommand, short_help="Compare the values of policies on one log.")
-@click.argument("log", nargs=-1, type=PATH, callback=one_or_several)
-@columns_option
-@missing_option
-@click.option("--policy", multiple=True, metavar="POLICY", callback=one_or_several,
-              help="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A "
-              "single policy is compared with the logged one.")  # fmt: skip
-@solving_options
-@running_options
-@setting_option("save", "PATH.npz", "Save the evaluations, for Evaluation.load and compare in Python, numbered in the "
-                "order of the policies: run.npz gives run-1.npz, run-2.npz, ...", kind=PATH)  # fmt: skip
-@click.option("--quiet/--no-quiet", "-q", default=None,
-              help="Print one line for each difference: its interval, its p-value and the verdicts.")  # fmt: skip
-def compare(config: str | None, write_config: str | None, **given: Any) -> None:
+@setting_options(
+    policy="A policy, as in evaluate, or logged: the policy that produced the log. Repeat it for more. A single policy "
+    "is compared with the logged one.",
+    save="Save the evaluations, for Evaluation.load and compare in Python, numbered in the order of the policies: "
+    "run.npz gives run-1.npz, run-2.npz, ...",
+    quiet="Print one line for each difference: its interval, its p-value and the verdicts.",
+)
+@file_options
+@click.pass_context
+def compare(context: click.Context, write_config: str | None, **_: Any) -> None:
     """Compare the values of policies on one log.
 
     Every pair of policies is compared: the difference of their values with its standard error, interval and p-value.
@@ -207,8 +141,8 @@ def compare(config: str | None, write_config: str | None, **given: Any) -> None:
 
     Exit codes: as for evaluate; 3 if one of the solvers did not converge.
     """
-    settings = merge(given, config)
-    for missing, name in ((settings.log is None, "argument 'LOG'"), (not settings.policies(), "option '--policy'")):
+    settings = settings_of(context)
+    for missing, name in ((not settings.log, "argument 'LOG'"), (not settings.policy, "option '--policy'")):
         if missing:
             raise click.UsageError(f"Missing {name}: give it here, or in the file of --config.")
     from valuefit.cli.compare import run_compare
@@ -217,20 +151,10 @@ def compare(config: str | None, write_config: str | None, **given: Any) -> None:
 
 
 @main.command()
-@click.argument("source", metavar="IN", nargs=-1, required=True, type=PATH, callback=one_or_several)
+@click.argument("source", metavar="IN", nargs=-1, required=True, type=PATH)
 @click.argument("target", metavar="OUT", type=PATH)
-@columns_option
-@missing_option
-@click.option("--limit", metavar="SIZE", help=LIMIT_HELP)
-@force_option
-def convert(
-    source: str | list[str],
-    target: str,
-    columns: dict[str, Any],
-    missing: str | None,
-    limit: str | None,
-    force: bool | None,
-) -> None:
+@setting_options("columns", "missing", "limit", "force")
+def convert(**settings: Any) -> None:
     """Convert a log to Parquet, .npz or a folder.
 
     IN is a log in any format that evaluate reads, or several files. OUT is a file that ends in .parquet or .npz, or,
@@ -246,20 +170,20 @@ def convert(
     """
     from valuefit.cli.commands import run_convert
 
-    run_convert(source, target, columns=columns, missing=missing or "refuse", limit=limit, force=bool(force))
+    run_convert(**settings)
 
 
 @main.command(short_help="Predict time and memory for a log in parts.")
-@number_option("steps", "Steps of the log, as in 1e10.", required=True)
-@number_option("features", "Number of features.", required=True)
-@number_option("workers", "Workers of a Dask cluster.", default=1, shown="1, without Dask")
-@number_option("threads", "Threads of a worker.", default=1, shown="1")
+@number("--steps", required=True, help="Steps of the log, as in 1e10.")
+@number("--features", required=True, help="Number of features.")
+@number("--workers", default=1, show_default="1, without Dask", help="Workers of a Dask cluster.")
+@number("--threads", default=1, show_default="1", help="Threads of a worker.")
 @click.option("--solver", default="auto", show_default=True, metavar="NAME", help="auto, lstd, krylov or pdbg.")
-@number_option("iterations", "Passes that krylov or pdbg need; they depend on the problem. [default: 30, 200]")
-@number_option("numbers", "Numbers in an observation, in float32.", default=8, shown="8")
+@number("--iterations", help="Passes that krylov or pdbg need; they depend on the problem. [default: 30, 200]")
+@number("--numbers", default=8, show_default="8", help="Numbers in an observation, in float32.")
 @click.option("--limit", default="2GiB", show_default=True, metavar="SIZE",
               help="Memory that a thread may hold, as limit of vf.load.")  # fmt: skip
-@number_option("price", "Price of a worker for an hour; prints the cost.")
+@number("--price", help="Price of a worker for an hour; prints the cost.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def plan(as_json: bool, **sizes: Any) -> None:
     """Predict time and memory of an evaluation that reads its log in parts.
@@ -288,19 +212,19 @@ def solvers(markdown: bool) -> None:
       valuefit solvers
       valuefit solvers --markdown
     """
-    from valuefit.cli.capabilities import markdown_table, print_table
+    from valuefit.cli import capabilities
 
     if markdown:
-        click.echo(markdown_table())
+        click.echo(capabilities.markdown())
     else:
-        print_table()
+        capabilities.print_table()
 
 
 @main.command(short_help="Compare all solvers on the paper's Random MDP.")
 @click.option("--quick", is_flag=True, help="Use a small MDP: 50 states, 20 features, 2,000 steps.")
 @click.option("--tol", default=1e-6, show_default=True, help="Relative gap at which a solver stops.")
 @click.option("--max-passes", default=100.0, show_default=True, help="Maximum number of passes per solver.")
-@seed_option("Random seed of the MDP, the log and the solvers.")
+@seed(help="Random seed of the MDP, the log and the solvers.")
 def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
     """Compare all solvers on the Random MDP of Du et al. (2017): passes, seconds, gap.
 
@@ -325,7 +249,7 @@ def demo(quick: bool, tol: float, max_passes: float, seed: int) -> None:
 @click.option("--quick", is_flag=True, help="Run a small version, within a minute.")
 @click.option("--jobs", default=2, type=click.IntRange(1, 1000), show_default=True,
               help="Number of parallel processes.")  # fmt: skip
-@seed_option("Seed for tuning; the reported runs use the seeds after it.")
+@seed(help="Seed for tuning; the reported runs use the seeds after it.")
 def reproduce(name: str, out: str | None, quick: bool, jobs: int, seed: int) -> None:
     """Reproduce an experiment of Du et al. (2017): tune the steps, run, write figure and tables.
 

@@ -5,29 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from functools import reduce
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from valuefit.cli.config import CHOICES, MAX_SEED, default_of
-from valuefit.features import built_in
+from valuefit.cli.settings import Settings
 from valuefit.messages import said
 
 EXIT_NOT_CONVERGED, EXIT_DO_NOT_USE, EXIT_INTERRUPTED = 3, 4, 130  # 130 is the shell's code for SIGINT
-FEATURE_NAMES = ("auto", *built_in())
-PATH = click.Path(readable=False)  # not tested by click, which finds a folder unreadable while it is being replaced
-SECTIONS = {
-    "The log and the policy": ("columns", "missing", "policy", "starts", "memory", "limit", "scheduler", "checkpoint"),
-    "The value function": ("features", "discount", "values", "trace", "ridge"),
-    "The interval": ("interval", "level", "reward_range", "cluster"),
-    "The solver": ("solver", "tol", "max_passes", "seed", "device"),
-    "The checks": ("checks", "strict"),
-    "The output": ("report", "save", "json", "quiet", "force"),
-    "A file of options": ("config", "write_config"),
-}
 
 
 class Commands(click.Group):
@@ -80,103 +66,18 @@ def replace_closed_streams() -> None:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options under the headings of `SECTIONS`."""
+    """A command whose help lists the options of `Settings` under their headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        records = {one.name: record for one in options if (record := one.get_help_record(ctx))}
-        for title, names in SECTIONS.items():
-            if own := [records.pop(name) for name in names if name in records]:
-                with formatter.section(title):
-                    formatter.write_dl(own)
-        with formatter.section("Other"):
-            formatter.write_dl(list(records.values()))
-
-
-class Tolerance(click.ParamType):
-    """A number, or the word "statistical"."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        if value == "statistical":
-            return "statistical"
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f'{value!r} is neither a number nor "statistical".', param, ctx)
-
-
-def read_columns(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse pairs OURS=THEIRS; vectors take several columns (obs=x,v), and an empty THEIRS means no such column."""
-    columns: dict[str, Any] = {}
-    for pair in pairs:
-        ours, equals, theirs = pair.partition("=")
-        if not equals or not ours:
-            raise click.BadParameter(f"{pair!r} does not have the form OURS=THEIRS, as in reward=r.", ctx, param)
-        if ours in columns:
-            raise click.BadParameter(f"{ours!r} is given twice.", ctx, param)
-        several = ours in ("obs", "next_obs", "action", "categorical") and "," in theirs
-        columns[ours] = theirs.split(",") if several else theirs or None
-    return columns
-
-
-def one_or_several(ctx: click.Context, param: click.Parameter, paths: tuple[str, ...]) -> str | list[str] | None:
-    """The path, a list of several paths, or None."""
-    return list(paths) if len(paths) > 1 else paths[0] if paths else None
-
-
-def complete_features(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in FEATURE_NAMES if name.startswith(incomplete)]
-
-
-def complete_solvers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in solver_names() if name.startswith(incomplete)]
-
-
-def solver_names() -> list[str]:
-    """Names of all solvers, read from the source files: importing them would make completion slow."""
-    files = (Path(__file__).parents[1] / "solvers").glob("[a-z]*.py")
-    return sorted(name for file in files for name in re.findall(r'name: ClassVar\[str\] = "(.*)"', file.read_text()))
-
-
-def setting_option(name: str, metavar: str, text: str, *, kind: Any = str, complete: Any = None) -> Any:
-    """An option of `Settings` that is None if absent, so that `config.merge` can apply the file and the default."""
-    value = default_of(name)
-    if value is not None:
-        text += f" [default: {value if isinstance(value, str) else format(value, 'g')}]"
-    flag = f"--{name.replace('_', '-')}"
-    return click.option(flag, name, type=kind, default=None, metavar=metavar, help=text, shell_complete=complete)
-
-
-def number_option(
-    name: str, text: str, *, default: float | None = None, shown: str = "", required: bool = False
-) -> Any:
-    """An option that is a number. shown: its default in the help text."""
-    return click.option(
-        f"--{name}", type=float, default=default, show_default=shown or None, required=required, metavar="NUMBER",
-        help=text,
-    )  # fmt: skip
-
-
-def seed_option(text: str) -> Any:
-    """The option --seed of a command without a file of settings."""
-    return click.option("--seed", default=0, type=click.IntRange(0, MAX_SEED), show_default=True, help=text)
-
-
-def options(*decorators: Any) -> Any:
-    """Several options as one decorator, listed in this order."""
-    return lambda command: reduce(lambda found, decorator: decorator(found), reversed(decorators), command)
-
-
-columns_option = click.option(
-    "--columns", multiple=True, metavar="OURS=THEIRS", callback=read_columns,
-    help="Read the column that valuefit calls OURS from your column THEIRS: reward=r, or obs=x,v. Repeat it for more "
-    "columns. An empty THEIRS (done=) ignores the column.",
-)  # fmt: skip
-missing_option = setting_option(
-    "missing", "HOW", "Gaps in the observations. flag: fill them (numbers with the median, text with a category of "
-    "its own) and add entries that say where they were.", kind=click.Choice(CHOICES["missing"]),
-)  # fmt: skip
-LIMIT_HELP = "Bytes that the log, or a part of it, may take in memory, as in 500MB or 2GiB."
-force_option = click.option("--force", is_flag=True, default=None, help="Overwrite existing files.")
+        starts = {one.name: one.metadata["section"] for one in fields(Settings)}
+        starts |= {"config": "A file of options", "help": "Other"}
+        sections: dict[str, list[tuple[str, str]]] = {}
+        title = ""
+        for one in self.get_params(ctx):
+            name = "help" if one is self.get_help_option(ctx) else one.name or ""
+            title = starts.get(name) or title
+            if isinstance(one, click.Option) and (record := one.get_help_record(ctx)):
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)

@@ -10,47 +10,51 @@ from valuefit.cli.commands import print_json
 from valuefit.evaluation.plan import Plan, plan
 
 MODEL = (
-    "Predicted by a model (evaluation/plan.py), whose coefficients were fitted on two cores (benchmarks/cluster.md). "
+    "Predicted by a model (evaluation/plan.py), whose coefficients were measured on few cores (benchmarks/cluster.md). "
     "With Dask's own scheduler, 64 to 256 workers and sleeping tasks, passes took 0.9 to 1.4 times as long as that."
 )
-UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"), (1e-3, "milliseconds"))
 
 
 def run_plan(*, as_json: bool, **sizes: Any) -> None:
     """Print the plan for these sizes, the arguments of `evaluation.plan.plan`."""
-    found = plan(**sizes)
+    planned = plan(**sizes)
     if as_json:
-        print_json({"model": MODEL, **found.to_dict()})
+        print_json({"model": MODEL, **planned.to_dict()})
     else:
-        click.echo("\n".join(lines_of(found)))
+        click.echo("\n".join(lines_of(planned)))
 
 
-def lines_of(found: Plan) -> list[str]:
+def lines_of(planned: Plan) -> list[str]:
     """The text of a plan, line by line."""
-    count = sum(one.count for one in found.passes)
-    parts = [f"{one.name} {f'{one.count} x ' * (one.count > 1)}{duration(one.seconds)}" for one in found.passes]
-    if found.solve_seconds >= UNITS[-1][0]:
-        parts.append(f"solve {duration(found.solve_seconds)}")
-    each = found.disk_bytes / found.workers
+    count = sum(one.count for one in planned.passes)
+    parts = [f"{one.name} {f'{one.count} x ' * (one.count > 1)}{duration(one.seconds)}" for one in planned.passes]
+    if planned.solve_seconds >= 1e-3:
+        parts.append(f"solve {duration(planned.solve_seconds)}")
+    each, workers = planned.disk_bytes / planned.workers, f"{planned.workers:,} workers x {planned.threads:,} threads"
     lines = [
-        f"time        {duration(found.seconds)} ({', '.join(parts)})",
-        f"memory      {size(found.worker_bytes)} a worker ({found.workers:,} workers x {found.threads:,} threads)",
-        f"passes      {count:,} over {found.shards:,} shards of {found.shard_steps:,} steps, solver {found.solver}",
-        f"disk read   {size(found.disk_bytes)}: {size(each)} by each worker, {size(each / found.seconds)} a second",
+        f"time        {duration(planned.seconds)} ({', '.join(parts)})",
+        f"memory      {size(planned.worker_bytes)} a worker ({workers})",
+        f"passes      {count:,} over {planned.shards:,} shards of {planned.shard_steps:,} steps, "
+        f"solver {planned.solver}",
+        f"disk read   {size(planned.disk_bytes)}: {size(each)} by each worker, {size(each / planned.seconds)} a second",
     ]
-    if found.cost is not None:
-        lines.append(f"cost        {found.cost:,.2f}, at {found.price:,.2f} for a worker and an hour")
+    if planned.cost is not None:
+        lines.append(f"cost        {planned.cost:,.2f}, at {planned.price:,.2f} for a worker and an hour")
     return [*lines, "", MODEL]
 
 
 def duration(seconds: float) -> str:
     """Two digits and the largest unit of which there are at least one and a half."""
-    length, unit = next(((one, unit) for one, unit in UNITS if seconds >= 1.5 * one), UNITS[-1])
-    return f"{seconds / length:,.2g} {unit}" if seconds / length < 100 else f"{seconds / length:,.0f} {unit}"
+    units = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1, "milliseconds": 1e-3}
+    return _in_units(seconds, units, 2, at_least=1.5)
 
 
 def size(count: float) -> str:
     """Bytes with the largest decimal unit of which there is at least one."""
-    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    length, unit = next(((one, unit) for one, unit in units if count >= one), units[-1])
-    return f"{count / length:,.3g} {unit}" if count / length < 1000 else f"{count / length:,.0f} {unit}"
+    return _in_units(count, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}, 3, at_least=1)
+
+
+def _in_units(amount: float, units: dict[str, float], digits: int, *, at_least: float) -> str:
+    unit = next((unit for unit, length in units.items() if amount >= at_least * length), list(units)[-1])
+    amount /= units[unit]
+    return f"{amount:,.{digits}g} {unit}" if amount < 10**digits else f"{amount:,.0f} {unit}"

@@ -188,7 +188,7 @@ def _number_column(field: str, name: str | tuple[str, ...], values: Array, sourc
             raise refuse_text(field, name, values, source)
         raise ValueError(
             f"{what} holds dtype {values.dtype}, but {field} must be numbers. Convert it, or name another column with "
-            f"columns={{{field!r}: ...}}."
+            f"`columns={{{field!r}: ...}}`."
         )
     if values.ndim == 0 or (values.ndim != 1 and field not in VECTOR_FIELDS and values.shape[1:] != (1,)):
         raise ValueError(f"{what} has shape {values.shape}; {field} must be one number per step.")
@@ -355,7 +355,7 @@ def _episode_ends(table: dict[str, Array], matched: ColumnMap, notes: list[str],
         if (row := first_row(conflict)) is not None:
             raise RowError(
                 "done and terminated/truncated disagree at", row, ". Correct one of them, or ignore done with "
-                "columns={'done': None}.", where=where,
+                "`columns={'done': None}`.", where=where,
             )  # fmt: skip
         if len(given) == 1:
             notes.append(
@@ -429,8 +429,8 @@ def _next_observations(
     missing = table.get("next_obs_missing", np.zeros(len(begins), bool))
     if (row := first_row(missing & needed & ~last)) is not None:
         raise RowError(
-            "next_obs is missing at", row, ", in the middle of an episode. Fill it, or ignore "
-            "the column with columns={'next_obs': None}: the observation of the next row is then used.", "step", where,
+            "next_obs is missing at", row, ", in the middle of an episode. Fill it, or ignore the "
+            "column with `columns={'next_obs': None}`: the observation of the next row is then used.", "step", where,
         )  # fmt: skip
     return next_obs, last & missing & needed
 
@@ -467,7 +467,7 @@ def _probabilities(table: dict[str, Array], notes: list[str]) -> dict[str, Any]:
         if name not in table:
             continue
         if probabilities[f"{policy}_prob"] is not None:
-            raise ValueError(f"Both {policy}_prob and {name} are given. Ignore one with columns={{{name!r}: None}}.")
+            raise ValueError(f"Both {policy}_prob and {name} are given. Ignore one with `columns={{{name!r}: None}}`.")
         values = table[name]
         zero = (values == -np.inf) if policy == "target" else np.zeros(n, bool)  # only a target may have probability 0
         logs[policy] = np.where(zero, -np.inf, numbers(name, np.where(zero, 0, values), length=n))

@@ -68,7 +68,7 @@ def match_columns(names: Sequence[str], columns: Mapping[str, Any] | None, where
     for field, example in (("obs", "obs_0, obs_1, ... (or one column obs)"), ("reward", "reward")):
         if field not in matched:
             raise ValueError(
-                f"{where} has no column {example}. Name yours with columns={{{field!r}: ...}}; "
+                f"{where} has no column {example}. Name yours with `columns={{{field!r}: ...}}`; "
                 f"it has {quote_names(names)}."
             )
     return matched
@@ -158,7 +158,7 @@ def _find_by_alias(field: str, names: Sequence[str], where: str) -> str | tuple[
         candidates += [columns for alias in ALIASES[field] if (columns := _numbered_columns(alias, names, where))]
     if len(candidates) > 1:
         both = " and ".join(repr(one if type(one) is str else one[0]) for one in candidates[:2])
-        raise ValueError(f"{where} has {both}, which both match {field}. Choose one with columns={{{field!r}: ...}}.")
+        raise ValueError(f"{where} has {both}, which both match {field}. Choose one with `columns={{{field!r}: ...}}`.")
     return candidates[0] if candidates else None
 
 

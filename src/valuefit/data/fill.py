@@ -38,7 +38,7 @@ def fill_gaps(table: dict[str, Array], columns: list[Column], source: Table, *, 
 
 def _unknown_states_error(obs: Array, source: Table, *, named: bool) -> RowError:
     """The error for a single column of integers, or of text that became integers, some of which are missing."""
-    missing, remedy = np.ma.getmaskarray(obs), ', as missing="flag" does' if named else ""
+    missing, remedy = np.ma.getmaskarray(obs), ', as `missing="flag"` does' if named else ""
     return RowError(
         f"Column {source.matched['obs']!r} labels states, and {int(missing.sum()):,} of {len(obs):,} are missing, the "
         "first at", int(missing.argmax()), f". Give the missing state a label of its own{remedy}.", where=source.where,

@@ -184,13 +184,18 @@ def refuse_cut_episodes(marks: list[Marks], name: str, *, in_index: bool) -> Non
     for mark, after in pairwise(marks):
         if not mark.open or (mark.ids is not None and after.ids is not None and mark.ids[-1] != after.ids[0]):
             continue
-        remedy = "Write it to Parquet files"
+        remedy = (
+            "Number the episodes in a column episode, as ends.cumsum() - ends where ends is 1 in the last row of each, "
+            "and give frame.set_index('episode', sorted=True)."
+        )
         if mark.ids is not None:
-            sorted_frame = f"frame{'.reset_index()' * in_index}.set_index({name!r}, sorted=True)"
-            remedy = f"Give {sorted_frame} if its ids ascend, or write it to Parquet files"
+            remedy = (
+                f"Give frame{'.reset_index()' * in_index}.set_index({name!r}, sorted=True) if its ids ascend, or write "
+                'it to Parquet files and load these with `memory="stream"`.'
+            )
         raise ValueError(
             f"An episode goes on from partition {mark.number} to partition {after.number} of {WHERE}, whose partitions "
-            f'must hold whole episodes. {remedy} and load these with memory="stream".'
+            f"must hold whole episodes. {remedy}"
         )
 
 

@@ -183,7 +183,7 @@ def gaps_error(observations: Any, columns: Sequence[Column], where: str = "") ->
     assert scan.first is not None
     return RowError(
         f"The observations have {_listed(columns, scan.gaps)}; the first is at",
-        scan.first, '. Load the log with missing="flag", which fills them and flags where they were, or fill them '
+        scan.first, '. Load the log with `missing="flag"`, which fills them and flags where they were, or fill them '
         "yourself. Keep these steps: without them the ones before and after would be taken for consecutive ones.",
         where=where,
     )  # fmt: skip

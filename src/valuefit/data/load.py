@@ -78,7 +78,7 @@ def load(
     if missing == "flag" and is_frame(source):
         raise ValueError(
             "Gaps in the Dask DataFrame are not filled, because that takes medians over all of it. Write it to Parquet "
-            'files and load these with memory="stream", missing="flag", or fill the gaps before.'
+            'files and load these with `memory="stream"` and `missing="flag"`, or fill the gaps before.'
         )
     if is_frame(source):
         return open_frame(source, columns=columns, limit=part)
@@ -99,7 +99,7 @@ def load(
         raise TooLarge(
             f"Loading {error.where} takes up to {copies} times its contents, {format_bytes(copies * error.size)} or "
             f"more, but half of the memory is {format_bytes(allowed)}. Convert it to Parquet, for example with "
-            'pyarrow, and load that with memory="stream"; or load fewer columns, or give a limit for its contents.',
+            'pyarrow, and load that with `memory="stream"`; or load fewer columns, or give a limit for its contents.',
             error.where, error.size,
         ) from error  # fmt: skip
 

@@ -200,7 +200,7 @@ def _planned_shards(source: Any, columns: Mapping[str, Any] | None, limit: int) 
     single = isinstance(source, str | os.PathLike)
     if not (single or isinstance(source, list | tuple)) or "://" in str(source):
         raise ValueError(
-            'memory="stream" reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
+            '`memory="stream"` reads Parquet and HDF5 files, Minari datasets and folders that valuefit saved, not this '
             "source. Save it as one of these first."
         )
     if single and (folder := minari_folder(source)):
@@ -248,7 +248,7 @@ class _Cuts:
             for episode, row in enumerate((self.rows + np.flatnonzero(begins)).tolist(), self.episodes):
                 if row - self.firsts[-1][0] >= self.size:
                     self.firsts.append((row, episode))
-            if ids:
+            if ids and begins.any():
                 self._ids.append(columns[0][begins])
             self.episodes, self._open = self.episodes + int(begins.sum()), goes_on
             self.rows += len(begins)

@@ -93,7 +93,7 @@ def refuse_text(field: str, name: str | tuple[str, ...], values: Array, table: T
     row, text = first_text(values)
     return ValueError(
         f"Column {name!r} of {table.where} holds text, {text[:40]!r} at {table.place(row)}, but {field} must be "
-        f"numbers. Convert it (number the categories), or name another column with columns={{{field!r}: ...}}."
+        f"numbers. Convert it (number the categories), or name another column with `columns={{{field!r}: ...}}`."
     )
 
 
@@ -109,7 +109,7 @@ def refuse_packed(text: str, name: str, where: str) -> None:
 
 def _check_categories(table: Table, columns: dict[str, list[Any]]) -> None:
     """Raise ValueError, naming a cell, if the text of undeclared columns does not look like categories."""
-    remedy = f"If all are categories, declare them: columns={{'categorical': [{next(iter(columns))!r}]}}."
+    remedy = f"If all are categories, declare them: `columns={{'categorical': [{next(iter(columns))!r}]}}`."
     distinct: set[Any] = set()
     for name, labels in columns.items():
         words = {label for label in set(labels) - {None} if not reads_as_number(label)}
@@ -129,7 +129,7 @@ def _check_categories(table: Table, columns: dict[str, list[Any]]) -> None:
         if len(distinct) > MAX_CATEGORIES:
             raise ValueError(
                 f"Column {name!r} of {table.where} holds text with more than {MAX_CATEGORIES} distinct values, such as "
-                f"{cell(words)}. Convert it to numbers, or leave it out with columns={{'obs': ...}}. {remedy}"
+                f"{cell(words)}. Convert it to numbers, or leave it out with `columns={{'obs': ...}}`. {remedy}"
             )
 
 

@@ -325,7 +325,7 @@ def cluster_numbers(cluster: Any, episode: Array) -> Array:
         raise RowError(
             f"Episode {episode[step]} belongs to two clusters: another begins at", step + 1, ". A cluster is a group "
             "of whole episodes: give all steps of an episode the same one, or ignore the column with "
-            "columns={'cluster': None}.", "step",
+            "`columns={'cluster': None}`.", "step",
         )  # fmt: skip
     return ids
 

@@ -14,12 +14,7 @@ from valuefit.problem.gap import gap_above, unit
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
-PROBE_STEPS = 8  # conjugate-gradient steps on a random vector that estimate the accuracy of a diagonal preconditioner
 FREE_PASSES = 5.0  # the moments are formed without further conditions where that costs at most this
-RITZ_MARGIN = 2.0  # assumed maximum of the smallest Ritz value over the smallest eigenvalue
-# where `excess` is not known, the residual must fall below this part of the energy, or of the one asked for, because
-# C~^+ C may have smaller eigenvalues than its Ritz values show
-MAX_RESIDUAL_WITHOUT_EXCESS = 1e-5
 
 
 class Certificate:
@@ -188,13 +183,16 @@ class Certificate:
         if self.problem.identity:
             return float(r @ r), float(r @ r)
         energy, certain = 0.0, np.isfinite(self._preconditioner.excess)
+        # without `excess`, C~^+ C may have smaller eigenvalues than its Ritz values show: the residual must be smaller
+        small = 1e-5
         for energy, left, ritz in self._conjugate_gradients(self._C_dot, r, 60 if certain else 1000):
             # the error is |residual|^2 in C^+, at most that in C~^+ over the smallest eigenvalue of C~^+ C
             self._ritz = min(self._ritz, ritz)
-            above = left * (self._preconditioner.excess if certain else RITZ_MARGIN / self._ritz)
-            if above <= 0.2 * energy and (certain or left <= MAX_RESIDUAL_WITHOUT_EXCESS * energy):
+            # and the smallest Ritz value is assumed to be at most twice the smallest eigenvalue
+            above = left * (self._preconditioner.excess if certain else 2.0 / self._ritz)
+            if above <= 0.2 * energy and (certain or left <= small * energy):
                 return energy, energy + above
-            if not certain and energy + above <= enough and left <= MAX_RESIDUAL_WITHOUT_EXCESS * enough:
+            if not certain and energy + above <= enough and left <= small * enough:
                 return energy, energy + above
             if not certain and energy > beyond:
                 return energy, None
@@ -245,6 +243,6 @@ class Certificate:
                 self._used, self.passes = own, self.passes + own.passes
             if not np.isfinite(self._used.excess):
                 probe = np.random.default_rng(1).standard_normal(self.problem.k)
-                for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), PROBE_STEPS):
+                for *_, ritz in self._conjugate_gradients(self._C_dot, self._C_dot(probe), 8):
                     self._ritz = min(self._ritz, ritz)
         return self._used

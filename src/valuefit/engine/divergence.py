@@ -10,10 +10,6 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import FixedPoint, Solver, State, Steps
 from valuefit.typing import Gradient
 
-MAX_GRADIENT_GROWTH = 1e6  # of the step-weighted squared gradient above the best one; more is divergence
-STEP_DIVISOR = 4.0  # by which automatic steps are then divided
-MAX_RETRIES = 12
-
 
 class DivergenceGuard:
     """Keeps the best iterate, and retries from there with shorter steps where the steps are automatic.
@@ -38,7 +34,7 @@ class DivergenceGuard:
         merit = self._merit(gradient)
         if self._noise is None:
             self._noise = 1e-3 * max(merit, self._merit((np.zeros(0), self.problem.b)))
-        if merit == np.inf or not merit <= MAX_GRADIENT_GROWTH * max(self._best_merit, self._noise):
+        if merit == np.inf or not merit <= 1e6 * max(self._best_merit, self._noise):
             return False
         if merit <= self._best_merit:
             self.best, self._best_merit = state, merit
@@ -46,10 +42,10 @@ class DivergenceGuard:
 
     def retry(self, steps: tuple[float, float]) -> State | None:
         """The best iterate with shorter steps; None where the user gave the steps, or after many retries."""
-        if not self.solver.guarded or self.retries == MAX_RETRIES:
+        if not self.solver.guarded or self.retries == 12:  # steps are then 2e7 times shorter
             return None
         self.retries += 1
-        return replace(self.best, steps=(steps[0] / STEP_DIVISOR, steps[1] / STEP_DIVISOR))
+        return replace(self.best, steps=(steps[0] / 4, steps[1] / 4))
 
     def message(self, steps: tuple[float, float]) -> str:
         """What happened, at which steps, and what to do."""

@@ -14,8 +14,6 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array, Gradient
 
-GRADIENT_INTERVAL = 1.25  # the passes at which the gradient of a method that has none is computed grow by this factor
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -63,7 +61,8 @@ class History:
             self.current = False
             return None
         self.budget.passes += 1
-        self._next_gradient = GRADIENT_INTERVAL * self.budget.passes + 1
+        # a method that has no gradients pays at most a fifth of its passes for them
+        self._next_gradient = 1.25 * self.budget.passes + 1
         return self.problem.B(state.theta, state.w)
 
     def record(self, theta: Array, gradient: Gradient) -> None:

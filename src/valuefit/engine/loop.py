@@ -183,7 +183,7 @@ def _run(
                 state = retry
             limit = budget.exhausted(info.passes if epochs else -math.inf)  # one epoch is always run
             if limit is not None:
-                message = f"Stopped after {limit[0]}. {test.standing(state)} Allow more with {limit[1]}."
+                message = f"Stopped after {limit[0]}. {test.standing(state)} Allow more with `{limit[1]}`."
                 break
             after, info = solver.epoch(problem, state, rng)
             epochs += 1

@@ -67,7 +67,7 @@ class Moments:
         if self.sums is not None and filling != self.filling:
             raise ValueError(
                 "The gaps in the observations of this log are not filled like those of the logs before it, so equal "
-                'observations would have different features. Load all of them at once with missing="flag", and add '
+                'observations would have different features. Load all of them at once with `missing="flag"`, and add '
                 "that log, or parts of it."
             )
 

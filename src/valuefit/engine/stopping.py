@@ -15,13 +15,8 @@ from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Info, State
 from valuefit.typing import Array
 
-SMALLEST_GAP = 1e-28  # about the square of the rounding unit: a smaller gap is noise, and no tol below it is certified
 FINEST_GAP = 1e-6  # the smallest gap that tol="statistical" requires
-MIN_SAVING = 4.0  # a larger gap is required first only if it is at least this many times FINEST_GAP
 MAX_CHECKS = 3  # checks of the statistical rule that may fail before it requires FINEST_GAP
-CHECK_PASSES = 3.0  # passes assumed for the first check, which fails more often than later ones
-MAX_EARLY_CERTIFICATES = 2  # certificate evaluations before the residual predicts a gap of FINEST_GAP
-CERTIFICATE_INTERVAL = 10.0  # passes between certificate evaluations, as a multiple of the passes of one
 
 
 class StoppingRule(Protocol):
@@ -47,7 +42,8 @@ class Gap:
         self.gap = self.final = tol
 
     def satisfied(self, gap: float, theta: Array, budget: Budget) -> bool:
-        return max(gap, SMALLEST_GAP) <= self.gap
+        # about the square of the rounding unit: a smaller gap is noise, and no tol below it is certified
+        return max(gap, 1e-28) <= self.gap
 
     def early(self, predicted_gap: float, budget: Budget) -> bool:
         return False
@@ -70,7 +66,8 @@ class Statistical:
         # a gap small enough for any one number is, times their count, small enough for numbers on average
         self._require(min(float(problem.d - len(problem.dead)) * optimistic_gap(problem), LOOSEST_GAP))
         self.confirmed = False
-        self._checks, self._check_passes = 0, CHECK_PASSES
+        # passes of the first check are not known; it fails more often than later ones
+        self._checks, self._check_passes = 0, 3.0
 
     def satisfied(self, gap: float, theta: Array, budget: Budget) -> bool:
         if not gap <= self.gap:
@@ -93,7 +90,8 @@ class Statistical:
         return FINEST_GAP < predicted_gap <= 0.3 * self.gap and self._saves(predicted_gap, FREE_PASSES, budget)
 
     def _require(self, gap: float) -> None:
-        self.gap = gap if gap > MIN_SAVING * FINEST_GAP else FINEST_GAP
+        # a gap that is hardly larger than FINEST_GAP would save too little
+        self.gap = gap if gap > 4.0 * FINEST_GAP else FINEST_GAP
 
     def _saves(self, gap: float, passes: float, budget: Budget) -> bool:
         """Whether going on from this gap to FINEST_GAP would cost more than `passes`, at the rate so far."""
@@ -169,9 +167,9 @@ class ConvergenceTest:
         if self.history.current and squared <= self._threshold:
             return True
         waited = self.budget.passes - self._evaluated_at
-        if waited >= CERTIFICATE_INTERVAL * max(self._evaluation_passes, 10.0):
+        if waited >= 10.0 * max(self._evaluation_passes, 10.0):
             return True
-        early = self.history.current and self._early < MAX_EARLY_CERTIFICATES
+        early = self.history.current and self._early < 2
         if early and self.rule.early(self._gap_per_residual * squared, self.budget):
             self._early += 1
             return True

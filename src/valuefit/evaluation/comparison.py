@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -19,14 +19,12 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from valuefit.data.serialise import as_plain
 from valuefit.data.transitions import Transitions
-from valuefit.evaluation.comparison_text import comparison_summary
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.inference.errors import ErrorEstimate, Influence, LinearFunction
+from valuefit.evaluation.text import comparison_summary
+from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
+from valuefit.inference.errors import Errors, Paired, over_suitable_clusters, paired
 from valuefit.inference.policy_value import around, check_level
-from valuefit.inference.sandwich import Sandwich
-from valuefit.inference.streamed_errors import ONE_EPISODE, Paired, paired
-from valuefit.inference.uncertainty import Kind, Uncertainty, bias_of, suitable_clusters
 from valuefit.messages import printable
 from valuefit.typing import Array
 
@@ -105,10 +103,10 @@ class Comparisons:
     def _matrix(self, name: str, mirrored: Callable[[Array], Array]) -> Array:
         """A field of the pairs above the diagonal, and what it is with the two exchanged below; zero on it."""
         values = [np.asarray(getattr(pair, name)) for pair in self.pairs]
-        found = np.zeros((len(self.names), len(self.names), *values[0].shape))
+        matrix = np.zeros((len(self.names), len(self.names), *values[0].shape))
         for (i, j), value in zip(combinations(range(len(self.names)), 2), values, strict=True):
-            found[i, j], found[j, i] = value, mirrored(value)
-        return found
+            matrix[i, j], matrix[j, i] = value, mirrored(value)
+        return matrix
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self.pairs))
@@ -241,91 +239,51 @@ class _Difference(NamedTuple):
 
 def _differences(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[list[_Difference], Paired]:
     """Return the differences of all pairs, and their errors."""
-    if any(evaluation.sampled for evaluation in evaluations):
-        errors, solver_errors = _paired_in_parts(evaluations, names)
-    else:
-        errors, solver_errors = _paired_in_memory(evaluations, names)
-    values, found = [evaluation.policy_value for evaluation in evaluations], []
-    for place, (i, j) in enumerate(combinations(range(len(values)), 2)):
-        a, b = values[i], values[j]
+    in_parts = any(evaluation.sampled for evaluation in evaluations)
+    several = [e.fit.uncut_errors for e in evaluations] if not in_parts else _errors_in_parts(evaluations)
+    functions = [errors.value or e.fit.starts for e, errors in zip(evaluations, several, strict=True)]
+    for errors, function, name in zip(several, functions, names, strict=True):
+        _require_standard_error(errors, function, name)
+    if not in_parts:
+        several = over_suitable_clusters(several, functions)
+    kind: Kind = "cr1" if any(errors.kind == "cr1" for errors in several) else "cr3"
+    several = [replace(errors, kind=kind) if errors.kind != kind else errors for errors in several]
+    values, differences = [evaluation.policy_value for evaluation in evaluations], []
+    paired_errors = paired(several, functions, max(value.standard_error or 0.0 for value in values))
+    for place, (a, b) in enumerate(combinations(values, 2)):
         rounding = ROUNDING_TOL * (abs(a.estimate) + abs(b.estimate))
-        bias = float(errors.biases[place]) if errors.kind == "cr3" else a.bias - b.bias
+        bias = float(paired_errors.biases[place]) if kind == "cr3" else a.bias - b.bias
         error = ErrorEstimate(
-            float(errors.standard_errors[place]), float(errors.effective_clusters[place]),
-            solver_error=solver_errors[i] + solver_errors[j] + rounding, bias=bias if abs(bias) > rounding else 0.0,
+            float(paired_errors.standard_errors[place]), float(paired_errors.effective_clusters[place]),
+            solver_error=(a.solver_error or 0.0) + (b.solver_error or 0.0) + rounding,
+            bias=bias if abs(bias) > rounding else 0.0,
         )  # fmt: skip
         unseen = a.unseen[0] - b.unseen[1], a.unseen[1] - b.unseen[0]
-        found.append(_Difference(a.estimate - b.estimate, error, rounding, unseen))
-    return found, errors
+        differences.append(_Difference(a.estimate - b.estimate, error, rounding, unseen))
+    return differences, paired_errors
 
 
-def _paired_in_memory(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
-    """The errors of all pairs, over clusters that suit them, and the solver errors of the values."""
-    functions = [evaluation.fit.starts for evaluation in evaluations]
-    sandwiches = [evaluation.fit.sandwich for evaluation in evaluations]
-    influences = [_influence(*one) for one in zip(sandwiches, functions, names, strict=True)]
-    least = min(_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2))
-    cluster = suitable_clusters(sandwiches, least)
-    sandwiches = [sandwich.with_clusters(cluster, blocks=sandwich.blocks) for sandwich in sandwiches]
-    errors = _uncertainties(sandwiches, evaluations)
-    parts = [e.contributions(f, i) for e, f, i in zip(errors, functions, influences, strict=True)]
-    apart = [x - y for x, y in combinations(parts, 2)]
-    standard_errors = np.array([np.linalg.norm(difference) for difference in apart])
-    scaled = np.array([difference / (size or 1.0) for difference, size in zip(apart, standard_errors, strict=True)])
-    effective = np.array([_effective_clusters(sandwiches[0], x, y) for x, y in combinations(influences, 2)])
-    solver_errors = [influence.solver_error for influence in influences]
-    biases = bias_of(np.sum(apart, axis=1), sandwiches[0].clusters)
-    return Paired(standard_errors, effective, biases, scaled @ scaled.T, errors[0].kind), solver_errors
-
-
-def _paired_in_parts(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple[Paired, list[float]]:
-    """Return the paired errors of a log that was read in parts, in one more pass."""
-    streamed = [evaluation.streamed for evaluation in evaluations if evaluation.streamed is not None]
-    if len(streamed) < len(evaluations):
+def _errors_in_parts(evaluations: list[Evaluation]) -> list[Errors]:
+    """The errors of each evaluation of a log that is read in parts."""
+    several = [evaluation.streamed for evaluation in evaluations if evaluation.streamed is not None]
+    if len(several) < len(evaluations):
         raise ValueError(
             "A log that is read in parts is read once more to compare its evaluations, but one of them was loaded from "
-            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with memory="stream".'
+            'a file, or evaluated in memory. Evaluate all of them on the log that is loaded with `memory="stream"`.'
         )
-    sizes: list[float] = []
-    for errors, evaluation, name in zip(streamed, evaluations, names, strict=True):
-        if isinstance(errors.adjoint, ErrorEstimate):
-            raise _not_comparable(name, errors.adjoint)
-        if evaluation.policy_value.standard_error is None:
-            raise _not_comparable(name, ErrorEstimate(None, reason=ONE_EPISODE))
-        sizes.append(evaluation.policy_value.standard_error)
-    solver_errors = [evaluation.policy_value.solver_error or 0.0 for evaluation in evaluations]
-    return paired(streamed, sizes, _kind(evaluations)), solver_errors
+    return several
 
 
-def _uncertainties(sandwiches: list[Sandwich], evaluations: list[Evaluation]) -> list[Uncertainty]:
-    """All of one kind: the jackknife only where every evaluation has it."""
-    kind = _kind(evaluations)
-    errors = [Uncertainty(sandwich, kind) for sandwich in sandwiches]
-    if any(error.kind != kind for error in errors):
-        errors = [Uncertainty(sandwich, "cr1") for sandwich in sandwiches]
-    return errors
-
-
-def _kind(evaluations: list[Evaluation]) -> Kind:
-    return "cr1" if any(evaluation.policy_value.method == "cr1" for evaluation in evaluations) else "cr3"
-
-
-def _influence(sandwich: Sandwich, function: LinearFunction, name: str) -> Influence:
-    found = sandwich.influences([function])[0]
-    if isinstance(found, ErrorEstimate):
-        raise _not_comparable(name, found)
-    return found
-
-
-def _not_comparable(name: str, error: ErrorEstimate) -> ValueError:
-    remedy = "" if error.determined else f" {DETERMINE}"
-    return ValueError(f"The value of {name} has no standard error, so it cannot be compared. {error.reason}{remedy}")
-
-
-def _effective_clusters(sandwich: Sandwich, x: Influence, y: Influence) -> float:
-    """Effective number of clusters of the difference of two numbers."""
-    steps = x.steps - y.steps
-    return Influence(steps, np.bincount(sandwich.cluster, steps**2, sandwich.clusters), 0.0).effective_clusters
+def _require_standard_error(errors: Errors, function: LinearFunction, name: str) -> None:
+    """Raise ValueError if the value of this name has no standard error."""
+    adjoint, remedy = errors.equations.solver.adjoint(function.c), ""
+    if errors.shards.clusters < 2:
+        reason = errors.shards.one_cluster
+    elif isinstance(adjoint, ErrorEstimate):
+        reason, remedy = adjoint.reason, "" if adjoint.determined else f" {DETERMINE}"
+    else:
+        return
+    raise ValueError(f"The value of {name} has no standard error, so it cannot be compared. {reason}{remedy}")
 
 
 # ---- intervals -----------------------------------------------------------------------------------------------

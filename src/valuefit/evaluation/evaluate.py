@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from valuefit.checks.cross_checks import agreement, cross_checks
 from valuefit.checks.reach import reachable
 from valuefit.checks.run import WHICH, checks_of_sample, run_checks
@@ -20,6 +18,8 @@ from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import actions_notes, cut_notes, longer_notes, policy_note, starts_note
 from valuefit.features.registry import make
 from valuefit.gpu.placement import placement
+from valuefit.inference.adjoints import AdjointSolver, Equations
+from valuefit.inference.error_estimate import KINDS, Kind
 from valuefit.inference.fit import Fit, Values
 from valuefit.inference.following import following
 from valuefit.inference.inputs import check_client, load_log, make_problem
@@ -31,8 +31,7 @@ from valuefit.inference.policy_value import (
     starts_of,
 )
 from valuefit.inference.reach import Reach, RewardRange, reward_extremes
-from valuefit.inference.sandwich import Sandwich
-from valuefit.inference.uncertainty import KINDS, Kind
+from valuefit.inference.shards import Shard
 from valuefit.policies.importance import policy_for, with_ratios
 from valuefit.policies.policy import Policy, find_policy
 from valuefit.policies.state_action import action_count
@@ -117,10 +116,10 @@ def evaluate(
         return _of_shards(loaded, features, settings, other, checks, client, checkpoint)
     if checkpoint is not None:
         raise ValueError(
-            'checkpoint is for a log that is read in parts: load it with memory="stream", or leave it out.'
+            'checkpoint is for a log that is read in parts: load it with `memory="stream"`, or leave it out.'
         )
     if client is not None:
-        raise ValueError('client reads a log in files: load them with memory="stream", or leave client out.')
+        raise ValueError('client reads a log in files: load them with `memory="stream"`, or leave client out.')
     with placing as place:
         fit, notes = _fit(loaded, features, place=place, **settings)
         return _judged(fit, checks, notes, starts)
@@ -147,15 +146,13 @@ def _fit(
     notes.append(fitted.sentence)
     problem = make_problem(log, fitted, policy, values, discount, trace, ridge, all_actions=all_actions)
     start_rows = starts_of(log, problem, fitted, policy, values, starts)
-    sandwich = Sandwich(problem, np.zeros(problem.d), log.episode, log.cluster)
-    reported = Reported(sandwich, start_rows)
-    result = solve(
-        place(problem), reported=reported, moments_needed=sandwich.forms_moments, seed=seed, **solving
-    )  # fmt: skip
+    adjoints, shard = AdjointSolver(problem), Shard.of_log(problem, log.episode, log.cluster)
+    reported = Reported(adjoints, shard, start_rows)
+    result = solve(place(problem), reported=reported, moments_needed=adjoints.forms_moments, seed=seed, **solving)
     notes.append(f"Solved with {result.solver}: {result.message}")
     fit = Fit(
         log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows,
-        sandwich.at(result.theta), interval, level, reward_range,
+        Equations(adjoints, result.theta), shard, interval, level, reward_range,
     )  # fmt: skip
     notes += [starts_note(fit, given=starts is not None), *longer_notes(fit.value.bias, fit.value.unseen)]
     return fit, [*notes, *cut_notes(reward_range, reachable(fit))]
@@ -185,7 +182,7 @@ def _of_shards(
         *cut_notes(settings["reward_range"], whole.reach),
     ]  # fmt: skip
     return replace(
-        sample, fit=replace(fit, result=result, sandwich=fit.sandwich.at(result.theta), interval=value.method),
+        sample, fit=replace(fit, result=result, equations=fit.equations.at(result.theta), interval=value.method),
         policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
         whole=whole.size, streamed=whole.errors, weight_errors=whole.weights,
         checks=tuple({**{check.name: check for check in judged}, **known}.values()),

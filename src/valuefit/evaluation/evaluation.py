@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,16 @@ from valuefit.engine.result import Result
 from valuefit.evaluation import storage
 from valuefit.evaluation.text import summary
 from valuefit.features.registry import Fitted
-from valuefit.inference.bands import Band, few_clusters, row_intervals
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.bands import Band, few_clusters
+from valuefit.inference.error_estimate import ErrorEstimate
+from valuefit.inference.errors import MAX_LISTED_WEIGHTS, Errors
 from valuefit.inference.fit import Fit, Values
 from valuefit.inference.following import Following
 from valuefit.inference.inputs import make_problem
-from valuefit.inference.policy_value import MAX_LISTED_WEIGHTS, PolicyValue, check_level, starts_of, value_rows
-from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.policy_value import PolicyValue, check_level, starts_of, value_rows
 from valuefit.inference.sensitivity import ConfoundedModel, Sensitivity, breakdown, sensitivity
-from valuefit.inference.streamed_errors import StreamedErrors
-from valuefit.inference.uncertainty import Uncertainty
+from valuefit.inference.shards import Shard
 from valuefit.policies.importance import policy_for
 from valuefit.policies.policy import Policy
 from valuefit.problem.problem import Problem
@@ -64,7 +64,7 @@ class Evaluation:
     starts: Array | None = None
     cross_checks: tuple[CrossCheck, ...] = ()
     whole: tuple[int, int] | None = None
-    streamed: StreamedErrors | None = None
+    streamed: Errors | None = None
     weight_errors: tuple[ErrorEstimate, ...] = ()
     follows: Following | None = None
 
@@ -179,21 +179,19 @@ class Evaluation:
         if simultaneous and (message := few_clusters(band)):
             warnings.warn(message, stacklevel=2)
         intervals = band.intervals
-        unseen = self.errors.unseen if isinstance(self.errors, StreamedErrors) else self.fit.unseen_pairs
+        unseen = self.errors.unseen if self.sampled else self.fit.unseen_pairs
         if unseen is not None:
             below = unseen.moved[:, None]
-            moved = self.errors.sandwich.respond(np.zeros((self.problem.d, 1)), below)[:, 0]
+            moved = self.errors.equations.solver.respond(np.zeros((self.problem.d, 1)), below)[:, 0]
             intervals = intervals + unseen.changes(rows, rows @ moved)
         return np.asarray(intervals[place])
 
     def band(self, rows: Array, *, level: float, simultaneous: bool = False) -> Band:
         """Intervals and standard errors of the products of theta with rows (m, d), as those of `value_interval`."""
-        errors = self.errors
-        intervals = errors.band if isinstance(errors, StreamedErrors) else partial(row_intervals, errors)
-        return intervals(rows, level=level, simultaneous=simultaneous)
+        return self.errors.band(rows, level=level, simultaneous=simultaneous)
 
     @property
-    def errors(self) -> Uncertainty | StreamedErrors:
+    def errors(self) -> Errors:
         """Errors of linear functions of theta, with clusters for the mean value over the log."""
         if not self.sampled:
             return self.fit.log_errors
@@ -237,7 +235,7 @@ class Evaluation:
 
     @cached_property
     def _confounded(self) -> ConfoundedModel:
-        count = self.errors.counted_steps if self.sampled and isinstance(self.errors, StreamedErrors) else None
+        count = self.errors.shards.counted_steps if self.sampled else None
         return ConfoundedModel(self.log, self.policy, self.discount, self.starts, count)
 
     def td_errors(self) -> Array:
@@ -251,8 +249,7 @@ class Evaluation:
         """Name, estimate, standard error, solver error and interval of each weight; None for more than 20 weights."""
         if self.problem.d > MAX_LISTED_WEIGHTS or (self.sampled and not self.weight_errors):
             return None
-        functions = [LinearFunction(row) for row in np.eye(self.problem.d)]
-        errors = self.weight_errors if self.sampled else self.fit.log_errors.errors(functions)
+        errors = self.weight_errors if self.sampled else self.fit.log_errors.of_weights()
         listed = []
         for column, (estimate, error) in enumerate(zip(self.result.theta.tolist(), errors, strict=True)):
             interval = error.interval(estimate, self.policy_value.level)
@@ -333,7 +330,8 @@ class Evaluation:
         fit = Fit(
             log, problem, stored.result, fitted, target, stored.values, stored.discount, stored.seed,
             starts_of(log, problem, fitted, target, stored.values, stored.starts),
-            Sandwich(problem, theta, log.episode, log.cluster), value.method, value.level, stored.reward_range,
+            Equations.of(problem, theta), Shard.of_log(problem, log.episode, log.cluster), value.method, value.level,
+            stored.reward_range,
         )  # fmt: skip
         loaded = cls(
             fit, value, stored.notes, stored.checks, stored.starts, stored.cross_checks, stored.whole,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.data.transitions import Transitions
+from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.reach import Reach, RewardRange
-from valuefit.inference.sandwich import AdjointMethod
-from valuefit.inference.uncertainty import Uncertainty
 from valuefit.policies.action_labels import listed
 from valuefit.policies.policy import Policy
 
@@ -56,9 +55,9 @@ def starts_note(fit: Fit, *, given: bool) -> str:
     over = f"{value.starts} given starts" if given else f"the first observations of {value.starts} episodes"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
-    clusters = errors.sandwich.clusters
-    whole = clusters == len(np.unique(errors.sandwich.episode))
-    parts = "clusters of episodes" if errors.sandwich.grouped else "episodes" if whole else "blocks of steps"
+    clusters = errors.shards.clusters
+    whole = clusters == len(np.unique(fit.log.episode))
+    parts = "clusters of episodes" if errors.whole.clusters.grouped else "episodes" if whole else "blocks of steps"
     method = METHODS[errors.kind]
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
@@ -67,12 +66,12 @@ def starts_note(fit: Fit, *, given: bool) -> str:
     )
 
 
-def _refused(errors: Uncertainty) -> str:
+def _refused(errors: Errors) -> str:
     """Why the standard error is not the one that was asked for; empty if it is."""
     if errors.refused is None:
         return ""
-    direct = errors.sandwich.method is not AdjointMethod.ITERATIVE
-    why = "does not fit into memory" if direct else "needs a direct solution, for which there are too many features"
+    iterative = errors.equations.iterative
+    why = "needs a direct solution, for which there are too many features" if iterative else "does not fit into memory"
     return (
         f" The jackknife (CR3) was not used, because it {why}. The sandwich estimate is too small with few or unequal "
         "episodes: with fewer features the other one can be used."
@@ -84,7 +83,7 @@ def cut_notes(declared: RewardRange | None, reach: Reach | None) -> list[str]:
     if declared is None:
         return []
     if reach is None:
-        return ["With discount 1 sums of rewards have no bound, so reward_range does not bound the value."]
+        return ["With discount 1 sums of rewards have no bound, so `reward_range` does not bound the value."]
     return [f"The interval is cut at what is possible: declared {reach.reason}."]
 
 

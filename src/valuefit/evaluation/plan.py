@@ -1,25 +1,27 @@
-"""How long an evaluation of a log in parts takes, and what it needs: a model with eight measured coefficients.
+"""How long an evaluation of a log in shards takes, and what it needs: a model whose costs are those of `machine`.
 
     seconds of a pass = max(compute, schedule) + send + reduce
     compute  = rounds of shards on all threads x steps of a shard x seconds of a step
                + the smaller of a shard and STEAL_SECONDS, if there are several rounds
-    schedule = tasks x task_seconds, which the scheduler works off one after the other
-    send     = bytes sent to workers x byte_seconds x ceil(log2(workers + 1))
-    reduce   = levels of the tree of sums x (task_seconds + FAN_IN x bytes of a sum x byte_seconds)
+    schedule = tasks x seconds of a task, which the scheduler works off one after the other
+    send     = bytes sent to workers x seconds of a byte x ceil(log2(workers + 1))
+    reduce   = levels of the tree of sums x (seconds of a task + FAN_IN x bytes of a sum x seconds of a byte)
 
-A step costs step_seconds to read; where its features are needed also problem_seconds + features x feature_seconds, and
-STEP_FLOPS x features^2 x flop_seconds for moments and for errors.
+A step takes "read_step" to read; where its features are needed also "problem_step" + features x "feature", and
+STEP_FLOPS x features^2 x "gram_flop" for moments and for errors.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from valuefit.data.shards import shard_steps
 from valuefit.data.validation import byte_count, number, one_of
 from valuefit.evaluation.streamed import MAX_MOMENT_FEATURES
+from valuefit.machine import CLUSTER_COSTS, COSTS, WORKER_BYTES
 from valuefit.streaming.parts import FAN_IN
 
 SOLVERS = ("auto", "lstd", "krylov", "pdbg")
@@ -29,31 +31,6 @@ STEP_FLOPS = {"moments": 3.0, "errors": 0.32}
 SCALAR_BYTES = 43  # of a step in a saved folder, beyond its observation
 STEAL_SECONDS = 1.0  # Dask gives workers a task more than they have threads, and moves waiting ones this often
 MAX_STEPS, MAX_FEATURES, MAX_WORKERS = 1e15, 1e6, 1e6
-
-
-@dataclass(frozen=True)
-class Coefficients:
-    """Measured by `python -m benchmarks.cluster` (benchmarks/cluster.md); seconds are those of one thread.
-
-    task_seconds: of a task in Dask's scheduler. byte_seconds: to send and add a byte of a sum. step_seconds: to read a
-    step. problem_seconds: of a step in making a problem of a log. feature_seconds: of a feature number (a cosine) with
-    its products with vectors. flop_seconds: of an operation in a matrix product. process_bytes: of a worker without
-    data.
-    """
-
-    task_seconds: float
-    byte_seconds: float
-    step_seconds: float
-    problem_seconds: float
-    feature_seconds: float
-    flop_seconds: float
-    process_bytes: float
-
-
-MEASURED = Coefficients(
-    task_seconds=8.3e-4, byte_seconds=1.4e-10, step_seconds=3.7e-8, problem_seconds=3.2e-7,
-    feature_seconds=3.0e-9, flop_seconds=1.9e-11, process_bytes=1.8e8,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,21 +76,21 @@ class Cluster:
 
     workers: int = 1
     threads: int = 1
-    coefficients: Coefficients = MEASURED
+    costs: Mapping[str, float] = field(default_factory=lambda: CLUSTER_COSTS)
 
     def pass_seconds(self, shards: int, shard_seconds: float, *, sent: float, returned: float) -> float:
         """Seconds of a pass in which a shard takes so long; sent, returned: bytes to a worker and from a task."""
-        one = self.coefficients
+        task, byte = self.costs["task"], self.costs["sum_byte"]
         if self.workers == 1:
             return shards * shard_seconds / self.threads
         rounds = math.ceil(shards / (self.workers * self.threads))
         levels = math.ceil(math.log(shards, FAN_IN) - 1e-9)
         tasks = 1 + shards + sum(math.ceil(shards / FAN_IN**level) for level in range(1, levels + 1))
-        compute = rounds * (shard_seconds + returned * one.byte_seconds)
+        compute = rounds * (shard_seconds + returned * byte)
         uneven = min(shard_seconds, STEAL_SECONDS) if rounds > 1 else 0.0
-        busy = max(compute + uneven, tasks * one.task_seconds)
-        send = sent * one.byte_seconds * math.ceil(math.log2(self.workers + 1))
-        return busy + send + levels * (one.task_seconds + FAN_IN * returned * one.byte_seconds)
+        busy = max(compute + uneven, tasks * task)
+        send = sent * byte * math.ceil(math.log2(self.workers + 1))
+        return busy + send + levels * (task + FAN_IN * returned * byte)
 
 
 def plan(
@@ -127,7 +104,6 @@ def plan(
     numbers: float = 8,
     limit: float | str = 2 << 30,
     price: float | None = None,
-    coefficients: Coefficients = MEASURED,
 ) -> Plan:
     """Predict time and memory of `evaluate` for a log in parts.
 
@@ -137,7 +113,7 @@ def plan(
     """
     one_of("solver", solver, SOLVERS)
     n, d = _whole("steps", steps, MAX_STEPS), _whole("features", features, MAX_FEATURES)
-    cluster = Cluster(_whole("workers", workers, MAX_WORKERS), _whole("threads", threads, MAX_WORKERS), coefficients)
+    cluster = Cluster(_whole("workers", workers, MAX_WORKERS), _whole("threads", threads, MAX_WORKERS))
     width, limit = _whole("numbers", numbers, MAX_FEATURES), byte_count("limit", limit)
     if price is not None:
         price = number("price", price, "it must be a finite number, 0 or more", lambda x: 0 <= x < math.inf)
@@ -153,7 +129,7 @@ def plan(
     step_bytes = SCALAR_BYTES + 4 * width
     size = min(n, shard_steps(limit, step_bytes))
     shards = math.ceil(n / size)
-    work = _Work(size, d, coefficients)
+    work = _Work(size, d)
     square = 16.0 * d * d  # bytes of A and C
     sent = 8.0 * d * width  # of the features
     passes = [Pass("samples", 1, cluster.pass_seconds(shards, work.step, sent=sent, returned=0))]
@@ -165,9 +141,9 @@ def plan(
     errors = work.errors if solver == "lstd" else work.products
     sent += square if solver == "lstd" else 16.0 * d
     passes.append(Pass("errors", 1, cluster.pass_seconds(shards, errors, sent=sent, returned=0)))
-    solve = (2 / 3 * d**3 * coefficients.flop_seconds) if solver == "lstd" else 0.0
+    solve = 2 / 3 * d**3 * COSTS["factor_flop"] if solver == "lstd" else 0.0
     held = square if solver == "lstd" else 16.0 * d
-    memory = coefficients.process_bytes + cluster.threads * limit + held * (FAN_IN + 1 + cluster.threads)
+    memory = WORKER_BYTES + cluster.threads * limit + held * (FAN_IN + 1 + cluster.threads)
     reads = sum(one.count for one in passes)
     return Plan(
         solver, shards, size, tuple(passes), solve, memory, float(reads) * n * step_bytes, cluster.workers,
@@ -181,23 +157,22 @@ class _Work:
 
     steps: int
     d: int
-    one: Coefficients
 
     @property
     def step(self) -> float:
-        return self.steps * self.one.step_seconds
+        return self.steps * CLUSTER_COSTS["read_step"]
 
     @property
     def products(self) -> float:
-        return self.step + self.steps * (self.one.problem_seconds + self.d * self.one.feature_seconds)
+        return self.step + self.steps * (CLUSTER_COSTS["problem_step"] + self.d * CLUSTER_COSTS["feature"])
 
     @property
     def moments(self) -> float:
-        return self.products + STEP_FLOPS["moments"] * self.steps * self.d**2 * self.one.flop_seconds
+        return self.products + STEP_FLOPS["moments"] * self.steps * self.d**2 * COSTS["gram_flop"]
 
     @property
     def errors(self) -> float:
-        return self.products + STEP_FLOPS["errors"] * self.steps * self.d**2 * self.one.flop_seconds
+        return self.products + STEP_FLOPS["errors"] * self.steps * self.d**2 * COSTS["gram_flop"]
 
 
 def _whole(name: str, value: Any, most: float) -> int:

@@ -28,8 +28,8 @@ from valuefit.evaluation.candidates import Settings, candidates_of, described
 from valuefit.evaluation.evaluate import VALUES, evaluate
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
-from valuefit.evaluation.selection_text import selection_summary
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.evaluation.text import selection_summary
+from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.inputs import load_log
 from valuefit.inference.policy_value import INTERVAL_LEVEL, PolicyValue, check_level, with_errors
 from valuefit.messages import shown

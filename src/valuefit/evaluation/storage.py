@@ -18,7 +18,7 @@ from valuefit.data.serialise import as_plain, from_plain
 from valuefit.data.transitions import Transitions, cluster_numbers
 from valuefit.engine.result import Result, check_result
 from valuefit.features.registry import Fitted, from_spec, make
-from valuefit.inference.errors import ErrorEstimate
+from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.fit import Values
 from valuefit.inference.following import Following
 from valuefit.inference.policy_value import PolicyValue

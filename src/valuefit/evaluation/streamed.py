@@ -30,14 +30,15 @@ from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, fit_stride, make
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
+from valuefit.inference.errors import Errors
 from valuefit.inference.inputs import MakePart, weighted_part
+from valuefit.inference.log_in_parts import LogInParts
 from valuefit.inference.occupancy import OccupancySums
 from valuefit.inference.policy_value import PolicyValue, value_rows, with_errors
 from valuefit.inference.reach import Reach, RewardRange, reward_extremes
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.streamed_errors import EpisodeSums, StreamedErrors
-from valuefit.inference.uncertainty import Kind
+from valuefit.inference.shard_errors import EpisodeSums
 from valuefit.inference.unseen import Unseen, unseen_in_parts, what_changes
 from valuefit.messages import shown
 from valuefit.policies.importance import action_numbers, policy_for
@@ -201,7 +202,7 @@ class Whole:
     sample: Transitions
     size: tuple[int, int]  # steps and episodes
     notes: list[str]
-    errors: StreamedErrors
+    errors: Errors
     weights: tuple[ErrorEstimate, ...]  # none where there are many
     policy: Policy | None  # matched to the actions of the log
     occupancy: OccupancySums | None
@@ -212,7 +213,7 @@ class Whole:
 
     def checks(self) -> dict[str, Check]:
         """The checks that need only numbers which are known of all episodes, by name."""
-        value, error, sandwich = self.value, self.error, self.errors.sandwich
+        value, error, equations = self.value, self.error, self.errors.equations
         known = [
             numerics.solver(self.result),
             reachable_range(value, self.reach),
@@ -220,8 +221,9 @@ class Whole:
             numerics.small_sample_bias(self.result, value, error),
             *occupancy_checks(self.occupancy, self.size[0]),
         ]
-        if sandwich.problem.ridge:
-            known.append(ridge_change(sandwich.problem.ridge, sandwich.without_ridge(), value, self.errors.function.c))
+        if equations.problem.ridge:
+            assert self.errors.value is not None
+            known.append(ridge_change(equations.problem.ridge, equations.without_ridge(), value, self.errors.value.c))
         if self.unseen is not None:
             known.append(unseen_share(self.unseen, value.standard_error))
         if error.standard_error is not None:
@@ -280,8 +282,8 @@ def refuse_with_shards(*, cluster: Any, device: Any, policy: Policy | None, valu
     for what, asked in refused.items():
         if asked:
             raise ValueError(
-                f'A log that is read in parts cannot be evaluated with {what}. Load it with memory="auto" and a limit '
-                "that it fits into, or leave that out."
+                f'A log that is read in parts cannot be evaluated with {what}. Load it with `memory="auto"` and a '
+                "limit that it fits into, or leave that out."
             )
 
 
@@ -310,7 +312,7 @@ def solve_shards(
     if client is not None and any(isinstance(shard, LogShard) for shard in log.shards):
         raise ValueError(
             f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
-            'Parquet files), load it from there with memory="stream", or leave client out.'
+            'Parquet files), load it from there with `memory="stream"`, or leave client out.'
         )
     client = log.client if client is None else client
     samples, discount = take_samples(log, client), fraction("discount", discount)
@@ -331,7 +333,7 @@ def solve_shards(
     rows, at_once = part_sizes(log.limit, columns)
     check_bytes = 8 * PART_COPIES * columns  # of a step of the sample
     checked = max(1, log.limit // check_bytes)
-    shards = Parts(log.shards, maker, rows, client, at_once, tuple(steps for steps, _ in samples.counts))
+    shards = Parts(log.shards, maker, rows, client, at_once, tuple(samples.counts))
     if checkpoint is not None:
         samples.keep(checked)
         checkpoint.require_same("the features or the policy", maker.outputs(samples.log(), columns))
@@ -340,14 +342,16 @@ def solve_shards(
     if isinstance(problem, MomentProblem):
         solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
     result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
-    sandwich = Sandwich(problem, result.theta, np.arange(2))  # of the moments; clusters come with the parts
-    kind: Kind = "cr1" if interval == "cr1" or sandwich.method is AdjointMethod.ITERATIVE else "cr3"
+    equations = Equations.of(problem, result.theta)
+    kind: Kind = "cr1" if interval == "cr1" or equations.iterative else "cr3"
     pairs = unseen_in_parts(parts, problem, result.theta) if values == "state-action" else None
-    errors = StreamedErrors(shards, maker, sandwich, function, kind, mean, np.array(samples.counts), log.limit, pairs)
-    error, weights, occupancy = errors.of_evaluation(parts)
+    in_parts = LogInParts(parts, maker, samples.episodes, log.limit)
+    errors = Errors(equations, in_parts, kind, value=function, unseen=pairs, mean=mean)
+    error, weights, occupancy = errors.of_value()
+    errors = replace(errors, shards=replace(in_parts, parts=shards))  # a checkpoint keeps the passes before this line
     effective = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
     value = with_errors(float(function.c @ result.theta), function.starts, error, level, effective, kind)
-    unseen = what_changes(pairs, sandwich, function) if values == "state-action" else None
+    unseen = what_changes(pairs, equations, function) if values == "state-action" else None
     value = value if unseen is None else value.allowing_for(unseen.changes)
     samples.keep(checked)
     sample = samples.log()

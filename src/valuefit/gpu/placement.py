@@ -16,7 +16,7 @@ def placement(device: Any, memory: Any = None) -> AbstractContextManager[Callabl
     """A context with a function that returns a problem as it is (None), or its copy on this device, such as "cuda"."""
     if device is None:
         if memory is not None:
-            raise ValueError('device_memory is given without a device. Give device="cuda" too, or leave it out.')
+            raise ValueError('device_memory is given without a device. Give `device="cuda"` too, or leave it out.')
         return nullcontext(lambda problem: problem)
     need("torch", "gpu", "device=")
     placed: AbstractContextManager[Callable[[Problem], SaddlePoint]]

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.adjoints import Equations
+from valuefit.inference.error_estimate import Kind, count_factor
+from valuefit.inference.shard_errors import ShardErrors
 from valuefit.inference.signs import random_signs
 from valuefit.inference.student import t_quantile
-from valuefit.inference.uncertainty import Uncertainty, count_factor
 from valuefit.typing import Array
 
 MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
@@ -76,11 +77,10 @@ class BandSums(NamedTuple):
     alone: Array
 
 
-def band_sums(
-    asked: BandRows, errors: Uncertainty, *, simultaneous: bool, first_step: int = 0, first_cluster: int = 0
-) -> BandSums:
-    """Sum over the clusters of a log, or of a shard that begins with this step and this cluster."""
-    by_sign = _grouped(errors.sandwich.sign_changes(asked.draws, first_step), asked.clusters, first_cluster)
+def band_sums(asked: BandRows, errors: ShardErrors, *, simultaneous: bool) -> BandSums:
+    """Sum over the clusters of a shard."""
+    first_cluster = errors.clusters.first
+    by_sign = _grouped(errors.influences.sign_changes(asked.draws), asked.clusters, first_cluster)
     changes = errors.unscaled_changes
     columns = changes.shape[1]
     root = np.asarray(np.linalg.qr(changes, mode="r")) if len(changes) > columns else changes  # root'root is the same
@@ -121,14 +121,19 @@ def _grouped(by_sign: Array, clusters: int, first_cluster: int) -> Array:
 
 
 def band_of(
-    asked: BandRows, sums: BandSums, sandwich: Sandwich, kind: str, *, level: float, simultaneous: bool
+    asked: BandRows, sums: BandSums, equations: Equations, kind: Kind, *, level: float, simultaneous: bool
 ) -> Band:
-    """The intervals from the sums over all clusters. sandwich: of the log, or of its moments. kind: "cr3" or "cr1"."""
+    """The intervals from the sums over all clusters, infinite where the data do not determine a number.
+
+    They are infinite, too, where one cluster alone determines it: its error cannot be estimated. simultaneous: all of
+    them hold at once with this probability. The quantile of the largest t statistic, with random signs of the clusters,
+    becomes a level, and this level a quantile of Student's t for each number.
+    """
     rows, root = asked.rows, np.sqrt(sums.parts)
     standard_error = asked.sizes * count_factor(kind, asked.clusters) * root
     with np.errstate(invalid="ignore"):  # means over draws of signs have a relative variance of 2 / draws
-        found = (1 + 2 / asked.draws) * sums.expected**2 / sums.squares
-    effective = np.where(sums.squares > 0, np.clip(found, 1.0, asked.clusters), asked.clusters)
+        count = (1 + 2 / asked.draws) * sums.expected**2 / sums.squares
+    effective = np.where(sums.squares > 0, np.clip(count, 1.0, asked.clusters), asked.clusters)
     tail = (1 - level) / 2
     if simultaneous:  # the quantile of a few draws is too small at extreme levels
         largest = np.zeros(MULTIPLIER_DRAWS)
@@ -138,26 +143,12 @@ def band_of(
             drawn = (asked.units[chunk] / size[:, None]) @ sums.signed
             largest = np.maximum(largest, np.maximum(drawn.max(axis=0), -drawn.min(axis=0)))
         tail = min(float(ndtr(-np.quantile(largest, level))), tail)
-    solver_error = np.abs(rows @ sandwich.to_minimiser)
+    solver_error = np.abs(rows @ equations.to_minimiser)
     half = t_quantile(np.maximum(effective - 1, 1.0), tail) * standard_error + solver_error
-    half[~sandwich.determines(rows) | (sums.alone > 0)] = np.inf
+    half[~equations.solver.determines(rows) | (sums.alone > 0)] = np.inf
     standard_error[np.isinf(half)] = np.inf
-    value = rows @ sandwich.theta
+    value = rows @ equations.theta
     return Band(np.column_stack([value - half, value + half]), standard_error, float(effective.min()))
-
-
-def row_intervals(errors: Uncertainty, rows: Array, *, level: float, simultaneous: bool) -> Band:
-    """Intervals of the products of theta with rows (m, d); `has_row_intervals` must be true.
-
-    Infinite where the data do not determine one, or where one cluster alone does: its error cannot be estimated.
-
-    simultaneous: all of them hold at once with this probability. The quantile of the largest t statistic, with random
-    signs of the clusters, becomes a level, and this level a quantile of Student's t for each number.
-    """
-    sandwich = errors.sandwich
-    asked = BandRows.of(rows, sandwich.theta, sandwich.clusters)
-    sums = band_sums(asked, errors, simultaneous=simultaneous)
-    return band_of(asked, sums, sandwich, errors.kind, level=level, simultaneous=simultaneous)
 
 
 def few_clusters(band: Band) -> str:

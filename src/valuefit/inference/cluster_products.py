@@ -17,7 +17,7 @@ def cluster_dots(problem: Problem, cluster: Array, parts: list[Array], X: Array,
 
     The second is 0 if Y has no rows. Rows with a copy on a device are multiplied there.
     """
-    p, q = np.zeros(len(cluster)), np.zeros(len(cluster))  # a part of a log has the n of all of it
+    p, q = np.zeros(problem.n), np.zeros(problem.n)
     if problem.phi.on_device is None or problem.psi.on_device is None:
         rows = (*_kernel_rows(problem), cluster)
         share_out(lambda part: dots_by_cluster(*rows, parts[part], X, Y, p, q), len(parts))
@@ -53,10 +53,10 @@ def cluster_sums(
 
 def u_squares(problem: Problem, cluster: Array, count: int, G: Array) -> Array:
     """The sums of (u_t'g)^2 over each cluster, (columns, count), for each column g of G (k, columns)."""
-    found = np.zeros((count, G.shape[1]))
+    squares = np.zeros((count, G.shape[1]))
     columns = problem.now, problem.discount, problem.ratio, problem.begins, problem.trace, cluster
-    squares_by_cluster(problem.psi.kernel, *columns, np.ascontiguousarray(G.T), found)
-    return found.T
+    squares_by_cluster(problem.psi.kernel, *columns, np.ascontiguousarray(G.T), squares)
+    return squares.T
 
 
 def _kernel_rows(problem: Problem) -> tuple[Any, ...]:

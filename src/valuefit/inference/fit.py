@@ -11,12 +11,12 @@ import numpy as np
 from valuefit.data.transitions import Transitions, effective_sample_size, rounded_ratios
 from valuefit.engine.result import Result
 from valuefit.features.registry import Fitted
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
-from valuefit.inference.occupancy import occupancy_weights
+from valuefit.inference.adjoints import Adjoint, Equations
+from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
+from valuefit.inference.errors import Errors, over_suitable_clusters
 from valuefit.inference.policy_value import INTERVAL_LEVEL, PolicyValue, with_errors
 from valuefit.inference.reach import RewardRange
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.uncertainty import Kind, Uncertainty, uncertainty
+from valuefit.inference.shards import Shard
 from valuefit.inference.unseen import Unseen, UnseenPairs, unseen_pairs, what_changes
 from valuefit.linalg.cholesky import ScaledFactor, scaled_cholesky
 from valuefit.policies.importance import target_probabilities
@@ -34,9 +34,9 @@ class Fit:
     """The evaluated log and the solved problem; errors and the policy value are computed from them when asked for.
 
     log: with the ratios of the policy for state values. discount: of one step (`problem.discount` is 0 at the end of
-    an episode). starts: the mean value over the starts. sandwich: at the weights of `result`, by episode (or cluster).
-    interval: how standard errors are computed, where that is possible. level: of the interval of `value`.
-    reward_range: declared.
+    an episode). starts: the mean value over the starts. equations: at the weights of `result`. shard: the steps, by
+    episode (or cluster). interval: how standard errors are computed, where that is possible. level: of the interval of
+    `value`. reward_range: declared.
     """
 
     log: Transitions
@@ -48,21 +48,27 @@ class Fit:
     discount: float
     seed: int
     starts: LinearFunction
-    sandwich: Sandwich
+    equations: Equations
+    shard: Shard
     interval: Kind = "cr3"
     level: float = INTERVAL_LEVEL
     reward_range: RewardRange | None = None
 
     @cached_property
-    def errors(self) -> Uncertainty:
-        """Errors with clusters that suit the mean value over the starts."""
-        return uncertainty(self.sandwich, self.starts, self.interval)
+    def uncut_errors(self) -> Errors:
+        """Errors with the clusters of `shard`, before long ones are cut."""
+        return Errors.in_memory(self.equations, self.shard, self.interval)
 
     @cached_property
-    def log_errors(self) -> Uncertainty:
+    def errors(self) -> Errors:
+        """Errors with clusters that suit the mean value over the starts."""
+        return over_suitable_clusters([self.uncut_errors], [self.starts])[0]
+
+    @cached_property
+    def log_errors(self) -> Errors:
         """Errors with clusters that suit the mean value over the log, and so the values of single observations."""
         mean = self.problem.phi.tdot(self.problem.visits) / self.problem.n
-        return uncertainty(self.sandwich, LinearFunction(mean), self.interval)
+        return over_suitable_clusters([self.uncut_errors], [LinearFunction(mean)])[0]
 
     @cached_property
     def error(self) -> ErrorEstimate:
@@ -79,7 +85,7 @@ class Fit:
     @cached_property
     def unseen(self) -> Unseen:
         """What the pairs of states and actions without data could change in the policy value."""
-        return what_changes(self.unseen_pairs, self.sandwich, self.starts)
+        return what_changes(self.unseen_pairs, self.equations, self.starts)
 
     @cached_property
     def value(self) -> PolicyValue:
@@ -91,22 +97,23 @@ class Fit:
         return value.allowing_for(self.unseen.changes)
 
     @cached_property
-    def without_ridge(self) -> Uncertainty:
+    def without_ridge(self) -> Errors:
         """The errors at the minimiser without the ridge, which tests and cross-checks examine; `errors` without one.
 
-        At the reported weights where equations are solved by iteration (`Sandwich.method` is ITERATIVE).
+        At the reported weights where equations are solved by iteration (`Equations.iterative`).
         """
         if not self.problem.ridge:
             return self.errors
-        sandwich = self.errors.sandwich.without_ridge()
-        if sandwich.method is not AdjointMethod.ITERATIVE:
-            sandwich = sandwich.at(sandwich.theta + sandwich.to_minimiser)
-        return Uncertainty(sandwich, self.errors.kind)
+        equations = self.equations.without_ridge()
+        if not equations.iterative:
+            equations = equations.at(equations.theta + equations.to_minimiser)
+        return Errors.in_memory(equations, self.errors.whole.shard, self.errors.kind)
 
     @cached_property
     def occupancy(self) -> Array | None:
         """The weight of each step in the estimate, (n,); None where the adjoint of the value is unknown."""
-        return occupancy_weights(self.errors.sandwich, self.starts.c)
+        adjoint = self.equations.solver.adjoint(self.starts.c)
+        return self.errors.whole.influences.occupancy(adjoint) if isinstance(adjoint, Adjoint) else None
 
     @cached_property
     def ratios(self) -> Array | None:

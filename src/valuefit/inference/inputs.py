@@ -39,7 +39,7 @@ def load_log(source: Any, columns: Any, cluster: Any, client: Any = None, missin
         if isinstance(source, Transitions):
             raise ValueError(
                 f"cluster is {shown(cluster)}, the name of a column, but the log is already loaded. Give one id for "
-                f"each step, or load it with columns={{'cluster': {shown(cluster)}}}."
+                f"each step, or load it with `columns={{'cluster': {shown(cluster)}}}`."
             )
         columns = {**(columns or {}), "cluster": cluster}
     with client.as_current() if client is not None and is_frame(source) else nullcontext():
@@ -51,7 +51,7 @@ def load_log(source: Any, columns: Any, cluster: Any, client: Any = None, missin
     if log.cluster is not None and (log.cluster == log.cluster[0]).all():
         raise ValueError(
             "All episodes belong to one cluster, which gives no standard error. Use a log of several clusters, or "
-            "ignore the column with columns={'cluster': None}."
+            "ignore the column with `columns={'cluster': None}`."
         )
     return log
 

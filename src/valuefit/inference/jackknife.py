@@ -18,9 +18,11 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
+from valuefit.inference.adjoints import Equations
 from valuefit.inference.cluster_products import cluster_dots, cluster_sums
 from valuefit.inference.cluster_residuals import solve_by_cluster
-from valuefit.inference.jackknife_basis import MIN_SINGULAR_VALUE, Basis, InverseBasis, jackknife_basis
+from valuefit.inference.clusters import Clusters
+from valuefit.inference.jackknife_basis import MIN_SINGULAR_VALUE, Basis, InverseBasis
 from valuefit.linalg.moments import step_pairs
 from valuefit.memory import memory_limit
 from valuefit.problem.problem import Problem
@@ -67,21 +69,24 @@ class _Steps(NamedTuple):
 
 @dataclass
 class _Log:
-    """The log with the minimiser, in the coordinates of a basis. plain: w = 0, and there is no ridge."""
+    """The steps of a log, or of one of its shards, in the coordinates of a basis. plain: w = 0, and no ridge."""
 
+    equations: Equations
     problem: Problem
-    theta: Array
-    w: Array
-    cluster: Array
-    count: int
+    clusters: Clusters
     basis: Basis | InverseBasis
-    plain: bool
     error: Array  # TD errors, (n,)
+
+    def __post_init__(self) -> None:
+        self.theta, self.w = self.equations.theta, self.equations.w
+        self.n, self.ridge = self.equations.problem.n, self.equations.problem.ridge
+        self.cluster, self.count = self.clusters.of_step, self.clusters.count
+        self.plain = not self.w.any() and not self.ridge
 
     @property
     def shrunk(self) -> Array:
         """n ridge theta, in coordinates."""
-        return np.asarray(self.problem.n * self.problem.ridge * self.basis.coordinates(self.theta[None])[0])
+        return np.asarray(self.n * self.ridge * self.basis.coordinates(self.theta[None])[0])
 
     @cached_property
     def psi_w(self) -> Array:
@@ -131,13 +136,13 @@ class _Log:
     @cached_property
     def shares(self) -> Array:
         """The share of the steps in each cluster."""
-        return np.bincount(self.cluster, minlength=self.count) / self.problem.n
+        return np.bincount(self.cluster, minlength=self.count) / self.n
 
     def diagonal(self, clusters: Array) -> tuple[Array, Array]:
         """The parts of these clusters in the equations that are diagonal in S_g, of the ridge and of C = I."""
         problem, share = self.problem, self.shares[clusters, None]
         assert self.basis.dual is not None
-        return share * self.shrunk, share * (problem.identity * problem.n) * (self.basis.dual.T @ self.w)
+        return share * self.shrunk, share * (problem.identity * self.n) * (self.basis.dual.T @ self.w)
 
     def sums(self, z: Array, chosen: Array) -> tuple[Array, Array]:
         """S_g x_g of the chosen clusters, in coordinates, but for what is diagonal in S_g.
@@ -166,7 +171,7 @@ class _Log:
         assert self.basis.dual is not None
         left, p = 1 - self.shares[chosen, None], self.basis.size
         C = left if self.problem.identity else 1.0
-        x = _solve_diagonal(self.problem.ridge * left, self.basis.sigma, C, above, below)
+        x = _solve_diagonal(self.ridge * left, self.basis.sigma, C, above, below)
         return self.basis.weights(x[:, :p]), x[:, p:] @ self.basis.dual.T
 
     def dots(self, theta: Array, w: Array, chosen: Array) -> Array:
@@ -195,7 +200,7 @@ class _Log:
         if thread_count() == 1:
             return [order]
         phi = self.problem.phi
-        parts = min(parts_of(len(order) * phi.stored / phi.shape[0] * 8), self.count)  # n is that of the whole log
+        parts = min(parts_of(len(order) * phi.stored / phi.shape[0] * 8), self.count)
         borders = np.searchsorted(self.cluster[order], np.arange(1, parts) * self.count // parts)
         return np.split(order, borders)
 
@@ -207,45 +212,40 @@ class _Change(NamedTuple):
     undetermined: dict[int, Array]
 
 
-def replicates(
-    problem: Problem, theta: Array, w: Array, cluster: Array, count: int, *,
-    basis: Basis | InverseBasis | None = None, error: Array | None = None,
-) -> Replicates:  # fmt: skip
-    """The minimiser without each of `count` clusters of steps.
+def replicates(equations: Equations, problem: Problem, clusters: Clusters, error: Array) -> Replicates:
+    """The minimiser without each cluster of the steps of `problem`, which are those of the log or of a shard of it.
 
-    theta, w: the minimiser. cluster: of each step, (n,). basis: `jackknife_basis`, if it is known. error: the TD errors
-    of the steps, if they are known. On large logs the equations of all clusters are iterated together, at two passes
-    and 2 clusters d^2 operations an iteration. Clusters of high leverage, for which that would cost more than direct
-    updates, and small logs are solved directly, in O(m d^2 + m^2 d + m^3) for a cluster of m steps, or O(m d^2 + d^3)
-    where that is less.
+    equations: of the log, at the minimiser. error: the TD errors of the steps, (n,). On large logs the equations of all
+    clusters are iterated together, at two passes and 2 clusters d^2 operations an iteration. Clusters of high leverage,
+    for which that would cost more than direct updates, and small logs are solved directly, in O(m d^2 + m^2 d + m^3)
+    for a cluster of m steps, or O(m d^2 + d^3) where that is less.
     """
-    plain = not w.any() and not problem.ridge
-    basis, error = basis or jackknife_basis(problem, w), _td_errors(problem, theta) if error is None else error
-    log = _Log(problem, theta, w, cluster, count, basis, plain, error)
-    found, left = Replicates(np.zeros((count, problem.d)), error.copy()), np.ones(count, bool)
+    log = _Log(equations, problem, clusters, equations.basis, error)
+    basis, cluster, count, plain = log.basis, log.cluster, log.count, log.plain
+    without, left = Replicates(np.zeros((count, problem.d)), error.copy()), np.ones(count, bool)
     if not basis.size:  # all features are zero, and so is theta
-        return found
+        return without
     size = min(len(cluster) / count, problem.d)
     flops = 2 * len(cluster) * (size * (problem.d + size) + problem.cost.row * problem.d)
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
-        found, converged = _iterated(log, _max_iterations(log, flops))
+        without, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
         if plain:
             left[_alone_with_a_feature(log)] = True
     x, undetermined = np.zeros((count, basis.size)), dict[int, Array]()  # weights are solved for once, for all clusters
-    for clusters, steps in _equal_lengths(cluster, left, problem.d + problem.k):
+    for chosen, steps in _equal_lengths(cluster, left, problem.d + problem.k):
         raw = plain and steps.shape[1] >= basis.size and not problem.phi.sparse
         rows = log.steps(steps, in_coordinates=not raw)
-        change = _plain_change(rows, basis.coordinates if raw else None) if plain else _change(log, rows, clusters)
-        x[clusters] = change.x
-        found.left_out[steps] = rows.error - _product(rows.v, basis.weights(change.x) if raw else change.x)
-        undetermined.update((int(clusters[index]), directions) for index, directions in change.undetermined.items())
-    found.theta[left] = basis.weights(x[left])
+        change = _plain_change(rows, basis.coordinates if raw else None) if plain else _change(log, rows, chosen)
+        x[chosen] = change.x
+        without.left_out[steps] = rows.error - _product(rows.v, basis.weights(change.x) if raw else change.x)
+        undetermined.update((int(chosen[index]), directions) for index, directions in change.undetermined.items())
+    without.theta[left] = basis.weights(x[left])
     if undetermined:
         weights = basis.weights(np.hstack(list(undetermined.values())).T).T
         ends = np.cumsum([directions.shape[1] for directions in undetermined.values()])
-        found.undetermined.update(zip(undetermined, np.split(weights, ends[:-1], axis=1), strict=True))
-    return found
+        without.undetermined.update(zip(undetermined, np.split(weights, ends[:-1], axis=1), strict=True))
+    return without
 
 
 def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[Array, Array]]:
@@ -259,11 +259,6 @@ def _equal_lengths(cluster: Array, chosen: Array, width: int) -> Iterator[tuple[
         for first in range(0, len(members), size):
             clusters = members[first : first + size]
             yield clusters, order[starts[clusters, None] + np.arange(length)]
-
-
-def _td_errors(problem: Problem, theta: Array) -> Array:
-    value = problem.phi.dot(theta)
-    return np.asarray(problem.reward + problem.discount * value[problem.next] - value[problem.now])
 
 
 def _alone_with_a_feature(log: _Log) -> Array:
@@ -287,7 +282,7 @@ def _alone_with_a_feature(log: _Log) -> Array:
 def _max_iterations(log: _Log, flops: float) -> int:
     """As many as cost what direct updates of all clusters do, with so many operations, and memory has room for."""
     problem, numbers = log.problem, float(log.count * log.problem.d)
-    each = 2 * len(log.cluster) / problem.n + problem.cost.flops(2 * numbers * problem.d)
+    each = 2 + problem.cost.flops(2 * numbers * problem.d)
     return 1 + int(min(problem.cost.flops(flops) / each, memory_limit() / (16 * numbers)))
 
 
@@ -305,7 +300,7 @@ def _iterated(log: _Log, iterations: int) -> tuple[Replicates, Array]:
         np.stack([-log.error] if log.plain else [-log.error, log.psi_w]),
         np.zeros((log.count, log.problem.d)),
     )
-    diagonal = not log.plain and bool(log.problem.ridge or log.problem.identity)
+    diagonal = not log.plain and bool(log.ridge or log.problem.identity)
     if diagonal:
         theta, w = log.respond(*log.diagonal(every), every)
         right += log.dots(theta, w, every)
@@ -316,9 +311,7 @@ def _iterated(log: _Log, iterations: int) -> tuple[Replicates, Array]:
         responses.append((chosen, response))
         return log.dots(response, w, chosen)
 
-    y, combination, converged = solve_by_cluster(
-        operator, right, log.cluster, log.count, tol=MAX_RESIDUAL, iterations=iterations
-    )
+    y, combination, converged = solve_by_cluster(operator, right, log.clusters, tol=MAX_RESIDUAL, iterations=iterations)
     first_order = None if diagonal else np.zeros_like(theta)
     if first_order is not None and responses:
         first_order[log.all_or(responses[0][0])] = responses[0][1]
@@ -351,7 +344,7 @@ def _change(log: _Log, rows: _Steps, clusters: Array) -> _Change:
     assert isinstance(basis, Basis)
     assert basis.dual is not None
     count, length = rows.error.shape
-    p, q, share = basis.size, basis.dual.shape[1], length / problem.n
+    p, q, share = basis.size, basis.dual.shape[1], length / log.n
     of_theta, of_w = np.zeros((count, length, p)), np.zeros((count, length, q))
     P = [np.dstack([of_theta, rows.u]), np.dstack([rows.v, of_w])]
     Q = [np.dstack([rows.v, of_w]), np.dstack([of_theta, -rows.u])]
@@ -363,7 +356,7 @@ def _change(log: _Log, rows: _Steps, clusters: Array) -> _Change:
         P, Q = [*P, np.dstack([of_theta, rows.psi])], [*Q, np.dstack([of_theta, rows.psi])]
         below += _product(rows.psi.transpose(0, 2, 1), rows.psi_w)
     right, left = np.concatenate(P, axis=1), np.concatenate(Q, axis=1)
-    ridge, C = problem.ridge * (1 - share), 1 - share if problem.identity else 1.0
+    ridge, C = log.ridge * (1 - share), 1 - share if problem.identity else 1.0
     if right.shape[1] < p + q:
         spread = _solve_diagonal(ridge, basis.sigma, C, right[..., :p], right[..., p:]).transpose(0, 2, 1)
         first = _solve_diagonal(ridge, basis.sigma, C, above, below)
@@ -383,11 +376,11 @@ def _solve_diagonal(ridge: Any, sigma: Array, C: Any, above: Array, below: Array
     """[ridge I, -Sigma'; Sigma, C I]^-1 (above, below), Sigma = diag(sigma), along the last axis."""
     r, p = len(sigma), above.shape[-1]
     theta = above / ridge if np.any(ridge) else np.zeros_like(above)
-    found = np.concatenate([theta, below / C], axis=-1)
+    solution = np.concatenate([theta, below / C], axis=-1)
     determinant = ridge * C + sigma**2
-    found[..., :r] = (C * above[..., :r] + sigma * below[..., :r]) / determinant
-    found[..., p : p + r] = (ridge * below[..., :r] - sigma * above[..., :r]) / determinant
-    return found
+    solution[..., :r] = (C * above[..., :r] + sigma * below[..., :r]) / determinant
+    solution[..., p : p + r] = (ridge * below[..., :r] - sigma * above[..., :r]) / determinant
+    return solution
 
 
 def _product(matrices: Array, vectors: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg as linalg
 import scipy.sparse as sparse
 
-from valuefit.linalg.scaled_lu import ScaledLU, lengths, scaled_lu
+from valuefit.linalg.scaled_lu import ScaledLU, lengths
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
@@ -68,12 +68,10 @@ class InverseBasis:
         return self.factor.solve(np.eye(self.size) / self.n)
 
 
-def jackknife_basis(problem: SaddlePoint, w: Array, factor: ScaledLU | None = None) -> Basis | InverseBasis:
-    """The coordinates of `replicates`, from the moments of the log and the dual weights. factor: of A, if known."""
+def jackknife_basis(problem: SaddlePoint, w: Array, factor: ScaledLU | None) -> Basis | InverseBasis:
+    """The coordinates of `replicates`, from the moments of the log. w: dual weights. factor: of A, if it is regular."""
     if w.any() or problem.ridge:
         return _singular_vectors(problem)
-    if factor is None and problem.d == problem.k:
-        factor = scaled_lu(problem.completed(problem.A))
     if factor is not None:
         return InverseBasis(factor, problem.n)
     basis = _singular_vectors(problem)

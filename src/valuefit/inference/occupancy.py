@@ -1,6 +1,6 @@
 """Occupancy weights: the estimate as a weighted sum of the logged rewards, and what the weights say about the log.
 
-The dual part g_w of the adjoint of c'theta gives c'theta = g_w'b (see `sandwich.py`), so step t has the weight
+The dual part g_w of the adjoint of c'theta gives c'theta = g_w'b (see `adjoints.py`), so step t has the weight
 w_t = u_t'g_w / n, with ridge and dual features too. It estimates the discounted number of visits of the policy where
 step t was logged, from observations, actions and probabilities alone: rewards do not enter.
 """
@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from valuefit.inference.errors import ErrorEstimate
-from valuefit.inference.sandwich import Sandwich
 from valuefit.typing import Array
 
 
@@ -36,15 +34,3 @@ class OccupancySums(NamedTuple):
     def effective_steps(self) -> float:
         """The number of equally weighted steps whose mean would be as uncertain."""
         return self.total**2 / self.squares if self.squares else 0.0
-
-
-def occupancy_weights(sandwich: Sandwich, c: Array) -> Array | None:
-    """The weight of each step in c'theta, (n,); None where the adjoint of c is unknown."""
-    adjoint = sandwich._adjoint(c)
-    return None if isinstance(adjoint, ErrorEstimate) else weights_of_adjoint(sandwich, adjoint[1])
-
-
-def weights_of_adjoint(sandwich: Sandwich, g_w: Array) -> Array:
-    """The weight of each step, (n,), for this dual part of the adjoint, (k,)."""
-    psi_g = np.ascontiguousarray(sandwich._psi_products(g_w[:, None])[:, 0])
-    return np.asarray(sandwich._u_products(psi_g) / sandwich.problem.n)

@@ -10,9 +10,10 @@ import numpy as np
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import array_of, check_observations, number, numbers
 from valuefit.features.registry import Fitted
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
-from valuefit.inference.sandwich import Sandwich
-from valuefit.inference.uncertainty import Kind
+from valuefit.inference.adjoints import AdjointSolver, Equations
+from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
+from valuefit.inference.errors import MAX_LISTED_WEIGHTS, Errors
+from valuefit.inference.shards import Shard
 from valuefit.messages import shown
 from valuefit.policies.importance import action_probabilities
 from valuefit.policies.policy import Policy
@@ -20,7 +21,6 @@ from valuefit.problem.problem import Problem
 from valuefit.rows.storage import require_range
 from valuefit.typing import Array
 
-MAX_LISTED_WEIGHTS = 20  # with more features, single weights are not reported
 INTERVAL_LEVEL = 0.95  # unless another is given
 Side = Literal["both", "lower", "upper"]
 SIDES = ("both", "lower", "upper")
@@ -129,7 +129,7 @@ def value_rows(
     if values == "state":
         if actions is not None:
             raise ValueError(
-                'These are state values, which take no actions. Evaluate with values="state-action" for values of '
+                'These are state values, which take no actions. Evaluate with `values="state-action"` for values of '
                 "actions."
             )
         return _float64(fitted.transform(observations))
@@ -173,25 +173,35 @@ class Reported:
     tolerances of the previous check, new standard errors are not computed.
     """
 
-    def __init__(self, sandwich: Sandwich, starts: LinearFunction) -> None:
-        self.sandwich, d = sandwich, sandwich.problem.d
+    def __init__(self, solver: AdjointSolver, shard: Shard, starts: LinearFunction) -> None:
+        self.solver, self.shard, d = solver, shard, solver.problem.d
         weights = np.eye(d) if d <= MAX_LISTED_WEIGHTS else ()
         self.functions = [starts, *(LinearFunction(row) for row in weights)]
         self.tolerances: list[float | None] | None = None  # of the previous check
 
     def __call__(self, theta: Array) -> tuple[float, float]:
-        sandwich = self.sandwich.at(theta)
-        solver_error_passes, standard_error_passes = sandwich.passes(len(self.functions))
+        equations = Equations(self.solver, theta)
+        solver_error_passes, standard_error_passes = self._passes(equations)
         if self.tolerances is not None:
-            largest = self._largest_relative_error(sandwich.solver_errors([function.c for function in self.functions]))
+            vectors = [function.c for function in self.functions]
+            largest = self._largest_relative_error(equations.solver_errors(vectors))
             if largest > CLEARLY_ABOVE_TOLERANCE:
                 return largest, solver_error_passes
-        estimates = sandwich.errors(self.functions)
+        estimates = Errors.in_memory(equations, self.shard, "cr1").errors(self.functions)
         passes = solver_error_passes + standard_error_passes
         if estimates[0].solver_error is None:
             return np.inf, passes
         self.tolerances = [estimate.solver_tolerance for estimate in estimates]
         return max(estimate.relative_solver_error for estimate in estimates), passes
+
+    def _passes(self, equations: Equations) -> tuple[float, float]:
+        """The cost in passes of the solver errors, and the additional cost of their standard errors.
+
+        Adjoint systems and moments are not counted, because the final intervals need them anyway.
+        """
+        problem, columns = equations.problem, 1 + len(self.functions) * (2 if equations.w.any() else 1)
+        each = 0.25 if problem.phi.sparse else problem.cost.flops(2.0 * problem.phi.stored)
+        return (1.0 if equations.iterative else 0.0), 0.5 + each * columns
 
     def _largest_relative_error(self, errors: list[float | None]) -> float:
         assert self.tolerances is not None

@@ -107,10 +107,11 @@ class ConfoundedModel:
 
     def __init__(
         self, log: Transitions, policy: Policy | None, discount: float, starts: Array | None,
-        count: Callable[[], CountedSteps] | None = None,
+        count: Callable[[], CountedSteps | None] | None = None,
     ) -> None:  # fmt: skip
         policy = _known_policy(log, policy, discount)
-        steps = CountedSteps.of(log) if count is None else count()
+        counted = None if count is None else count()
+        steps = CountedSteps.of(log) if counted is None else counted
         self.steps, self.discount = steps, discount
         self.states, place = np.unique(np.concatenate([steps.state, steps.after]), return_inverse=True)
         self.now, self.after = np.split(place, 2)
@@ -215,7 +216,7 @@ def _known_policy(log: Transitions, policy: Policy | None, discount: float) -> P
     if policy is None or (policy.function is None and policy.table is None):
         raise ValueError(
             "Bounds under hidden confounding need the probabilities of all actions of the target policy. Evaluate with "
-            "policy=, a table (states x actions) or a callable; after Evaluation.load, give it there."
+            "`policy`, a table (states x actions) or a callable; after Evaluation.load, give it there."
         )
     if discount == 1:
         raise ValueError("Bounds under hidden confounding need a discount below 1.")

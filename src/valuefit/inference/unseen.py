@@ -9,8 +9,8 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.features.registry import Fitted
-from valuefit.inference.errors import LinearFunction
-from valuefit.inference.sandwich import Sandwich
+from valuefit.inference.adjoints import Adjoint, Equations
+from valuefit.inference.error_estimate import LinearFunction
 from valuefit.policies.policy import Policy
 from valuefit.policies.state_action import unseen_shares
 from valuefit.problem.problem import Problem
@@ -51,52 +51,54 @@ class UnseenPairs(NamedTuple):
         sizes = np.abs(rows)
         own, total = sizes[:, self.features].sum(axis=1), sizes.sum(axis=1)
         derivatives = responses + np.divide(own, total, out=np.zeros(len(rows)), where=total > 0)
-        found = np.outer(derivatives, self.ends)
-        return np.column_stack([np.minimum(found.min(axis=1), 0.0), np.maximum(found.max(axis=1), 0.0)])
+        ends = np.outer(derivatives, self.ends)
+        return np.column_stack([np.minimum(ends.min(axis=1), 0.0), np.maximum(ends.max(axis=1), 0.0)])
 
 
 def unseen_pairs(
     log: Transitions, fitted: Fitted, policy: Policy | None, problem: Problem, theta: Array
 ) -> UnseenPairs | None:
     """Return the pairs without data of state-action values with these weights; None if there are none."""
-    continues = problem.discount > 0
-    if not len(problem.dead) or not continues.any():
+    if not len(problem.dead):
         return None
-    shares = unseen_shares(log, fitted, policy=policy)
-    weights = np.bincount(problem.now, problem.backward(problem.discount * shares), problem.psi.shape[0])
-    values = problem.phi.dot(theta)[problem.now]
-    return UnseenPairs(
-        float(shares[continues].mean()), problem.dead, problem.psi.tdot(weights) / problem.n,
-        (float(values.min()), float(values.max())),
-    )  # fmt: skip
-
-
-def unseen_sums(part: Part, *, dead: Array, theta: Array) -> tuple[Any, ...]:
-    """What some episodes add to `UnseenPairs` of a log in shards; `dead`: the features without data in all of it."""
-    problem = part.problem
-    sizes, continues = abs(problem.phi.matrix), problem.discount > 0
-    own, total = (np.asarray(one.sum(axis=1)).ravel() for one in (sizes[:, dead], sizes))
-    shares = np.divide(own, total, out=np.zeros(len(total)), where=total > 0)[problem.next] * continues
-    weights = np.bincount(problem.now, problem.backward(problem.discount * shares), problem.psi.shape[0])
-    values = problem.phi.dot(theta)[problem.now]
-    sums = float(shares.sum()), int(continues.sum()), problem.psi.tdot(weights)
-    return *sums, [float(values.min())], [float(values.max())]
+    return _pairs(_pair_sums(problem, unseen_shares(log, fitted, policy=policy), theta), problem)
 
 
 def unseen_in_parts(parts: Any, problem: SaddlePoint, theta: Array) -> UnseenPairs | None:
     """`unseen_pairs` of a log in shards, in one pass; parts: its `Parts`."""
     if not len(problem.dead):
         return None
-    share, count, moved, low, high = parts.sum(partial(unseen_sums, dead=problem.dead, theta=theta))
+    return _pairs(parts.sum(partial(_sums_of_part, dead=problem.dead, theta=theta)), problem)
+
+
+def _pairs(sums: tuple[Any, ...], problem: SaddlePoint) -> UnseenPairs | None:
+    share, count, moved, low, high = sums
     return UnseenPairs(share / count, problem.dead, moved / problem.n, (min(low), max(high))) if count else None
 
 
-def what_changes(pairs: UnseenPairs | None, sandwich: Sandwich, starts: LinearFunction) -> Unseen:
-    """What these pairs could change in a policy value."""
+def _sums_of_part(part: Part, *, dead: Array, theta: Array) -> tuple[Any, ...]:
+    """dead: the features without data in the whole log, which rows of the part still have."""
+    sizes = abs(part.problem.phi.matrix)
+    own, total = (np.asarray(one.sum(axis=1)).ravel() for one in (sizes[:, dead], sizes))
+    shares = np.divide(own, total, out=np.zeros(len(total)), where=total > 0)
+    return _pair_sums(part.problem, shares[part.problem.next], theta)
+
+
+def _pair_sums(problem: Problem, shares: Array, theta: Array) -> tuple[Any, ...]:
+    """What steps add to `UnseenPairs`; shares: of pairs without data in the next features of each step, (n,)."""
+    continues = problem.discount > 0
+    weights = np.bincount(problem.now, problem.backward(problem.discount * shares), problem.psi.shape[0])
+    values = problem.phi.dot(theta)[problem.now]
+    sums = float(shares @ continues), int(continues.sum()), problem.psi.tdot(weights)
+    return *sums, [float(values.min())], [float(values.max())]
+
+
+def what_changes(pairs: UnseenPairs | None, equations: Equations, starts: LinearFunction) -> Unseen:
+    """What these pairs could change in a policy value by state-action values."""
     if pairs is None:
         return Unseen()
-    adjoint = sandwich._adjoint(starts.c)
-    if not isinstance(adjoint, tuple):
+    adjoint = equations.solver.adjoint(starts.c)
+    if not isinstance(adjoint, Adjoint):
         return Unseen(pairs.share, None)
-    low, high = pairs.changes(starts.c[None], adjoint[1] @ pairs.moved[:, None])[0]
+    low, high = pairs.changes(starts.c[None], adjoint.w @ pairs.moved[:, None])[0]
     return Unseen(pairs.share, (float(low), float(high)))

@@ -10,7 +10,7 @@ import scipy.linalg as linalg
 from valuefit.linalg.scaled_lu import MIN_RECIPROCAL_CONDITION
 from valuefit.typing import Array
 
-FIRST_JITTER, MAX_JITTER = 1e-12, 1e3  # multiples of the diagonal; any finite matrix has a factor at the largest
+FIRST_JITTER = 1e-12  # multiple of the diagonal
 MIN_DIAGONAL = 1e-12  # part of the largest diagonal entry that a smaller one is raised to before it is scaled
 CLEAR_PIVOT = 1e-11  # a column of unit length whose pivot is larger is certainly independent of the others
 OUT_OF_RANGE = "Products of the features leave the range of numbers, so no steps can be found. Rescale the features."
@@ -22,7 +22,8 @@ def jittered_cholesky(S: Array) -> Array:
     diagonal = np.diag(S)
     largest = diagonal.max(initial=0.0)
     scale = np.diag(np.maximum(diagonal, MIN_DIAGONAL * largest)) if largest > 0 else np.eye(len(S))
-    while np.isfinite(S).all() and jitter < MAX_JITTER:
+    # any finite matrix has a factor at a jitter of 1e3
+    while np.isfinite(S).all() and jitter < 1e3:
         lower, info = linalg.lapack.dpotrf(S + jitter * scale, lower=True, clean=True)
         if info == 0 and np.isfinite(lower).all():
             return np.asarray(lower)

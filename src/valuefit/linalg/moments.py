@@ -46,8 +46,8 @@ def second_moment(psi: Rows, visits: Array) -> Array:
 def sparse_second_moment(rows: Any, weights: Array) -> Any:
     """sum over the rows of a CSR matrix, with sorted indices, of weight * row row', as such a matrix too."""
     columns = rows.T.tocsr()
-    found = sparse_gram(rows.data, rows.indices, rows.indptr, columns.data, columns.indices, columns.indptr, weights)
-    below = sparse.csr_array(found, shape=(rows.shape[1], rows.shape[1]))
+    triangle = sparse_gram(rows.data, rows.indices, rows.indptr, columns.data, columns.indices, columns.indptr, weights)
+    below = sparse.csr_array(triangle, shape=(rows.shape[1], rows.shape[1]))
     C = below + sparse.tril(below, -1).T.tocsr()
     C.sort_indices()
     return C
@@ -55,7 +55,7 @@ def sparse_second_moment(rows: Any, weights: Array) -> Any:
 
 def count_product(
     psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, weights: Sequence[Array] = (), *,
-    dtype: Any = np.float64, second: bool = False,
+    second: bool = False,
 ) -> tuple[Array, Array | None, Array | None]:  # fmt: skip
     """sum of ratio_t psi_t v_t' = Psi' M Phi, with M the sparse matrix of weighted transition counts between rows.
 
@@ -64,7 +64,7 @@ def count_product(
     """
     m = phi.shape[0]
     if not phi.sparse and 2 * _distinct(now, m) >= len(now):
-        return _step_product(psi, phi, now, next, discount, ratio, weights, dtype, second)
+        return _step_product(psi, phi, now, next, discount, ratio, weights, second)
     counts = np.concatenate([ratio, -ratio * discount])
     coordinates = (np.concatenate([now, now]), np.concatenate([now, next]))
     M = sparse.csr_array((counts, coordinates), shape=(m, m))
@@ -72,19 +72,19 @@ def count_product(
     starts = np.append(M.indptr[rows], M.indptr[-1])
     if phi.sparse:
         return _sparse_product(psi, phi, rows, starts, M.indices, M.data), None, None
-    A = np.zeros((psi.shape[1], phi.shape[1]), dtype)
-    combined = np.empty((0, phi.shape[1]), dtype)
+    A = np.zeros((psi.shape[1], phi.shape[1]))
+    combined = np.empty((0, phi.shape[1]))
     done = 0
     for index in pieces(rows, phi.shape[1] + psi.shape[1], min_size=MIN_PRODUCT_ROWS, size_bytes=PRODUCT_BYTES):
         if len(combined) != len(index):
-            combined = np.empty((len(index), phi.shape[1]), dtype)
+            combined = np.empty((len(index), phi.shape[1]))
         if worth_compiling(M.nnz * phi.shape[1]):
             combine_rows(phi.kernel, starts[done : done + len(index) + 1], M.indices, M.data, combined)
         else:
             combined[:] = M[index] @ phi.matrix
         done += len(index)
-        _add_product(A, _rows(psi, index, dtype), combined)
-    return A.astype(np.float64, copy=False), None, None
+        _add_product(A, _rows(psi, index), combined)
+    return A, None, None
 
 
 def fill_upper(C: Array) -> None:
@@ -162,7 +162,7 @@ def step_pairs(
 
 def _step_product(
     psi: Rows, phi: Rows, now: Array, next: Array, discount: Array, ratio: Array, weights: Sequence[Array],
-    dtype: Any, second: bool,
+    second: bool,
 ) -> tuple[Array, Array, Array | None]:  # fmt: skip
     """The sums of `count_product` over blocks of steps, on all threads.
 
@@ -173,11 +173,11 @@ def _step_product(
     # few parts, so that partial sums are small next to the rows
     count = min(parts_of(n * d * phi.dtype.itemsize), max(1, n // (2 * max(k, d))))
     ends = np.linspace(0, n, count + 1).astype(np.int64)
-    A, C = np.zeros((count, k, d), dtype), np.zeros((count, k, k) if second else (count, 0, 0))
+    A, C = np.zeros((count, k, d)), np.zeros((count, k, k) if second else (count, 0, 0))
     sums, compiled = np.zeros((count, len(weights), k)), worth_compiling(n * d)
 
     def add(part: int) -> None:
-        U, V = np.empty((size, k), dtype), np.empty((size, d), dtype)
+        U, V = np.empty((size, k)), np.empty((size, d))
         for start in range(ends[part], ends[part + 1], size):
             stop = min(start + size, ends[part + 1])
             here, u, v = slice(start, stop), U[: stop - start], V[: stop - start]
@@ -249,14 +249,13 @@ def _range_product(
     return out
 
 
-def _rows(rows: Rows, index: Array, dtype: Any = np.float64) -> Array:
-    """Dense rows in `dtype`, as a view if they are consecutive and have that dtype already."""
+def _rows(rows: Rows, index: Array) -> Array:
+    """Dense rows in float64, as a view if they are consecutive and float64 already."""
     if len(index) and index[-1] - index[0] == len(index) - 1:
-        return np.asarray(rows.matrix[index[0] : index[-1] + 1], dtype=dtype)
-    return np.asarray(rows.matrix[index], dtype=dtype)
+        return np.asarray(rows.matrix[index[0] : index[-1] + 1], dtype=np.float64)
+    return np.asarray(rows.matrix[index], dtype=np.float64)
 
 
 def _add_product(A: Array, X: Array, Y: Array) -> None:
     """A += X'Y in place. BLAS is column-major, so it computes A' += Y'X."""
-    gemm = blas.sgemm if A.dtype == np.float32 else blas.dgemm
-    gemm(1.0, Y.T, X.T, beta=1.0, c=A.T, trans_b=True, overwrite_c=True)
+    blas.dgemm(1.0, Y.T, X.T, beta=1.0, c=A.T, trans_b=True, overwrite_c=True)

@@ -11,9 +11,8 @@ import scipy.sparse as sparse
 from valuefit.linalg.cholesky import CLEAR_PIVOT
 from valuefit.rows.kernels import compiled
 from valuefit.rows.storage import Rows
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
-
-CANCELLED = 1e-12  # a difference smaller than this part of its two terms is zero but for rounding
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,11 @@ def eliminate_rare_columns(rows: Rows, weights: Array) -> RareColumns:
     squares = rows.column_squares(weights)
     matrix = rows.matrix[weights > 0].astype(np.float64, copy=False)
     matrix.eliminate_zeros()
-    found = _eliminate(matrix, weights[weights > 0], squares, pairs=True)
-    left = (found.rest**2).T @ found.rest_weights
+    eliminated = _eliminate(matrix, weights[weights > 0], squares, pairs=True)
+    left = (eliminated.rest**2).T @ eliminated.rest_weights
     if ((left > 0) & (left < CLEAR_PIVOT * squares)).any():  # differences cancelled so far that rounding matters
-        found = _eliminate(matrix, weights[weights > 0], squares, pairs=False)
-    return found
+        eliminated = _eliminate(matrix, weights[weights > 0], squares, pairs=False)
+    return eliminated
 
 
 def _eliminate(matrix: Any, weights: Array, squares: Array, *, pairs: bool) -> RareColumns:
@@ -108,7 +107,7 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
         count_row(uses, indices[starts[i] : starts[i + 1]], i, 1)
     single = [j for j in range(d) if uses[j, 0] == 1]
     double = [j for j in range(d) if uses[j, 0] == 2]
-    singles = doubles = found = room = 0
+    singles = doubles = count = room = 0
     gone_starts, gone_indices, gone_data = np.zeros(d + 1, np.int64), np.empty(1 << 10, np.int32), np.empty(1 << 10)
     values = np.zeros(d)
     while singles < len(single) or (pairs and doubles < len(double)):
@@ -130,16 +129,16 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
             continue
         of_i, of_k = starts[i + 1] - starts[i], starts[k + 1] - starts[k]
         indices, data = grown(indices, starts[last] + of_i + of_k), grown(data, starts[last] + of_i + of_k)
-        gone_indices = grown(gone_indices, gone_starts[found] + of_i + of_k)
-        gone_data = grown(gone_data, gone_starts[found] + of_i + of_k)
+        gone_indices = grown(gone_indices, gone_starts[count] + of_i + of_k)
+        gone_data = grown(gone_data, gone_starts[count] + of_i + of_k)
         rows, gone = (starts, indices, data), (gone_starts, gone_indices, gone_data)
-        rotate(rows, i, k, a / c, last, weights[i] * a / pivot, weights[k] * c / pivot, gone, found, values)
+        rotate(rows, i, k, a / c, last, weights[i] * a / pivot, weights[k] * c / pivot, gone, count, values)
         made = starts[last + 1] - starts[last]
         if room + of_i**2 + of_k**2 < made**2:
             continue
         room += of_i**2 + of_k**2 - made**2
-        columns[found], pivots[found] = j, pivot
-        found += 1
+        columns[count], pivots[count] = j, pivot
+        count += 1
         if made:
             weights[last] = weights[i] * weights[k] * c * c / pivot
             count_row(uses, indices[starts[last] : starts[last + 1]], last, 1)
@@ -153,8 +152,8 @@ def find_rare(starts, indices, data, weights, last, smallest, pairs, columns, pi
                     single.append(indices[e])
                 elif uses[indices[e], 0] == 2:
                     double.append(indices[e])
-    end = gone_starts[found]
-    gone = gone_data[:end].copy(), gone_indices[:end].copy(), gone_starts[: found + 1].copy()
+    end = gone_starts[count]
+    gone = gone_data[:end].copy(), gone_indices[:end].copy(), gone_starts[: count + 1].copy()
     return gone, indices[: starts[last]], data[: starts[last]], last
 
 
@@ -195,14 +194,14 @@ def grown(array, size):
 
 
 @compiled
-def rotate(rows, i, k, factor, last, part_i, part_k, gone, found, values):
-    """Row `last` of `rows` = phi_i - factor * phi_k, and row `found` of `gone` = part_i * phi_i + part_k * phi_k.
+def rotate(rows, i, k, factor, last, part_i, part_k, gone, count, values):
+    """Row `last` of `rows` = phi_i - factor * phi_k, and row `count` of `gone` = part_i * phi_i + part_k * phi_k.
 
     values: zeros, one for each column; they are zeros again afterwards.
     """
     starts, indices, data = rows
     gone_starts, gone_indices, gone_data = gone
-    end, gone_end = starts[last], gone_starts[found]
+    end, gone_end = starts[last], gone_starts[count]
     for e in range(starts[k], starts[k + 1]):
         values[indices[e]] = data[e]
     for e in range(starts[i], starts[i + 1]):
@@ -211,7 +210,7 @@ def rotate(rows, i, k, factor, last, part_i, part_k, gone, found, values):
         gone_indices[gone_end], gone_data[gone_end] = indices[e], part_i * data[e] + part_k * y
         gone_end += 1
         left = data[e] - factor * y
-        if abs(left) > CANCELLED * (abs(data[e]) + abs(factor * y)):
+        if abs(left) > ROUNDING * (abs(data[e]) + abs(factor * y)):
             indices[end], data[end] = indices[e], left
             end += 1
     for e in range(starts[k], starts[k + 1]):
@@ -223,7 +222,7 @@ def rotate(rows, i, k, factor, last, part_i, part_k, gone, found, values):
             if factor != 0:
                 indices[end], data[end] = indices[e], -factor * y
                 end += 1
-    starts[last + 1], gone_starts[found + 1] = end, gone_end
+    starts[last + 1], gone_starts[count + 1] = end, gone_end
 
 
 @compiled

@@ -31,8 +31,8 @@ class ScaledLU:
 
     def _solve(self, right: Array, before: Array, after: Array, transposed: int) -> Array:
         scaled = (right.T / before).T
-        found = lu_solve((self.lu, self.pivots), scaled, transposed, overwrite=True)
-        return np.asarray((found.T / after).T)
+        solution = lu_solve((self.lu, self.pivots), scaled, transposed, overwrite=True)
+        return np.asarray((solution.T / after).T)
 
 
 def scaled_lu(matrix: Array) -> ScaledLU | None:
@@ -62,5 +62,5 @@ def lu_solve(factors: tuple[Array, Array], right: Array, transposed: int = 0, *,
 
 def lengths(matrix: Array, axis: int) -> Array:
     """Norms of the columns (axis 0) or rows; 1 where they are zero."""
-    found = np.linalg.norm(matrix, axis=axis)
-    return np.where(found > 0, found, 1.0)
+    lengths = np.linalg.norm(matrix, axis=axis)
+    return np.where(lengths > 0, lengths, 1.0)

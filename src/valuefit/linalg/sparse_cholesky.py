@@ -15,7 +15,6 @@ from valuefit.rows.kernels import compiled
 from valuefit.typing import Array
 
 LEAF = 48  # largest part that is not dissected further
-ZERO_FRONT_PIVOT = 1e-13  # a column of unit length with a smaller pivot depends on the others but for rounding
 
 
 class SymbolicFactor(NamedTuple):
@@ -159,7 +158,7 @@ def add_lower(F, at, rest):
 
 def _pivot(F: Array, s: int) -> tuple[Array, int]:
     """Cholesky of the first s columns of F in place, with pivots if necessary: their order and rank."""
-    lower, order, rank, pivoted = pivoted_cholesky(np.tril(F[:s, :s]), zero=ZERO_FRONT_PIVOT)
+    lower, order, rank, pivoted = pivoted_cholesky(np.tril(F[:s, :s]), zero=1e-13)
     if pivoted:
         F[s:, :s] = F[s:, order]
     F[:s, :s] = lower

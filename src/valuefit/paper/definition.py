@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +11,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from valuefit.data.archive import is_number
-from valuefit.messages import shown
+from valuefit.messages import read_toml, shown
 
 EXPERIMENTS = Path(__file__).parent
-MAX_DEFINITION_BYTES = 1 << 20  # far above any real experiment
-METHOD_LABELS = {
-    "pdbg": "PDBG", "gtd2": "GTD2", "flstd-sa": "TD (fLSTD-SA)", "svrg": "SVRG", "saga": "SAGA", "tdc": "TDC",
-}  # fmt: skip
-TUNING_SEED_OFFSETS = (0, 1000, 2000)  # three seeds, because one seed can converge at unstable steps
+# Label, colour and dashes of each method. The palette is safe for colour blindness; dashes distinguish the curves in
+# black-and-white print.
+METHODS = {
+    "pdbg": ("PDBG", "#0072B2", "-."),
+    "gtd2": ("GTD2", "#E69F00", ":"),
+    "flstd-sa": ("TD (fLSTD-SA)", "#999999", "--"),
+    "svrg": ("SVRG", "#D55E00", "-"),
+    "saga": ("SAGA", "#009E73", "-"),
+    "tdc": ("TDC", "#CC79A7", ":"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,14 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
     """Load an experiment by name or from a path to a TOML file; `quick` applies its [quick] table.
 
     A panel has the passes of [run] or its own `passes`; in the quick version those of [quick.run] or its own
-    `quick_passes`. Tuning uses seed + `TUNING_SEED_OFFSETS`; the reported runs use the seeds after `seed`.
+    `quick_passes`. Tuning uses three seeds, because one can converge at unstable steps; the
+    reported runs use the seeds after `seed`.
     """
     path = Path(name) if name.endswith(".toml") else EXPERIMENTS / f"{name}.toml"
     if not path.is_file():
         raise ValueError(f"There is no experiment {name!r}. Choose one of {', '.join(available())}, or a .toml file.")
     keys, checked = _known_keys(), partial(_checked, path)
-    data = checked("", _read_toml(path), keys["file"])
+    data = checked("", read_toml(path, "an experiment"), keys["file"])
     changes = checked("quick", data.get("quick", {}), keys["quick"]) if quick else {}
     run = checked("run", {**data["run"], **changes.get("run", {})}, keys["run"])
     grids = {**data["grid"], **changes.get("grid", {})}
@@ -86,7 +91,7 @@ def load_experiment(name: str, *, quick: bool = False, seed: int = 0) -> Experim
         ridge = checked(f"ridge of {where}", panel.get("ridge", {}), keys["ridge"])
         panels.append(Panel(panel["label"], own_source, problem, ridge, passes))
     seeds = tuple(seed + 1 + k for k in range(run["seeds"]))
-    tuning = tuple(seed + offset for offset in TUNING_SEED_OFFSETS)
+    tuning = (seed, seed + 1000, seed + 2000)
     title = changes.get("title", data["title"] + (" (quick version)" if quick else ""))
     return Experiment(path.stem, title, tuple(panels), tuple(run["methods"]), grids, seeds, tuning)
 
@@ -100,17 +105,6 @@ class Key(NamedTuple):
 
     def optional(self) -> Key:
         return self._replace(required=False)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as stream:
-        content = stream.read(MAX_DEFINITION_BYTES + 1)
-    if len(content) > MAX_DEFINITION_BYTES:
-        raise ValueError(f"{path} is larger than {MAX_DEFINITION_BYTES:,} bytes, the limit for an experiment.")
-    try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
 
 
 def _checked(path: Path, where: str, table: dict[str, Any], keys: dict[str, Key]) -> dict[str, Any]:
@@ -151,7 +145,7 @@ def _are_methods(value: Any) -> bool:
     return (
         isinstance(value, list)
         and 0 < len(value) == len({str(one) for one in value})
-        and set(map(str, value)) <= METHOD_LABELS.keys()
+        and set(map(str, value)) <= METHODS.keys()
     )
 
 
@@ -184,7 +178,7 @@ def _known_keys() -> dict[str, dict[str, Key]]:
         "file": file,
         "quick": {name: file[name].optional() for name in ("title", "source", "run", "grid")},
         "run": {
-            "methods": Key(_are_methods, f"a list of some of {', '.join(METHOD_LABELS)}"),
+            "methods": Key(_are_methods, f"a list of some of {', '.join(METHODS)}"),
             "passes": passes,
             "seeds": Key(lambda value: _is_count(value) and value <= 10_000, "a whole number from 1 to 10,000"),
         },

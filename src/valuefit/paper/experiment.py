@@ -35,10 +35,7 @@ from valuefit.threads import limit_threads
 # Rungs of successive halving on the first tuning seed: (fraction of the pass budget, fraction of configurations that
 # is promoted). The configurations promoted from the last rung run with the full budget on every tuning seed.
 RUNGS = ((1 / 32, 1 / 4), (1 / 6, 0.0))
-MIN_PROMOTED = 3  # configurations
-MIN_RUNG_PASSES = 24.0  # SVRG with N = 2n takes eight snapshots in them
 SOLVED_GAP = 1e-10  # smaller gaps are not compared
-MAX_GAP_RISE = 100.0  # a gap that rises by this factor above its minimum so far counts as unstable
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ def score(run: dict[str, Any]) -> float:
     """The score of a run, lower is better.
 
     In this order: runs that reach `SOLVED_GAP`, by their passes to it; runs that do not, by the last gap; unstable runs
-    (see `MAX_GAP_RISE`), by the last gap; diverged runs, later divergence first.
+    (the gap rose a hundredfold above its minimum so far), by the last gap; diverged runs, later divergence first.
     """
     gap, passes = np.array(run["gap"]), np.array(run["passes"])
     if len(gap) == 0:
@@ -160,7 +157,7 @@ def score(run: dict[str, Any]) -> float:
         return 1e20 / (1 + float(passes[-1]))
     last = min(max(float(gap[-1]), 1e-300), 1e3)
     lowest = np.minimum.accumulate(np.maximum(gap, SOLVED_GAP))
-    if (gap > MAX_GAP_RISE * lowest).any():
+    if (gap > 100 * lowest).any():
         return 1e10 * (1 + last)
     solved = np.flatnonzero(gap <= SOLVED_GAP)
     return float(passes[solved[0]]) if len(solved) else 1e8 * (1 + last)
@@ -295,7 +292,8 @@ class StepSearch:
         return [Job(self.panel, self.method, *steps, passes, seed) for steps in configurations for seed in seeds]
 
     def _passes(self, budget: float) -> float:
-        return min(self.panel.passes, max(MIN_RUNG_PASSES, budget * self.panel.passes))
+        # SVRG with N = 2n takes eight snapshots in 24 passes
+        return min(self.panel.passes, max(24.0, budget * self.panel.passes))
 
     def _ranked(self) -> list[tuple[float, float]]:
         """The configurations of this rung, best first; ties by smaller steps."""
@@ -313,4 +311,5 @@ class StepSearch:
 
 
 def _promoted_count(count: int, promoted: float) -> int:
-    return min(count, max(MIN_PROMOTED, round(promoted * count)))
+    """How many of this many configurations are promoted, three at least."""
+    return min(count, max(3, round(promoted * count)))

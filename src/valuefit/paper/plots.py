@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 
 from valuefit.atomic import write_bytes
-from valuefit.paper.definition import METHOD_LABELS, Experiment
+from valuefit.evaluation.text import markdown_table
+from valuefit.paper.definition import METHODS, Experiment
 from valuefit.paper.experiment import Curves
 from valuefit.typing import Array
 
-# A palette safe for colour blindness; dashes distinguish the curves in black-and-white print.
-LINE_STYLES = {
-    "pdbg": ("#0072B2", "-."),
-    "gtd2": ("#E69F00", ":"),
-    "flstd-sa": ("#999999", "--"),
-    "svrg": ("#D55E00", "-"),
-    "saga": ("#009E73", "-"),
-    "tdc": ("#CC79A7", ":"),
-}
 MIN_PLOTTED_GAP = 1e-12  # lower end of the gap axis
 
 
@@ -89,12 +81,12 @@ def draw(experiment: Experiment, curves: list[Curves], folder: Path) -> list[Pat
 
 def _draw_curve(axis: Any, curve: Curves) -> None:
     """The median over seeds as a line, their range shaded, and how many diverged."""
-    colour, dashes = LINE_STYLES[curve.method]
+    label, colour, dashes = METHODS[curve.method]
     passes, logs = on_common_passes([run for run in curve.runs if run["passes"]])
     # the limits lie outside the axis, so that curves run out of the panel
     shown = 10 ** np.clip(logs, np.log10(MIN_PLOTTED_GAP) - 1, 3)
     # dashed lines are drawn over solid ones, so that both show where they coincide
-    zorder, label = 2.0 if dashes == "-" else 2.1, METHOD_LABELS[curve.method]
+    zorder = 2.0 if dashes == "-" else 2.1
     axis.plot(passes, np.median(shown, axis=0), dashes, color=colour, label=label, zorder=zorder)
     axis.fill_between(passes, shown.min(axis=0), shown.max(axis=0), color=colour, alpha=0.25, linewidth=0)
     diverged = sum(run["status"] == "diverged" for run in curve.runs)
@@ -125,7 +117,7 @@ def table(curves: list[Curves]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {
             "panel": curve.panel,
             "grid": curve.grid,
-            "method": METHOD_LABELS[curve.method],
+            "method": METHODS[curve.method][0],
             "step_theta": curve.step_theta * curve.unit_theta,
             "step_w": None if curve.method == "flstd-sa" else curve.step_w * curve.unit_w,
             "diverged": sum(run["status"] == "diverged" for run in curve.runs),
@@ -149,9 +141,8 @@ def write_tables(experiment: Experiment, curves: list[Curves], folder: Path) -> 
     rows = table(curves)
     columns = ["panel", "grid", "method", "step_theta", "step_w", "passes to 1e-2", "passes to 1e-6", "1e-6 by seed",
                "last gap", "straightness", "diverged"]  # fmt: skip
-    lines = [f"# {experiment.title}", "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    lines += ["| " + " | ".join(_cell(column, row.get(column)) for column in columns) + " |" for row in rows]
-    markdown = "\n".join(lines) + "\n"
+    cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
+    markdown = "\n".join([f"# {experiment.title}", "", *markdown_table(columns, cells)]) + "\n"
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["panel", "grid", "method", "seed", "step_theta", "step_w", "passes", "gap"])

@@ -12,7 +12,6 @@ from valuefit.data.archive import check_version, is_number
 from valuefit.messages import said
 
 RUN_FORMAT = 1  # version of the files
-MAX_RUN_BYTES = 1 << 24  # a run has at most 600 points
 RUN_REMEDY = "Delete it and run the command again."
 
 
@@ -23,10 +22,11 @@ def write_run(path: Path, run: dict[str, Any]) -> None:
 
 def read_run(path: Path, checks: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
     """A run of `write_run`, if every key of `checks` has a valid value."""
+    most = 1 << 24  # bytes; a run has at most 600 points
     with open(path, "rb") as stream:
-        content = stream.read(MAX_RUN_BYTES + 1)
+        content = stream.read(most + 1)
     try:
-        run = json.loads(content) if len(content) <= MAX_RUN_BYTES else None
+        run = json.loads(content) if len(content) <= most else None
     except (ValueError, RecursionError) as error:
         raise damaged_run(path, said(error)) from None
     if not isinstance(run, dict):

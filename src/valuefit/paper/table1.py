@@ -16,6 +16,7 @@ from valuefit.data.archive import is_number
 from valuefit.datasets.ar1 import ar1_log, fourier_features
 from valuefit.engine.loop import solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.text import markdown_table
 from valuefit.paper.plots import write_png_and_svg
 from valuefit.paper.run_files import read_run, write_run
 from valuefit.problem.exact import Exact
@@ -26,9 +27,6 @@ from valuefit.solvers.solver import Solver
 from valuefit.threads import limit_threads
 
 TARGET_GAP = 1e-6
-FREQUENCY_SPREAD = 4.0  # of the Fourier features; conditions them well enough that most cells reach the target
-MAX_SECONDS = 40.0  # per method and size
-REPEAT_BELOW_SECONDS = 2.0  # shorter solves are timed three times, longer ones once
 OUTPUTS = ("table.md", "table-1.png", "table-1.svg")
 METHOD_COLOURS = {
     "lstd": "#CC79A7", "pdbg (I)": "#0072B2", "pdbg (II)": "#56B4E9", "svrg": "#D55E00", "saga": "#009E73",
@@ -86,7 +84,8 @@ def operations(name: str, problem: Problem, result: Result) -> float:
 
 def measure(size: Size, *, max_passes: float = 6000) -> dict[str, Any]:
     """Seconds, passes and operations of every method to a gap of 1e-6 or to its budget, and the formulas of Table 1."""
-    problem = Problem(ar1_log(size.n), fourier_features(size.d, spread=FREQUENCY_SPREAD), discount=0.9)
+    # this spread conditions the features well enough that most cells reach the target
+    problem = Problem(ar1_log(size.n), fourier_features(size.d, spread=4.0), discount=0.9)
     exact, theory = Exact(problem), Theory(problem)
     formulas = theory.table1(TARGET_GAP)
     row: dict[str, Any] = {
@@ -102,7 +101,7 @@ def measure(size: Size, *, max_passes: float = 6000) -> dict[str, Any]:
     with limit_threads(1):
         for name, (formula, solver) in methods(problem).items():
             result = solve(
-                problem, solver, tol=0, max_passes=max_passes, max_seconds=MAX_SECONDS, reference=exact.theta,
+                problem, solver, tol=0, max_passes=max_passes, max_seconds=40.0, reference=exact.theta,
                 callback=_target_reached,
             )  # fmt: skip
             reached = bool(exact.gap(result.theta) <= TARGET_GAP)
@@ -118,9 +117,12 @@ def measure(size: Size, *, max_passes: float = 6000) -> dict[str, Any]:
 
 
 def _median_seconds(problem: Problem, solver: Solver, passes: float) -> float:
-    """Median time of this many passes, each on a new copy of the problem, without cached moments."""
+    """Median time of this many passes, each on a new copy of the problem, without cached moments.
+
+    Solves below two seconds are timed three times, longer ones once.
+    """
     seconds: list[float] = []
-    while len(seconds) < (3 if not seconds or seconds[0] < REPEAT_BELOW_SECONDS else 1):
+    while len(seconds) < (3 if not seconds or seconds[0] < 2.0 else 1):
         fresh = Problem.from_rows(problem.phi.matrix, problem.now, problem.next, problem.reward, problem.discount)
         seconds.append(solve(fresh, solver, tol=0, max_passes=max(1.0, passes)).seconds)
     return statistics.median(seconds)
@@ -137,22 +139,22 @@ def run_table1(
     store = folder / "runs"
     store.mkdir(parents=True, exist_ok=True)
     measure(Size(200, 5), max_passes=50)  # compile first, so that seconds exclude compilation
-    found: dict[str, list[dict[str, Any]]] = {}
+    measured: dict[str, list[dict[str, Any]]] = {}
     sizes_by_axis = sweeps(quick)
     total, done = sum(size.n * size.d for sizes in sizes_by_axis.values() for size in sizes), 0
     for axis, sizes in sizes_by_axis.items():
-        found[axis] = []
+        measured[axis] = []
         for size in sizes:
             path = store / f"n{size.n}-d{size.d}.json"
             if not path.exists():
                 row = measure(size, max_passes=2000 if quick else 6000)
                 write_run(path, row)
-            found[axis].append(_read_cell(path, size))
+            measured[axis].append(_read_cell(path, size))
             done += size.n * size.d
             progress(f"n = {size.n}, d = {size.d}", done / total)
-    write_bytes(folder / "table.md", markdown(found).encode())
-    draw(found, folder)
-    return found
+    write_bytes(folder / "table.md", markdown(measured).encode())
+    draw(measured, folder)
+    return measured
 
 
 def _read_cell(path: Path, size: Size) -> dict[str, Any]:
@@ -200,7 +202,7 @@ def crossover(rows: list[dict[str, Any]], axis: str, one: str, other: str) -> st
     return "; ".join(f"{word} at {axis} = {', '.join(map(str, at))}" for word, at in sizes.items() if at)
 
 
-def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
+def markdown(measured: dict[str, list[dict[str, Any]]]) -> str:
     """The page as Markdown: costs, growth exponents, crossovers."""
     names = list(METHOD_COLOURS)
     intro = (
@@ -208,49 +210,46 @@ def markdown(found: dict[str, list[dict[str, Any]]]) -> str:
         "> marks a lower bound where the gap was not reached."
     )
     lines = ["# Table 1, measured", "", intro, ""]
-    lines += ["| n | d | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
-    for rows in found.values():
-        for row in rows:
-            cells = []
-            for name in names:
-                cell = row["methods"][name]
-                cells.append(f"{'' if cell['reached'] else '> '}{cell['seconds']:.3g} ({cell['passes']:.0f})")
-            lines.append(f"| {row['n']} | {row['d']} | " + " | ".join(cells) + " |")
+
+    def cost(cell: dict[str, Any]) -> str:
+        return f"{'' if cell['reached'] else '> '}{cell['seconds']:.3g} ({cell['passes']:.0f})"
+
+    cells = [
+        [str(row["n"]), str(row["d"]), *(cost(row["methods"][name]) for name in names)]
+        for rows in measured.values() for row in rows
+    ]  # fmt: skip
+    lines += markdown_table(["n", "d", *names], cells)
     lines += ["", "Growth exponents of the counted operations, of the seconds, and of the formula of Table 1.", ""]
-    heads = [f"{what} in {axis}" for axis in found for what in ("operations", "seconds", "formula")]
-    lines += ["| method | " + " | ".join(heads) + " |"]
-    lines += ["|---" * (1 + 3 * len(found)) + "|"]
-    for name in names:
-        cells = [
-            f"{exponent(rows, axis, name, what):.2f}".replace("nan", "-")
-            for axis, rows in found.items()
-            for what in ("operations", "seconds", "formula")
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    last = found["d"][-1]
+    kinds = [(axis, what) for axis in measured for what in ("operations", "seconds", "formula")]
+    growth = [
+        [name, *(f"{exponent(measured[axis], axis, name, what):.2f}".replace("nan", "-") for axis, what in kinds)]
+        for name in names
+    ]
+    lines += markdown_table(["method", *(f"{what} in {axis}" for axis, what in kinds)], growth)
+    last = measured["d"][-1]
     lines += [
         "",
         "Sizes at which SVRG and SAGA are faster on this machine, and the inequalities of section 6:",
         "",
-        f"- SAGA against LSTD: {crossover(found['d'], 'd', 'saga', 'lstd')}. "
+        f"- SAGA against LSTD: {crossover(measured['d'], 'd', 'saga', 'lstd')}. "
         f"The inequality requires d > {last['beats lstd from d']:.1e} at n = {last['n']}, d = {last['d']}.",
-        f"- SAGA against PDBG (I): {crossover(found['n'], 'n', 'saga', 'pdbg (I)')}. "
+        f"- SAGA against PDBG (I): {crossover(measured['n'], 'n', 'saga', 'pdbg (I)')}. "
         f"The inequality requires n > {last['beats pdbg from n']:.1e} at this size.",
-        f"- SVRG against PDBG (I): {crossover(found['n'], 'n', 'svrg', 'pdbg (I)')}.",
-        f"- PDBG (II) against PDBG (I): {crossover(found['n'], 'n', 'pdbg (II)', 'pdbg (I)')}.",
+        f"- SVRG against PDBG (I): {crossover(measured['n'], 'n', 'svrg', 'pdbg (I)')}.",
+        f"- PDBG (II) against PDBG (I): {crossover(measured['n'], 'n', 'pdbg (II)', 'pdbg (I)')}.",
         "",
     ]
     return "\n".join(lines)
 
 
-def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+def draw(measured: dict[str, list[dict[str, Any]]], folder: Path) -> None:
     """Write the figure: seconds and counted operations against n and d, the growth of the formulas as dotted lines."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5 * len(found), 7))
-    axes = figure.subplots(2, len(found), squeeze=False, sharex="col", sharey="row")
+    figure = Figure(figsize=(5 * len(measured), 7))
+    axes = figure.subplots(2, len(measured), squeeze=False, sharex="col", sharey="row")
     for row, (what, label) in enumerate({"seconds": "seconds", "operations": "operations counted"}.items()):
-        for axis, (letter, cells) in zip(axes[row], found.items(), strict=True):
+        for axis, (letter, cells) in zip(axes[row], measured.items(), strict=True):
             for name in METHOD_COLOURS:
                 _plot_method(axis, cells, letter, name, what)
             sizes = [cell[letter] for cell in cells]
@@ -259,10 +258,12 @@ def draw(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
             axis.grid(alpha=0.3)
             other = "d" if letter == "n" else "n"
             axis.set_title(f"{other} = {cells[0][other]:,}", fontsize=10)
-        costs = [cell["methods"][name][what] for cells in found.values() for cell in cells for name in METHOD_COLOURS]
+        costs = [
+            cell["methods"][name][what] for cells in measured.values() for cell in cells for name in METHOD_COLOURS
+        ]
         axes[row, 0].set_ylim(min(costs) / 2, max(costs) * 2)  # the dotted lines may run out of the panel
         axes[row, 0].set_ylabel(f"{label} to a gap of 1e-6")
-    for axis, letter in zip(axes[-1], found, strict=True):
+    for axis, letter in zip(axes[-1], measured, strict=True):
         axis.set_xlabel(letter)
     axes[0, 0].plot([], [], ":", color="black", label="growth of the formula")
     axes[0, 0].plot([], [], "^", color="black", markerfacecolor="none", linestyle="none", label="not reached: at least")

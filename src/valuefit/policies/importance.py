@@ -135,7 +135,7 @@ def ratios(policy: Any, log: Transitions, *, part: bool = False) -> Array:
     if log.behaviour_prob is None:
         raise ValueError(
             "The log has no behaviour_prob (the probabilities of the logged actions under the policy that generated "
-            'it), so importance ratios are unknown. Either give behaviour_prob, or use values="state-action", which '
+            'it), so importance ratios are unknown. Either give behaviour_prob, or use `values="state-action"`, which '
             "needs none."
         )
     target = target_probabilities(policy, log)

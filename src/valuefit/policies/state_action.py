@@ -107,7 +107,7 @@ def _state_action_rows(
 
     if policy is None:
         raise ValueError(
-            'State-action values need a target policy. Give policy=, or use values="state" for the policy that '
+            'State-action values need a target policy. Give `policy`, or use `values="state"` for the policy that '
             "generated the log."
         )
     matched = policy_for(policy, log)

@@ -18,7 +18,6 @@ from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 COST = 3.0  # passes to make it: two for the columns, one for the rows
-MIN_SECOND_MOMENT = 1e-24  # part of the largest second moment that a smaller one is raised to before it is inverted
 CONSTANT = 1e-9  # standard deviation over norm below which a column or a sum of columns is constant
 
 
@@ -26,7 +25,7 @@ class DiagonalPlusRankTwo(NamedTuple):
     """P = diag(scale) + sides core sides', symmetric and positive."""
 
     scale: Array
-    sides: Array  # (d, 2), or (d, 0) where no constant was found
+    sides: Array  # (d, 2), or (d, 0) without a constant
     core: Array
 
     def __matmul__(self, x: Array) -> Array:
@@ -108,9 +107,9 @@ def _constant(rows: Rows, problem: Problem, square: Array, mean: Array) -> Array
 def _inverse(spread: Array, square: Array, ridge: float) -> Array:
     """1 / (spread + ridge), 0 for a column without data; a column that is constant but for rounding is not centred."""
     spread = np.where(spread > CONSTANT * square, spread, square) + ridge
-    found = np.zeros_like(spread)
-    np.divide(1.0, np.maximum(spread, MIN_SECOND_MOMENT * square.max(initial=0.0)), out=found, where=square > 0)
-    return found
+    inverse = np.zeros_like(spread)
+    np.divide(1.0, np.maximum(spread, 1e-24 * square.max(initial=0.0)), out=inverse, where=square > 0)
+    return inverse
 
 
 def _packed(scale: Array, a: Array | None, mean: Array, weight: float) -> DiagonalPlusRankTwo:

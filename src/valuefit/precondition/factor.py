@@ -9,20 +9,21 @@ import numpy as np
 import scipy.linalg as linalg
 from scipy.linalg import blas
 
-from valuefit.linalg.cholesky import CLEAR_PIVOT, jittered_cholesky, pivoted_cholesky
+from valuefit.linalg.cholesky import (
+    CLEAR_PIVOT,
+    FIRST_JITTER,
+    MIN_DIAGONAL,
+    OUT_OF_RANGE,
+    jittered_cholesky,
+    pivoted_cholesky,
+)
 from valuefit.linalg.scaled_lu import lu_solve
-from valuefit.memory import memory_limit
 from valuefit.problem.saddle_point import SKETCH_BLOCK_ROWS, SaddlePoint
 from valuefit.typing import Array
 
 MIN_ROWS, MAX_ROWS = 6.0, 64.0  # sketched rows for each column of A
-MIN_ROWS_OF_C = 3.0  # sketched rows for each column of C alone; with fewer, iterations multiply
-TALL_PRODUCT = 1.45  # time of a product of tall matrices over that of square ones with as many operations
-ZERO_PIVOT = 2e-15  # a column of unit length with a smaller pivot depends on the others but for rounding
 MIN_FLOAT32_PASSES = 4.0  # passes for C from which on it is multiplied in float32, which takes half of them
 ROUNDING_CHECKS = 3  # power iterations that estimate the rounding error of float32
-MAX_ROUNDING = 0.1  # largest rounding error of float32, relative to C
-FLOAT32_RANGE = 1e15  # column norms from 1 / this to this lose nothing that matters in float32
 
 
 class Sketch(NamedTuple):
@@ -75,6 +76,20 @@ class DenseFactor:
         """H~^-1 g."""
         return np.asarray(linalg.cho_solve((self.root, True), g, check_finite=False))
 
+    @property
+    def inverse_L(self) -> Array:
+        """L^-1 as a matrix (rank, k), zero on the features that are not kept."""
+        if self.L is None:
+            return np.eye(self.size)
+        inverse = np.zeros((len(self.kept), self.size))
+        inverse[:, self.kept] = _inverse(self.L)
+        return inverse
+
+    @property
+    def inverse_root(self) -> Array:
+        """R^-1 as a matrix (d, d)."""
+        return _inverse(self.root)
+
     def fixed_point(self, r: Array, dual: Array) -> Array:
         """A~^-1 r, or C~^+ r where A is not sketched."""
         if self.lu is None:
@@ -88,6 +103,13 @@ class DenseFactor:
         assert self.A is not None
         theta = self.primal(g + self.A.T @ dual)
         return theta, dual - self.dual(self.A @ theta)
+
+
+def _inverse(lower: Array | None) -> Array:
+    inverse, info = linalg.lapack.dtrtri(lower, lower=True)
+    if info != 0 or not np.isfinite(inverse).all():
+        raise ValueError(OUT_OF_RANGE)
+    return np.asarray(inverse)
 
 
 def is_fixed_point(problem: SaddlePoint) -> bool:
@@ -105,7 +127,8 @@ def plan(problem: SaddlePoint, *, growth: float = 1.0) -> tuple[int, bool]:
     k, d = problem.k, problem.d
     one, both = problem.cost.flops(k**3), problem.cost.flops(k**3 + 2 * k**2 * d)  # passes for one row more a column
     of_C = plan_of_C(problem) / k
-    of_both = float(np.clip(np.sqrt(72 / (TALL_PRODUCT * both)), MIN_ROWS, MAX_ROWS))
+    # a product of tall matrices takes 1.45 times as long as one of square ones with as many operations
+    of_both = float(np.clip(np.sqrt(72 / (1.45 * both)), MIN_ROWS, MAX_ROWS))
     cross = not is_fixed_point(problem) or problem.identity
     cross = cross or of_both * both + 72 / of_both <= of_C * one + 28 / np.sqrt(of_C) + 12
     return int(growth * (of_both if cross else of_C) * k) + 1, cross
@@ -113,7 +136,8 @@ def plan(problem: SaddlePoint, *, growth: float = 1.0) -> tuple[int, bool]:
 
 def plan_of_C(problem: SaddlePoint) -> int:
     """The number of sketched rows for C alone."""
-    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), MIN_ROWS_OF_C, MAX_ROWS)) + 1
+    # with fewer than 3 rows a column, iterations multiply
+    return int(problem.k * np.clip((14 / problem.cost.flops(problem.k**3)) ** (2 / 3), 3.0, MAX_ROWS)) + 1
 
 
 def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool = True) -> Sketch:
@@ -129,9 +153,9 @@ def sketch(problem: SaddlePoint, *, size: int, cross: bool, allow_float32: bool 
         passes = problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C
         return Sketch(problem.second_moment, problem.A if cross else None, 1.0, 1.0, passes)
     if not cross and allow_float32 and problem.cost.flops(size * k**2) >= MIN_FLOAT32_PASSES:
-        found = _float32(problem, size)
-        if found is not None:
-            return found
+        single = _float32(problem, size)
+        if single is not None:
+            return single
     C, A = problem.sketched_moments(size, np.random.default_rng(0), cross=cross)
     share = rows_per_sum(problem, size, cross=cross)
     passes = 1 + problem.cost.flops(size * (k**2 + (2 * k * d if cross else 0)))
@@ -155,7 +179,7 @@ def _float32(problem: SaddlePoint, size: int) -> Sketch | None:
         )
     ).psi
     lengths = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64))
-    if not (lengths.min() >= 1 / FLOAT32_RANGE and lengths.max() <= FLOAT32_RANGE):
+    if not (lengths.min() >= 1e-15 and lengths.max() <= 1e15):  # others lose too much in float32
         return None
     X /= lengths.astype(np.float32)
     C = np.zeros((k, k), np.float32, order="F")
@@ -192,13 +216,13 @@ def factorise(problem: SaddlePoint, moments: Sketch) -> DenseFactor:
     unit = moments.C[np.ix_(kept, kept)]
     unit /= scale
     unit /= scale[:, None]
-    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=ZERO_PIVOT)  # transposed: column-major
+    factor, order, rank, pivoted = pivoted_cholesky(unit.T, zero=2e-15)  # but for rounding; column-major
     passes = moments.passes + problem.cost.flops((2 if pivoted else 1) * problem.k**3 / 3)
     excess, likely = moments.excess, moments.likely
     if moments.rows is not None:
         off = np.inf if pivoted else rounding(factor, moments.rows)
         passes += problem.cost.reads(ROUNDING_CHECKS * (moments.rows.size + factor.size))
-        if not off <= MAX_ROUNDING:
+        if not off <= 0.1:  # relative to C
             again = sketch(problem, size=len(moments.rows), cross=False, allow_float32=False)
             return factorise(problem, again._replace(passes=passes + again.passes))
         excess, likely = excess * (1 + 3 * off), likely * (1 + 3 * off)  # the estimate is at least a third of the error
@@ -218,12 +242,28 @@ def dense_preconditioner(problem: SaddlePoint, moments: Sketch) -> DenseFactor:
         return factor
     if is_fixed_point(problem):
         return _with_A(problem, factor, moments)
-    M = A = moments.A
-    k, d = A.shape
+    return with_normal_matrix(problem, factor, moments.A)
+
+
+def with_normal_matrix(
+    problem: SaddlePoint, factor: DenseFactor, A: Array, *, C: Array | None = None, noise: float = 0.0
+) -> DenseFactor:
+    """Return the factor with A and that of H~ = A'C~^+A + ridge I.
+
+    noise: the expected part of H~ that is noise of a sketched A: so much of `C`, or of the diagonal of H~ where A is
+    not square, is added.
+    """
+    M, (k, d) = A, A.shape
     if factor.L is not None:
         M = np.asarray(linalg.solve_triangular(factor.L, A[factor.kept], lower=True, check_finite=False))
     H = M.T @ M
-    H[np.diag_indices_from(H)] += problem.ridge
+    H[np.diag_indices(d)] += problem.ridge
+    if noise:
+        if C is not None:
+            H += noise * C
+        diagonal = np.diag(H)
+        diagonal = np.maximum(diagonal, MIN_DIAGONAL * diagonal.max()) if diagonal.any() else np.ones(d)
+        H[np.diag_indices(d)] += (noise if k != d else FIRST_JITTER) * diagonal
     return replace(
         factor,
         A=A,
@@ -266,16 +306,3 @@ def rounding(factor: Array, X: Array) -> float:
         if not 0 < off < np.inf:
             break
     return off
-
-
-def affordable(problem: SaddlePoint, *, size: int, cross: bool, limit: float) -> bool:
-    """Whether a sketch (all of the moments, for sparse rows) and its factors fit into memory and `limit` passes."""
-    k, d = problem.k, problem.d
-    wide = k + d if cross else k
-    if 8 * (3 * k * wide + (0 if problem.sparse else size * wide)) > memory_limit():
-        return False
-    work = k**3 + (2 * k * d * (k + d) if cross else 0)
-    if problem.sparse:
-        return (problem.cost.A + problem.cost.C if cross else 1 + problem.cost.C) + problem.cost.flops(work) <= limit
-    rows = min(size, problem.cost.starts)
-    return 1 + problem.cost.flops(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit

@@ -16,14 +16,12 @@ from valuefit.linalg.moments import sparse_second_moment
 from valuefit.linalg.rare_columns import RareColumns, eliminate_rare_columns
 from valuefit.linalg.sparse_cholesky import SparseFactor
 from valuefit.memory import memory_limit
-from valuefit.precondition.factor import affordable, dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
+from valuefit.precondition.factor import dense_preconditioner, is_fixed_point, plan, plan_of_C, sketch
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array
 
 MAX_DENSE_PASSES = 40.0  # passes for a dense factor where rows are sparse, and a pass costs little
 MAX_SPARSE_PASSES = 300.0  # passes for a sparse factor of C
-INNER_PASSES = 4.0  # passes for inner conjugate gradients in an iteration
-MIN_INNER, MAX_INNER = 4, 40  # their steps
 
 
 class SparseC(NamedTuple):
@@ -249,7 +247,7 @@ def _best(problem: SaddlePoint, *, limit: float, growth: float, with_A: bool) ->
     if problem.sparse:
         size, cross = problem.n, with_A and not is_fixed_point(problem)
         dense_limit = min(limit, MAX_DENSE_PASSES)
-    if affordable(problem, size=size, cross=cross, limit=dense_limit):
+    if problem.cost.affords_factor(size, cross=cross, limit=dense_limit):
         factor: SaddlePreconditioner | None = problem.dense_factor(size, cross=cross)
         return factor or dense_preconditioner(problem, sketch(problem, size=size, cross=cross))
     ridge = problem.ridge if with_A else 0.0
@@ -312,7 +310,8 @@ def sparse_preconditioner(
     sweeps = symmetric_gauss_seidel(C)
     shifted_sweeps = symmetric_gauss_seidel(shift) if ridge else sweeps
     solves = 2 if ridge else 1
-    inner = int(np.clip(INNER_PASSES / (solves * cost.sparse_product(C.nnz)), MIN_INNER, MAX_INNER))
+    # an iteration may take as long as four passes
+    inner = int(np.clip(4.0 / (solves * cost.sparse_product(C.nnz)), 4, 40))
     apply_passes = cost.sparse_product((solves * (inner + 1)) * C.nnz) + cost.reads(10 * solves * inner * C.shape[0])
     return GaussSeidelSweeps(sweeps, shifted_sweeps, matrix, inner, passes, apply_passes + 2 * rare_passes)
 

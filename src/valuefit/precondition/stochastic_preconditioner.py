@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg as linalg
 
-from valuefit.linalg.cholesky import OUT_OF_RANGE, jittered_cholesky
+from valuefit.linalg.cholesky import FIRST_JITTER, MIN_DIAGONAL
 from valuefit.memory import fits
 from valuefit.precondition.diagonal_preconditioner import COST, DiagonalPlusRankTwo, balance, squared_row_norms
-from valuefit.precondition.factor import likely_excess
-from valuefit.precondition.preconditioner import Preconditioner, SparseC
+from valuefit.precondition.factor import DenseFactor, Sketch, factorise, likely_excess, rows_per_sum, with_normal_matrix
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.typing import Array, Gradient
@@ -27,7 +25,7 @@ SHIFT = 1e-10  # multiple of its diagonal that is added to C, so that a factor e
 
 @dataclass(frozen=True, eq=False)
 class StochasticPreconditioner:
-    """A `Preconditioner` for stochastic steps: symmetric positive matrices that multiply gradients.
+    """Symmetric positive matrices that multiply gradients, and the sampling of steps that goes with them.
 
     theta ~ (A'C^-1A + ridge I)^-1 and w ~ C^-1, from `count` sketched rows (all steps: from the moments). The
     preconditioned saddle point is as well conditioned as the sketch allows, whatever the means, scales and
@@ -43,26 +41,9 @@ class StochasticPreconditioner:
     steps: tuple[float, float]  # step sizes for single rows; times the number of rows for a batch
     spread: float = 1.0  # bound of the largest preconditioned second moment
     fewest: int = 1  # rows in a batch, so that products with the matrices do not cost more than the rows
-    excess: float = np.inf  # w^-1 <= excess * C for certain
-    likely: float = np.inf  # and very likely
     each: float = 0.0  # passes of one such product, where a row costs less than a row of the matrices
     exact: bool = False  # whether it was made from the moments of all steps
-
-    clear: ClassVar[bool] = True
-    matrix: ClassVar[SparseC | None] = None
-
-    @property
-    def for_certificate(self) -> Preconditioner | None:
-        """This preconditioner of C for a certificate, where its accuracy is known."""
-        return self if np.isfinite(self.excess) else None
-
-    def dual(self, r: Array) -> Array:
-        """C~^-1 r."""
-        return self.w @ r
-
-    def primal(self, g: Array) -> Array:
-        """H~^-1 g."""
-        return self.theta @ g
+    factor: DenseFactor | None = None  # of C, for a certificate, where it is accurate
 
     @cached_property
     def _cumulative(self) -> Array:
@@ -80,7 +61,7 @@ class StochasticPreconditioner:
     def merit(self, gradient: tuple[Array, Array]) -> float:
         """The squared preconditioned gradient g' theta g + h' w h: about 2 (F - F*), and the same of the dual."""
         of_theta, of_w = gradient
-        value = float(of_theta @ self.primal(of_theta)) + float(of_w @ self.dual(of_w))
+        value = float(of_theta @ (self.theta @ of_theta)) + float(of_w @ (self.w @ of_w))
         return value if np.isfinite(value) else np.inf
 
 
@@ -130,9 +111,8 @@ def sketched_preconditioner(problem: Any, count: int, *, drawn: bool = True) -> 
     drawn: whether single rows will be drawn, which takes their norms.
     """
     rng = np.random.default_rng(count)
-    A, C = _moments(problem, count, rng)
-    L, inverse_L, inverse_R = _factors(problem, A, C, count)
-    excess, likely = _excess(problem, C, L, count)
+    factor, accurate = _factor(problem, count, rng)
+    inverse_L, inverse_R = factor.inverse_L, factor.inverse_root
     weight, steps = np.ones(0), (1.0, 1.0)
     if drawn:
         lengths = problem.squared_lengths(*_projections(problem, inverse_L, inverse_R, rng))
@@ -141,8 +121,8 @@ def sketched_preconditioner(problem: Any, count: int, *, drawn: bool = True) -> 
     each = problem.cost.flops(2 * (problem.k**2 + problem.d**2)) if problem.sparse else 0.0
     return StochasticPreconditioner(
         inverse_R.T @ inverse_R, inverse_L.T @ inverse_L, count, cost, weight, steps,
-        fewest=max(1, int(np.ceil(each * problem.n))), each=each, excess=excess, likely=likely,
-        exact=count >= problem.n,
+        fewest=max(1, int(np.ceil(each * problem.n))), each=each, exact=count >= problem.n,
+        factor=factor if accurate else None,
     )  # fmt: skip
 
 
@@ -176,54 +156,32 @@ def _draws_and_steps(problem: Any, of_psi: Array, of_u: Array, of_v: Array) -> t
     return weight, (0.25 / max(primal, 1e-300), 0.25 / dual)
 
 
-def _moments(problem: SaddlePoint, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A and C over all steps, or estimated from `count` sketched rows.
+def _factor(problem: SaddlePoint, count: int, rng: np.random.Generator) -> tuple[DenseFactor, bool]:
+    """Return the factors of C and A'C^-1A + ridge I over all steps, or from `count` sketched rows.
 
-    A sample of as many steps would miss rare rows; a sketch misses none, with as much error on the others.
+    The second value says whether columns are so independent that the shift of C does not matter. A sample of as many
+    steps would miss rare rows; a sketch misses none, with as much error on the others.
     """
+    k, d = problem.k, problem.d
     if count >= problem.n:
-        return problem.A, problem.C
-    C, A = problem.sketched_moments(count, rng, cross=True, traces=True)
-    assert A is not None
-    return A, np.eye(problem.k) if problem.identity else C
-
-
-def _excess(problem: SaddlePoint, C: Array, L: Array, count: int) -> tuple[float, float]:
-    """`excess` and `likely`; infinite where columns are so nearly dependent that the shift of C decides."""
-    size, pivot = np.diag(C), np.diag(L) ** 2
-    if problem.identity or not (pivot > 1e4 * SHIFT * size.max()).all():
-        return np.inf, np.inf
-    share = -(-problem.n // count)
-    return 1.1 * share, 1.1 * likely_excess(problem.k, count, share)
-
-
-def _factors(problem: SaddlePoint, A: Array, C: Array, count: int) -> tuple[Array, Array, Array]:
-    """L, L^-1 and R^-1 with C ~ L L', A'C^-1A + ridge I ~ R R', plus the expected noise of the sketch."""
-    C = C.copy()
-    size = np.diag(C).copy()
-    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.k)
-    C[np.diag_indices_from(C)] += SHIFT * size
-    L = jittered_cholesky(C)
-    inverse_L = _inverse(L)
-    M = inverse_L @ A
-    H = M.T @ M
-    H[np.diag_indices_from(H)] += problem.ridge
+        A, C = problem.A, problem.C.copy()
+    else:
+        C, cross = problem.sketched_moments(count, rng, cross=True, traces=True)
+        assert cross is not None
+        A = cross
     # the standard error of an entry of the sketched L^-1 A is about 1 / sqrt(count)
-    noise = problem.d / count * max(0.0, 1 - count / problem.n)
-    if problem.k == problem.d and not problem.identity:
-        H += max(0.16 * noise, 1e-12) * C
-    size = np.diag(H).copy()
-    size = np.maximum(size, 1e-12 * size.max()) if size.any() else np.ones(problem.d)
-    H[np.diag_indices_from(H)] += (1e-12 + (0.16 * noise if problem.k != problem.d else 0.0)) * size
-    return L, inverse_L, _inverse(jittered_cholesky(H))
-
-
-def _inverse(L: Array) -> Array:
-    """L^-1 of a lower triangular L."""
-    inverse, info = linalg.lapack.dtrtri(L, lower=True)
-    if info != 0 or not np.isfinite(inverse).all():
-        raise ValueError(OUT_OF_RANGE)
-    return np.asarray(inverse)
+    noise = max(0.16 * d / count * max(0.0, 1 - count / problem.n), FIRST_JITTER)
+    if problem.identity:
+        factor = DenseFactor(None, np.arange(k), k, 1.0, 1.0, True, 0.0)
+        return with_normal_matrix(problem, factor, A, noise=noise), False
+    size = np.diag(C)
+    size = np.maximum(size, MIN_DIAGONAL * size.max()) if size.any() else np.ones(k)
+    C[np.diag_indices(k)] += SHIFT * size
+    share = 1 if count >= problem.n else rows_per_sum(problem, count, cross=True)
+    factor = factorise(problem, Sketch(C, A, 1.1 * share, 1.1 * likely_excess(k, count, share), 0.0))
+    assert factor.L is not None
+    accurate = bool((np.diag(factor.L) ** 2 > 1e4 * SHIFT * size.max()).all())
+    return with_normal_matrix(problem, factor, A, C=C if k == d else None, noise=noise), accurate
 
 
 def _projections(

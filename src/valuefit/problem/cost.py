@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.machine import GEMM_FLOPS, GPU_FLOPS, SPARSE_FLOPS, seconds
+from valuefit.memory import memory_limit
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,18 @@ class Cost:
         A number of C takes a fifth of the time of one of a row on hashed tiles (1e5, 1e5), a tenth on (1e6, 1e6).
         """
         return nonzeros / (8 * self._pass)
+
+    def affords_factor(self, size: int, *, cross: bool, limit: float) -> bool:
+        """Whether a sketch (all of the moments, for sparse rows) and its factors fit into memory and `limit` passes."""
+        k, d = self.k, self.d
+        wide = k + d if cross else k
+        if 8 * (3 * k * wide + (0 if self.sparse else size * wide)) > memory_limit():
+            return False
+        work = k**3 + (2 * k * d * (k + d) if cross else 0)
+        if self.sparse:
+            return (self.A + self.C if cross else 1 + self.C) + self.flops(work) <= limit
+        rows = min(size, self.starts)
+        return 1 + self.flops(rows * (k**2 + (2 * k * d if cross else 0)) + work) <= limit
 
     @property
     def solve_flops(self) -> float:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from valuefit.problem.saddle_point import SaddlePoint
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
-CANCELLATION = 1e-12  # part of an energy that may be rounding error, so that a smaller difference of two says nothing
 ROUNDINGS = 10.0  # rounding error of a sum of n numbers, in sqrt(n) eps times their size: ten times what is seen
 
 
@@ -25,7 +25,7 @@ def gap_above(excess: float, energy: float, objective: float, least: float = 0.0
 
     energy: at most b'C^+b. least: at most F(0) - F*.
     """
-    scale = max(0.5 * (1 - CANCELLATION) * energy - objective, least)
+    scale = max(0.5 * (1 - ROUNDING) * energy - objective, least)
     return excess / scale if scale > 0 else np.inf
 
 

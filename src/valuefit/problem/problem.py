@@ -168,6 +168,23 @@ class Problem(SaddlePoint):
             with np.errstate(over="ignore", invalid="ignore"):
                 check_ratio_products(self.ratio, self.forward(np.ones(self.n)))
 
+    def without_columns(self, columns: Array) -> Problem:
+        """Return the problem with these features, by number, set to zero; self if they are zero already."""
+        unused = np.zeros(self.d, bool)
+        unused[columns] = True
+        phi = self.phi.without(unused)
+        if phi is self.phi:
+            return self
+        other = Problem.__new__(Problem)
+        steps = StepArrays(self.now, self.next, self.reward, self.discount, self.ratio, self.begins)
+        settings: dict[str, Any] = {
+            "trace": self.trace,
+            "ridge": self.ridge,
+            "metric": "identity" if self.identity else "C",
+        }
+        other._set_up(phi, None if self.shared else self.psi, steps, **settings, part=self.part)
+        return other
+
     def __repr__(self) -> str:
         kind = ", ".join(sorted(self.traits)) or "on-policy"
         return f"Problem(n={self.n}, d={self.d}, distinct rows={self.phi.shape[0]}, {kind})"
@@ -305,10 +322,6 @@ class Problem(SaddlePoint):
                 setattr(self, name, total / self.n)
         return A / self.n
 
-    def A_in_float32(self) -> Array:
-        rows = self.psi, self.phi, self.now, self.next, self.discount, self.ratio
-        return count_product(*rows, dtype=np.float32)[0] / self.n
-
     @cached_property
     def second_moment(self) -> Array:
         return second_moment(self.psi, self.visits) / self.n
@@ -429,11 +442,8 @@ class Problem(SaddlePoint):
         return trace_rows(trace_rows_dense(self.psi.kernel, *steps, self.k))
 
     def _require_trace_memory(self, count: int) -> None:
-        require_memory(
-            count,
-            f"A stochastic solver with traces stores {self.n} trace rows, which",
-            "Use a batch solver: 'lstd' and 'pdbg' do not store them.",
-        )
+        what = f"A stochastic solver with traces stores {self.n} trace rows, which"
+        require_memory(count, what, "Use a batch solver: 'lstd' and 'pdbg' do not store them.")
 
     @property
     def row_sets(self) -> RowSets:
@@ -477,16 +487,11 @@ class Problem(SaddlePoint):
 
         traced: None without traces, where u_t is ratio_t psi_t and `dual` is taken.
         """
-        of_psi = _squared_rows(self.psi.matmul(dual))[self.now]
-        of_u = self.ratio**2 * of_psi if traced is None else _squared_rows(self.u.matmul(traced))
-        P = self.phi.matmul(primal)
-        return of_psi, of_u, _squared_rows(P[self.now] - self.discount[:, None] * P[self.next])
+        of_psi, P = (self.psi.matmul(dual) ** 2).sum(axis=1)[self.now], self.phi.matmul(primal)
+        of_u = self.ratio**2 * of_psi if traced is None else (self.u.matmul(traced) ** 2).sum(axis=1)
+        return of_psi, of_u, ((P[self.now] - self.discount[:, None] * P[self.next]) ** 2).sum(axis=1)
 
     @cached_property
     def psi_squared(self) -> Array:
         """|psi_t|^2 of every step."""
         return self.psi.squared_norms()[self.now]
-
-
-def _squared_rows(X: Array) -> Array:
-    return np.einsum("ij,ij->i", X, X)

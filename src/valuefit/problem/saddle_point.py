@@ -90,10 +90,6 @@ class SaddlePoint(ABC):
     def C_dot(self, w: Array) -> Array:
         """C w."""
 
-    def A_in_float32(self) -> Array:
-        """A, from products in float32 where they take less time."""
-        return self.A
-
     # these are set on construction, or computed when they are asked for
 
     @cached_property

@@ -70,8 +70,8 @@ class Theory:
     def _coupling_values(self) -> Array:
         """Eigenvalues of A' C^+ A, ascending."""
         sigma = np.zeros(self.problem.d)
-        found = linalg.svdvals(self.problem.C_root.T @ self.problem.A)
-        sigma[: len(found)] = found
+        values = linalg.svdvals(self.problem.C_root.T @ self.problem.A)
+        sigma[: len(values)] = values
         return sigma[::-1] ** 2
 
     @property

@@ -29,8 +29,6 @@ from valuefit.report.histograms import (
 from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
-MAX_SAMPLE_NUMBERS = 20_000_000  # of observations (160 MB); figures of larger logs use a random sample of steps
-MAX_STATE_BARS = 50
 VALUE_BINS = 25  # of a curve of values, at most
 
 
@@ -60,7 +58,7 @@ def value_figures(evaluation: Evaluation) -> list[Figure]:
     if log.has_numbered_states:
         return _state_figures(evaluation)
     width = math.prod(log.observations.shape[1:])
-    steps = _sampled_steps(len(log), MAX_SAMPLE_NUMBERS // width)
+    steps = _sampled_steps(len(log), 20_000_000 // width)  # 160 MB of observations
     seen = np.asarray(log.observations[log.now[steps]], dtype=np.float64).reshape(len(steps), width)
     values = values_at(evaluation, steps)
     order = most_explanatory(seen, values)
@@ -101,8 +99,8 @@ def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: i
     else:
         for part in _blocks(len(steps)):
             seen = log.observations[log.now[steps[part]]]
-            found = Rows(value_rows(evaluation.features, evaluation.values, evaluation.policy, problem.d, seen))
-            rows += found.group_sums(np.arange(len(seen)), share[part], group[part], groups)
+            by_step = Rows(value_rows(evaluation.features, evaluation.values, evaluation.policy, problem.d, seen))
+            rows += by_step.group_sums(np.arange(len(seen)), share[part], group[part], groups)
     return evaluation.band(rows, level=evaluation.policy_value.level)
 
 
@@ -130,9 +128,9 @@ def _state_figures(evaluation: Evaluation) -> list[Figure]:
     for part in _blocks(len(seen)):
         values[seen[part]] = evaluation.value(log.observations[seen[part]])
     shown, which = seen, f"all {counted(len(seen), 'state')} of the log"
-    if len(seen) > MAX_STATE_BARS:
-        shown = np.sort(seen[np.argsort(-visits[seen], kind="stable")[:MAX_STATE_BARS]])
-        which = f"the {MAX_STATE_BARS} most visited of {counted(len(seen), 'state')}"
+    if len(seen) > 50:
+        shown = np.sort(seen[np.argsort(-visits[seen], kind="stable")[:50]])
+        which = f"the 50 most visited of {counted(len(seen), 'state')}"
     states = _state_bars(evaluation, log.observations[shown], values[shown], visits[shown], which)
     if len(seen) <= 8:
         return [states]
@@ -249,7 +247,7 @@ def td_figures(evaluation: Evaluation) -> list[Figure]:
         "td-distribution", "TD errors", errors, "TD error", "steps", "reward + discount × next value − value.",
         mark=(mean, "mean"),
     )  # fmt: skip
-    cluster = evaluation.fit.sandwich.cluster
+    cluster = evaluation.fit.shard.clusters.of_step
     weighted, converged = bool((ratio != 1).any()), evaluation.result.status == "converged"
     value = evaluation.problem.phi.dot(evaluation.result.theta)[evaluation.problem.now]
     for name, title, x, label in (
@@ -370,19 +368,19 @@ def _histogram(
     """A histogram of `values`, counted in `unit` (plural); none if they are constant."""
     if is_constant(values):
         return []
-    found: Counts = histogram_counts(values)
-    top = int(np.argmax(found.counts))
+    bins: Counts = histogram_counts(values)
+    top = int(np.argmax(bins.counts))
     desc = (
         f"Histogram of {len(values):,} {unit}, from {number(values.min())} to {number(values.max())}, mean "
-        f"{number(values.mean())}. Most, {found.counts[top]:,}, lie between {found.edges[top]:.4g} and "
-        f"{found.edges[top + 1]:.4g}."
+        f"{number(values.mean())}. Most, {bins.counts[top]:,}, lie between {bins.edges[top]:.4g} and "
+        f"{bins.edges[top + 1]:.4g}."
     )
-    if found.outside:
-        caption += f" The outermost bars include {counted(found.outside, unit.removesuffix('s'))} outside the axis."
-    svg = charts.histogram(name, title, desc, found.edges, found.counts, x_label=label, y_label=unit, mark=mark)
+    if bins.outside:
+        caption += f" The outermost bars include {counted(bins.outside, unit.removesuffix('s'))} outside the axis."
+    svg = charts.histogram(name, title, desc, bins.edges, bins.counts, x_label=label, y_label=unit, mark=mark)
     rows = tuple(
         (f"{low:.4g} to {high:.4g}", f"{counted:,}")
-        for low, high, counted in zip(found.edges[:-1], found.edges[1:], found.counts, strict=True)
+        for low, high, counted in zip(bins.edges[:-1], bins.edges[1:], bins.counts, strict=True)
     )
     return [Figure(name, title, caption, svg, (label, unit), rows)]
 

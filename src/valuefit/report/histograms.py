@@ -10,10 +10,6 @@ import numpy as np
 from valuefit.report.svg import MIN_RELATIVE_RANGE, nice_ticks
 from valuefit.typing import Array
 
-MAX_BINS = 36  # of a histogram; each is about ten pixels wide
-MAX_RANGE_RATIO = 3.0  # range of all values / range of the middle 99%; above it, the axis is limited to the latter
-MAX_COMPARED_COLUMNS = 100  # of observations, whose explained variance is computed
-
 
 @dataclass(frozen=True)
 class Counts:
@@ -42,8 +38,11 @@ def is_constant(values: Array) -> bool:
     return high / 2 - low / 2 <= MIN_RELATIVE_RANGE * max(abs(low), abs(high)) / 2  # halves, against overflow
 
 
-def bin_edges(values: Array, max_bins: int = MAX_BINS) -> Array:
-    """Edges of bins of equal width; if all values are whole, bins contain equally many whole numbers."""
+def bin_edges(values: Array, max_bins: int = 36) -> Array:
+    """Edges of bins of equal width; if all values are whole, bins contain equally many whole numbers.
+
+    They cover the middle 99% of the values if the range of all is more than three times as large.
+    """
     low, high = float(values.min()), float(values.max())
     if is_constant(values):
         margin = max(abs(low), 1.0) / 2
@@ -51,7 +50,7 @@ def bin_edges(values: Array, max_bins: int = MAX_BINS) -> Array:
     middle = np.quantile(values, [0.005, 0.995])
     middle_range = float(middle[1] - middle[0])
     scale = max(abs(low), abs(high))
-    if high / MAX_RANGE_RATIO - low / MAX_RANGE_RATIO > middle_range > MIN_RELATIVE_RANGE * scale:
+    if high / 3 - low / 3 > middle_range > MIN_RELATIVE_RANGE * scale:
         low, high = map(float, middle)
     if max(abs(low), abs(high)) < 2**50 and (values % 1 == 0).all():
         width = max(1, math.ceil((math.floor(high) - math.floor(low) + 1) / max_bins))
@@ -106,13 +105,16 @@ def explained_variance(x: Array, values: Array) -> float:
 
 
 def most_explanatory(columns: Array, values: Array) -> list[int]:
-    """Indices of the columns that vary, by decreasing explained variance; of many, those of largest correlation."""
+    """Indices of the columns that vary, by decreasing explained variance.
+
+    Of more than 100, it is computed for those of largest correlation.
+    """
     varying = np.flatnonzero(columns.max(axis=0) > columns.min(axis=0))
     values = values / (np.abs(values).max() or 1.0)
-    if len(varying) > MAX_COMPARED_COLUMNS:
+    if len(varying) > 100:
         centred = columns[:, varying] - columns[:, varying].mean(axis=0)
         correlation = np.abs((values - values.mean()) @ centred) / np.sqrt((centred**2).sum(axis=0))
-        varying = varying[np.argsort(-correlation, kind="stable")[:MAX_COMPARED_COLUMNS]]
+        varying = varying[np.argsort(-correlation, kind="stable")[:100]]
     explained = np.array([explained_variance(columns[:, column], values) for column in varying])
     return [int(varying[k]) for k in np.argsort(-explained, kind="stable")]
 
@@ -144,6 +146,6 @@ def cells(x: Array, y: Array, max_bins: int) -> Cells:
 
 def _bin_numbers(values: Array, edges: Array) -> Array:
     """The bin of each value, -1 outside the edges; the last bin contains both of its edges."""
-    found = np.searchsorted(edges, values, side="right") - 1
-    found[values == edges[-1]] -= 1
-    return np.where(found < len(edges) - 1, found, -1)
+    number = np.searchsorted(edges, values, side="right") - 1
+    number[values == edges[-1]] -= 1
+    return np.where(number < len(edges) - 1, number, -1)

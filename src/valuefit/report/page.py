@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from valuefit import __version__
 from valuefit.atomic import check_target, write_bytes
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.notes import longer_notes
-from valuefit.evaluation.text import following_sentence, number, verdict_sentence
+from valuefit.evaluation.text import estimate_cells, following_sentence, number, verdict_sentence
 from valuefit.extras import need
 from valuefit.features import class_of
 from valuefit.report import figures
@@ -21,8 +22,6 @@ from valuefit.solvers import registry
 from valuefit.solvers.solver import settings
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MAX_LISTED_COLUMNS = 100  # of the observations
-MAX_OPTION_CHARACTERS = 400  # longer feature options, such as fitted centres, are left out of the printed call
 
 
 def write_report(evaluation: Evaluation, path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -31,9 +30,14 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str], *, force:
     One HTML file that contains its charts and loads no other files; text from the log is escaped. Needs jinja2:
     pip install 'valuefit[plot]'.
     """
+    return write_page(path, lambda: render(evaluation), force=force)
+
+
+def write_page(path: str | os.PathLike[str], page: Callable[[], str], *, force: bool) -> Path:
+    """Write the page that this function returns, which is not called where the path cannot be written."""
     path = Path(path)
     check_target(path, force=force)
-    return write_bytes(path, render(evaluation).encode(), force=force)
+    return write_bytes(path, page().encode(), force=force)
 
 
 def render(evaluation: Evaluation) -> str:
@@ -49,9 +53,18 @@ def fill_template(name: str, variables: dict[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
         loader=jinja2.FunctionLoader(lambda template: (folder / template).read_text(encoding="utf-8")),
     )  # fmt: skip
+    markup = need("markupsafe", "plot", "A report").Markup
+
+    def code(text: str) -> Any:
+        """A message as HTML: what stands between backticks is code."""
+        pieces = [markup.escape(charts.printable(piece)) for piece in text.split("`")]
+        coded = [piece if index % 2 == 0 else f"<code>{piece}</code>" for index, piece in enumerate(pieces)]
+        return markup("").join(map(markup, coded))
+
+    environment.filters["code"] = code
     template = environment.get_template(name)
     # not escaped: the style sheet is part of the package
-    style = need("markupsafe", "plot", "A report").Markup((folder / "report.css").read_text(encoding="utf-8"))
+    style = markup((folder / "report.css").read_text(encoding="utf-8"))
     page: str = template.render(
         style=style, version=__version__, content_security_policy=CONTENT_SECURITY_POLICY, **variables
     )
@@ -93,7 +106,7 @@ def contents(evaluation: Evaluation) -> dict[str, Any]:
         "ratios": _ratio_rows(evaluation) if off_policy else [],
         "ratio_figures": figures.ratio_figures(log.ratio) if off_policy else [],
         "cross_checks": evaluation.cross_checks,
-        "weights": evaluation.weights or [],
+        "weights": [(entry["name"], *estimate_cells(entry)) for entry in facts["weights"] or []],
         "longer_notes": " ".join(longer_notes(value.bias, value.unseen)),
         "verdict": evaluation.verdict,
         "verdict_sentence": verdict_sentence(facts),
@@ -111,9 +124,8 @@ def _interval_chart(evaluation: Evaluation) -> str:
     low, high = value.interval
     desc = f"A dot at {number(value.estimate)} on a line from {number(low)} to {number(high)}."
     label = f"policy value, with its {100 * value.level:g}% interval"
-    return charts.interval(
-        "answer", "The policy value and its interval", desc, value.estimate, low, high, x_label=label
-    )
+    title = "The policy value and its interval"
+    return charts.interval("answer", title, desc, value.estimate, low, high, x_label=label)
 
 
 def _key_numbers(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -198,11 +210,11 @@ def _range_text(values: Any) -> str:
 
 
 def _column_rows(evaluation: Evaluation) -> list[tuple[str, ...]]:
-    """Name, minimum, mean and maximum of the first MAX_LISTED_COLUMNS numbers of an observation."""
+    """Name, minimum, mean and maximum of the first 100 numbers of an observation."""
     if evaluation.log.has_numbered_states:
         return []
     observations = evaluation.log.observations
-    flat = observations.reshape(len(observations), -1)[:, :MAX_LISTED_COLUMNS]
+    flat = observations.reshape(len(observations), -1)[:, :100]
     low, mean, high = flat.min(axis=0), flat.mean(axis=0, dtype=float), flat.max(axis=0)
     names = figures.observation_names(evaluation.log)
     return [(name, *map(number, row)) for name, *row in zip(names, low, mean, high, strict=False)]
@@ -266,11 +278,12 @@ def _features_text(evaluation: Evaluation) -> tuple[str, str]:
     if spec is None:
         return "features", f"your own: {evaluation.features.sentence!r}"
     fitted = {name: repr(value) for name, value in spec["options"].items()}
-    long = {name for name, text in fitted.items() if len(text) > MAX_OPTION_CHARACTERS}
+    most = 400  # characters; longer options, such as fitted centres, are left out
+    long = {name for name, text in fitted.items() if len(text) > most}
     # an option that was fitted, such as 1,000 landmarks, is printed as it was given: their number
     options = {name: repr(getattr(evaluation.features.transformer, name)) if name in long else text
                for name, text in fitted.items()}  # fmt: skip
-    short = {name: text for name, text in options.items() if len(text) <= MAX_OPTION_CHARACTERS and text != "None"}
+    short = {name: text for name, text in options.items() if len(text) <= most and text != "None"}
     comment = "other options are fitted to the log" if long else ""
     arguments = ", ".join(f"{name}={text}" for name, text in short.items())
     return f"vf.features.{class_of(spec['name']).__name__}({arguments})", comment

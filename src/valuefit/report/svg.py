@@ -20,7 +20,6 @@ CHART_WIDTH, CHART_HEIGHT = 440, 270  # in pixels at the default size
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 46  # margins around the plot area, in the same unit
 HEAT_COLOURS = 16  # of a heat map, the classes .h0 to .h15 of the style sheet
 MIN_RELATIVE_RANGE = 1e-9  # a smaller range, relative to its numbers, is rounding
-MAX_LABEL_CHARACTERS = 34  # longer axis labels are shortened; the title of the chart is not
 
 Element = ElementTree.Element
 
@@ -112,8 +111,8 @@ class Canvas:
         return element
 
     def label(self, text: str, css_class: str, **attributes: Any) -> None:
-        """Append a text, shortened to MAX_LABEL_CHARACTERS."""
-        short = text if len(text) <= MAX_LABEL_CHARACTERS else text[: MAX_LABEL_CHARACTERS - 1] + "…"
+        """Append a text, shortened to 34 characters; the title of the chart has all of them."""
+        short = text if len(text) <= 34 else f"{text[:33]}…"
         self.add("text", css_class, short, **attributes)
 
     def axes(self, x: Scale, y: Scale, x_label: str, y_label: str, *, ticks: bool = True, grid: bool = True) -> None:

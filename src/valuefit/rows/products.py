@@ -11,7 +11,6 @@ from valuefit.rows.kernels import axpy, axpy2, compiled, dot, dot2
 from valuefit.threads import parts_of, share_out
 from valuefit.typing import Array
 
-SWEEP_BLOCK_BYTES = 96 << 10  # of a block of rows, so that a few blocks stay in the inner caches
 CACHED_BLOCKS = 2  # a row is assumed to be in cache while at most this many further blocks are read
 
 
@@ -52,7 +51,8 @@ class Schedule(NamedTuple):
 
 def schedule(now: Array, next: Array, rows: int, row_bytes: float) -> Schedule:
     """The schedule of a log with this many rows of `row_bytes` bytes each."""
-    block = int(np.clip(SWEEP_BLOCK_BYTES / max(row_bytes, 1.0), 8, 64))
+    # a few blocks of 96 kB stay in the inner caches
+    block = int(np.clip((96 << 10) / max(row_bytes, 1.0), 8, 64))
     starts, order = _sorted(now, rows)
     back_starts, back_order = _sorted(next, rows)
     blocks = -(-rows // block)

@@ -125,7 +125,8 @@ class Rows:
 
         def add(part: int) -> None:
             piece = values[ends[part] : ends[part + 1]]
-            squares[part] = np.dot(piece, piece)  # unlike @, it does not warn of overflow, on any thread
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # of this thread
+                squares[part] = piece @ piece
 
         with one_blas_thread():
             share_out(add, len(squares))
@@ -197,10 +198,10 @@ class Rows:
             blocks = [block @ X for _, block in self.blocks()]
             return np.concatenate(blocks) if blocks else np.empty((0, columns))
         pairs = [self.dot2(*map(np.ascontiguousarray, X[:, i : i + 2].T)) for i in range(0, columns - 1, 2)]
-        found = [product for pair in pairs for product in pair]
+        products = [product for pair in pairs for product in pair]
         if columns % 2:
-            found.append(self.dot(np.ascontiguousarray(X[:, -1])))
-        return np.column_stack(found) if found else np.empty((self.shape[0], 0))
+            products.append(self.dot(np.ascontiguousarray(X[:, -1])))
+        return np.column_stack(products) if products else np.empty((self.shape[0], 0))
 
     def tdot(self, a: Array) -> Array:
         """Phi' a."""

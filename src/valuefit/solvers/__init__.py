@@ -16,10 +16,10 @@ from valuefit.solvers.solver import Solver
 @cache
 def registry() -> dict[str, type[Solver]]:
     """Short name -> class, for every solver in this package, sorted by `order`."""
-    found: dict[str, type[Solver]] = {}
+    kinds: dict[str, type[Solver]] = {}
     for module in _modules():
-        found |= {kind.name: kind for kind in _solvers_in(module)}
-    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+        kinds |= {kind.name: kind for kind in _solvers_in(module)}
+    return dict(sorted(kinds.items(), key=lambda item: (item[1].order, item[0])))
 
 
 @cache

@@ -25,10 +25,7 @@ from valuefit.typing import Array, Gradient
 
 LEVEL_RATIO = 1.6  # between the step sizes of neighbouring levels
 MAX_LEVEL_CHANGE = 2  # levels that one epoch may raise or lower the step by
-BATCH_STEP = 0.3  # of a full step: how far the single-row steps of a batch may add up
 MIN_DECADES_PER_PASS = 1 / 6  # of the merit; below, a larger sample is taken once the passes reach its cost
-RATE_TOLERANCE = 1e-6  # relative difference below which rates count as equal: rounding must not decide
-ROUNDING_MERIT = 1e-26  # part of the first merit that may be rounding error
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +59,8 @@ class StepController:
     def batch(self, width: int) -> int:
         """Rows in a batch: as many as make products with the preconditioner cheap, without changing the steps much."""
         chosen = self.preconditioner
-        return int(np.clip(max(BATCH_STEP / (chosen.spread * max(*self.steps, 1e-300)), chosen.fewest), 1, 2 * width))
+        # the single-row steps of a batch may add up to 0.3 of a full step
+        return int(np.clip(max(0.3 / (chosen.spread * max(*self.steps, 1e-300)), chosen.fewest), 1, 2 * width))
 
     def product_passes(self, draws: int, width: int) -> float:
         """Passes that an epoch's products with the preconditioner cost, beyond those of the rows."""
@@ -91,11 +89,13 @@ class StepController:
         """
         merit = self.preconditioner.merit(after)
         bound = self.max_growth * min(self.merit, self.first_merit)
-        accepted = merit <= max(bound, ROUNDING_MERIT * self.first_merit)
+        # so small a part of the first merit may be rounding error
+        accepted = merit <= max(bound, 1e-26 * self.first_merit)
         new = replace(self, passes=self.passes + passes)
         if accepted:
             rate = decades(self.merit, merit) / passes
-            if self.last and self.level > self.last[0] and self.last[1] - rate > RATE_TOLERANCE * abs(rate):
+            # rounding must not decide which of two equal rates is larger
+            if self.last and self.level > self.last[0] and self.last[1] - rate > 1e-6 * abs(rate):
                 level = min(level, self.level - 1)
             length = min(problem.n, 2 * self.epoch_length) if rate * passes < 1 else self.epoch_length
             level = min(level, self.max_level)
@@ -164,7 +164,7 @@ def adaptive_state(
     """The state of a method with adapted steps, and what its preconditioner offers to the certificate."""
     chosen = controller.preconditioner
     state = State(theta, w, controller.steps, gradient, memory or controller)
-    return state, Info(passes, moments=chosen.exact, preconditioner=chosen.for_certificate)
+    return state, Info(passes, moments=chosen.exact, preconditioner=chosen.factor)
 
 
 def adaptive_cost(problem: SaddlePoint, gap: float, *, full_passes: float, update_passes: float) -> Estimate:

@@ -13,9 +13,6 @@ from valuefit.rows.kernels import axpy, axpyv, compiled, dot, dotv
 from valuefit.solvers.solver import SINGLE_ROWS, Info, State, Steps, StepSizes, check_count, check_decay
 from valuefit.typing import Array
 
-DEFAULT_DECAY = 10.0  # passes after which given steps have halved
-MEAN_INTERVAL = 8  # updates between averaged iterates, for dense rows: adding one costs as much as half an update
-
 
 @dataclass(frozen=True)
 class AveragedSteps(Steps):
@@ -46,10 +43,12 @@ class AveragedSteps(Steps):
     def epoch(self, problem: Problem, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         memory: Iterate = state.memory
         averaged = self.guarded and self.decay is None
-        decay = np.inf if averaged else DEFAULT_DECAY if self.decay is None else self.decay
+        # given steps have halved after 10 passes
+        decay = np.inf if averaged else 10.0 if self.decay is None else self.decay
         draws = rng.integers(0, problem.n, self.inner or problem.n)
         theta, w, mean = memory.theta.copy(), memory.w.copy(), (np.zeros(problem.d), np.zeros(problem.k))
-        interval = int(np.ceil(MEAN_INTERVAL * problem.d * problem.phi.shape[0] / max(problem.phi.stored, 1)))
+        # for dense rows, adding an iterate to the mean costs as much as half an update
+        interval = int(np.ceil(8 * problem.d * problem.phi.shape[0] / max(problem.phi.stored, 1)))
         single_rows(
             problem.row_sets, problem.steps(draws), problem.reward[draws], (theta, w), mean,
             min(interval, len(draws)) if averaged else len(draws) + 1, memory.updates, decay * problem.n,

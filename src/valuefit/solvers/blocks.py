@@ -15,7 +15,6 @@ from valuefit.rows.storage import Rows
 from valuefit.typing import Array
 
 CACHE_LINE = 64  # bytes
-FLOAT32_SUM_RANGE = 1e4  # sums of numbers between this and its inverse stay within the range of float32
 STEPS_PER_SUM = 32  # steps after which sums in the type of the rows are added to the float64 iterates
 
 
@@ -106,7 +105,8 @@ def _sums_fit(problem: Problem) -> bool:
     if problem.phi.dtype == np.float64:
         return True
     peaks = [max(float(x.max()), -float(x.min())) for x in (problem.phi.matrix, problem.reward, problem.ratio)]
-    return all(peak == 0 or 1 / FLOAT32_SUM_RANGE <= peak <= FLOAT32_SUM_RANGE for peak in peaks)
+    # sums of such numbers stay within the range of float32
+    return all(peak == 0 or 1 / 1e4 <= peak <= 1e4 for peak in peaks)
 
 
 @compiled

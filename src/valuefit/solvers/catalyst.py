@@ -16,10 +16,6 @@ from valuefit.solvers.solver import SINGLE_ROWS, Info, Solver, State, Steps, che
 from valuefit.solvers.svrg import SVRG
 from valuefit.typing import Array
 
-INNER_REDUCTION = 0.01  # an inner problem ends when its squared gradient has fallen by this factor
-MAX_INNER_EPOCHS = 20  # an inner problem ends after this many epochs in any case
-PDBG_INNER_STEPS = 10  # PDBG steps that should solve an inner problem; they set the default `proximal`
-
 
 @dataclass(frozen=True)
 class Catalyst(Solver):
@@ -64,7 +60,8 @@ class Catalyst(Solver):
     def init(self, problem: Problem, theta: Array, w: Array) -> tuple[State, Info]:
         steps = self.solver.choose_steps(problem)
         solver = replace(self.solver, step_theta=steps[0], step_w=steps[1])
-        inner_steps = PDBG_INNER_STEPS if isinstance(solver, PDBG) else problem.n
+        # ten steps of PDBG should solve an inner problem
+        inner_steps = 10 if isinstance(solver, PDBG) else problem.n
         proximal = self.proximal or 1 / (inner_steps * steps[0])
         return _start_inner(problem, Outer(solver, proximal, problem, theta), State(theta, w, steps), theta)
 
@@ -74,7 +71,8 @@ class Catalyst(Solver):
         inner, info = outer.solver.epoch(outer.problem, inner, rng)
         outer = outer._replace(inner=inner, epochs=outer.epochs + 1)
         state = _outer_state(outer)
-        if outer.merit(inner) > INNER_REDUCTION * outer.initial_merit and outer.epochs < MAX_INNER_EPOCHS:
+        # an inner problem ends when its squared gradient has fallen to a hundredth, or after 20 epochs
+        if outer.merit(inner) > 0.01 * outer.initial_merit and outer.epochs < 20:
             return state, Info(info.passes)
         theta, previous = state.theta, outer.theta
         momentum = 0.5 * (1 + math.sqrt(1 + 4 * outer.momentum**2))

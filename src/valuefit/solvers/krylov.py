@@ -13,18 +13,14 @@ from valuefit.linalg.moments import CACHED_MATRIX_BYTES
 from valuefit.memory import memory_limit
 from valuefit.messages import said, shown
 from valuefit.precondition.equations import Equations, equations_at
-from valuefit.precondition.factor import affordable, plan
+from valuefit.precondition.factor import plan
 from valuefit.precondition.preconditioner import SaddlePreconditioner, precondition
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import ROUNDING_GAP, Estimate, Info, Solver, State, check_count, relative_work, wide_factor
 from valuefit.threads import one_blas_thread
 from valuefit.typing import Array
 
-STALL_ITERATIONS = 20  # iterations over which progress is judged, times the preconditioner's patience
 STALL_WINDOWS = 15  # so many of these must suffice for eight decades, or twice the passes of a direct solve
-SKETCH_GROWTH = 4.0  # factor of the sketched rows after a stall
-MAX_SKETCH_EXCESS = 4.0  # a sketch that bounds C more closely than this is not enlarged
-ROUNDING_RESIDUAL = 1e-24  # part of the first squared residual that rounding leaves
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,8 @@ class Krylov(Solver):
         step = float(vector.dual @ memory.residual)
         residual, dual = memory.residual - step * vector.image, memory.dual - step * vector.dual
         left = _norm(residual, dual) ** 2
-        if left <= ROUNDING_RESIDUAL * memory.trail[0]:
+        # so small a part of the first squared residual is rounding error
+        if left <= 1e-24 * memory.trail[0]:
             return _at_rounding(memory, memory.x + step * vector.direction, left, cost)
         # what a quarter of the memory holds and half an iteration reads, if that is less than `depth`
         room = min(memory_limit() / (4 * 24 * len(z)), 0.5 * each / problem.cost.reads(6 * len(z)))
@@ -214,7 +211,8 @@ def _direct_passes(problem: SaddlePoint) -> float:
 
 def _stalled(problem: SaddlePoint, memory: Memory) -> bool:
     """Whether squared residuals fall too slowly for a direct solve not to be cheaper."""
-    window, trail = STALL_ITERATIONS * memory.equations.preconditioner.patience, memory.trail
+    # progress is judged over 20 iterations, more for preconditioners that take many
+    window, trail = 20 * memory.equations.preconditioner.patience, memory.trail
     windows = max(STALL_WINDOWS, 2 * _direct_passes(problem) / window)
     return len(trail) > window and trail[-1] > 10 ** (-8 / windows) * trail[-1 - window]
 
@@ -222,10 +220,11 @@ def _stalled(problem: SaddlePoint, memory: Memory) -> bool:
 def _after_stall(problem: SaddlePoint, state: State, *, enlarge: bool) -> tuple[State, Info]:
     """A larger sketch, the end where the moments fit into memory and can be solved directly, or else a restart."""
     memory: Memory = state.memory
-    equations, growth = memory.equations, SKETCH_GROWTH * memory.growth
-    if enlarge and equations.trusted and MAX_SKETCH_EXCESS < equations.preconditioner.excess < np.inf:
+    equations, growth = memory.equations, 4.0 * memory.growth
+    # a sketch that bounds C more closely than 4 is not enlarged
+    if enlarge and equations.trusted and 4.0 < equations.preconditioner.excess < np.inf:
         size, cross = plan(problem, growth=growth)
-        if affordable(problem, size=size, cross=cross, limit=_direct_passes(problem)):
+        if problem.cost.affords_factor(size, cross=cross, limit=_direct_passes(problem)):
             larger = precondition(problem, growth=growth)
             return _restart(replace(equations, preconditioner=larger), memory.x, larger.passes, growth)
     if 8 * 4 * problem.k * (problem.k + problem.d) > memory_limit():

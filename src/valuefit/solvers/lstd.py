@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy.linalg as linalg
@@ -18,7 +18,6 @@ from valuefit.solvers.solver import Estimate, Info, Solver, State, check_choice
 from valuefit.typing import Array
 
 MIN_FACTOR_RECIPROCAL_CONDITION = 1e-11  # the factorisation of a worse conditioned matrix is not used
-MAX_MOMENTS_GAP = 1e-6  # the gap is computed by passes over the rows at once where the moments bound it by more
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,10 @@ class LSTD(Solver):
     of C and an SVD give the minimiser of smallest norm, and the message reports the rank. O(n d^2 + d^3), or less if
     rows repeat. Prefer it for up to a few hundred dense features, or if there are few distinct rows.
 
-    gram: precision of the product that gives A. "float32" takes half the time; A theta = b is then solved by iterative
-    refinement with float64 residuals. If that does not converge, the product is computed again in "float64", and the
-    message reports it. Needs ridge 0 and as many dual features as features.
+    gram: precision of the product that gives A. On a GPU "float32" takes a fraction of the time; A theta = b is then
+    solved by iterative refinement with float64 residuals. If that does not converge, the product is computed again in
+    "float64", and the message reports it. Needs ridge 0 and as many dual features as features. In memory and with
+    traces products are in float64 anyway.
 
     Bradtke and Barto 1996; Boyan 2002.
     """
@@ -69,12 +69,15 @@ class LSTD(Solver):
                 'dual features. Use gram="float64".'
             )
         # forming A also gives b, which the loop needs before the epoch; the epoch counts the passes of both
-        return State(theta, w, memory=problem.A if self.gram == "float64" else None), Info(0.0)
+        return State(theta, w, memory=None if self._refines(problem) else problem.A), Info(0.0)
+
+    def _refines(self, problem: SaddlePoint) -> bool:
+        return self.gram == "float32" and "device" in problem.traits and not problem.trace
 
     def epoch(self, problem: SaddlePoint, state: State, rng: np.random.Generator) -> tuple[State, Info]:
         work = problem.cost.flops(2 * problem.d**3 / 3)
         spent, note = 0.0, ""
-        if self.gram == "float32" and not problem.trace and not problem.sparse:
+        if self._refines(problem):
             refined, info = _refined(problem)
             if refined is not None:
                 return refined, info._replace(passes=info.passes + work)
@@ -95,7 +98,7 @@ class LSTD(Solver):
         residual = problem.b - problem.A @ theta
         gap = moments_gap(problem, theta, residual, factors.inverse)
         state = State(theta, np.zeros(problem.k), gradient=(np.zeros(problem.d), -residual), memory=factors)
-        if gap <= MAX_MOMENTS_GAP:
+        if gap <= 1e-6:  # else passes over the rows compute it at once
             return state, Info(spent, gap, 0.0, finished=True, loose=True, note=note)
         state, info = self.verify(problem, state)
         return state, info._replace(passes=spent + info.passes, note=note)
@@ -114,7 +117,7 @@ class LSTD(Solver):
         return State(theta, w, gradient=gradient), Info(2.0, gap, objective, finished=True)
 
 
-def _refined(problem: SaddlePoint) -> tuple[State | None, Info]:
+def _refined(problem: Any) -> tuple[State | None, Info]:
     """Solve A theta = b by iterative refinement: A from float32 products, residuals in float64.
 
     It stops when a correction is not at least 10 times smaller than the last. The state is None if the corrections

@@ -14,9 +14,6 @@ from valuefit.solvers.adaptive_steps import StepController, adaptive_state, star
 from valuefit.solvers.solver import Info, State, Steps, check_choice, inverse
 from valuefit.typing import Array
 
-UNIT_STEPS = 0.25, 1.0  # halve the error in each pass where the preconditioner is exact
-ROWS_PER_STEP = 2.0  # theta takes half a Barzilai-Borwein step and w two, so that w stays ahead of theta
-
 
 @dataclass(frozen=True)
 class PDBG(Steps):
@@ -63,7 +60,8 @@ class PDBG(Steps):
     def init(self, problem: SaddlePoint, theta: Array, w: Array) -> tuple[State, Info]:
         if self.guarded and not self.precompute:
             gradient = problem.B(theta, w)
-            controller = start_controller(problem, gradient, unit_steps=UNIT_STEPS)
+            # they halve the error in each pass where the preconditioner is exact
+            controller = start_controller(problem, gradient, unit_steps=(0.25, 1.0))
             return adaptive_state(theta, w, gradient, controller, 1.0 + controller.preconditioner.cost)
         steps = self.choose_steps(problem)
         if self.precompute:
@@ -96,7 +94,8 @@ class PDBG(Steps):
         moved = -step_theta * (chosen.theta @ state.gradient[0]), -step_w * (chosen.w @ state.gradient[1])
         theta, w = state.theta + moved[0], state.w + moved[1]
         gradient = problem.B(theta, w)
-        level = controller.secant_level(state.gradient, gradient, moved, ROWS_PER_STEP)
+        # theta takes half a Barzilai-Borwein step and w two, so that w stays ahead of theta
+        level = controller.secant_level(state.gradient, gradient, moved, 2.0)
         controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, 1.0, level)
         if not accepted:
             theta, w, gradient = state.theta, state.w, state.gradient

@@ -16,9 +16,6 @@ from valuefit.solvers.blocks import Blocks, saga_fused, shuffled
 from valuefit.solvers.solver import SINGLE_ROWS, Estimate, Info, State, Steps, StepSizes, check_count
 from valuefit.typing import Array, Gradient
 
-SAGA_STEPS_PER_EPOCH = 3.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
-MAX_GROWTH = 4.0  # of the squared mean of the table in an epoch: it lags behind the iterate, so it may grow by chance
-
 
 @dataclass(frozen=True)
 class SAGA(Steps):
@@ -64,7 +61,8 @@ class SAGA(Steps):
             return State(theta, w, self.choose_steps(problem), gradient, (table, blocks)), Info(passes + 1)
         if not self.guarded:
             return State(theta, w, self.choose_steps(problem), gradient, (table, None)), Info(passes)
-        controller = start_controller(problem, gradient, max_growth=MAX_GROWTH)
+        # the mean of the table lags behind the iterate, so it may grow by chance
+        controller = start_controller(problem, gradient, max_growth=4.0)
         passes += controller.preconditioner.cost
         return adaptive_state(theta, w, gradient, controller, passes, Adaptive(table, theta, w, controller))
 
@@ -105,7 +103,8 @@ class SAGA(Steps):
         gradient = table.gradient(problem, theta, w)
         passes = len(draws) / problem.n + controller.product_passes(len(draws), problem.d)
         moved = theta - state.theta, w - state.w
-        level = controller.secant_level(state.gradient, gradient, moved, len(draws) / SAGA_STEPS_PER_EPOCH)
+        # the single-row steps of an epoch add up to three Barzilai-Borwein steps
+        level = controller.secant_level(state.gradient, gradient, moved, len(draws) / 3.0)
         controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, passes, level)
         if not accepted:
             # the table's mean may have been small by chance, so that every epoch is rejected: fill the table again

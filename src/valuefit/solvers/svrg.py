@@ -19,7 +19,6 @@ from valuefit.solvers.solver import SINGLE_ROWS, Estimate, Info, State, Steps, S
 from valuefit.typing import Array, Gradient
 
 MAX_DRAWS = 1 << 21  # random steps whose data are held in memory at a time
-SVRG_STEPS_PER_EPOCH = 8.0  # Barzilai-Borwein steps that the adapted single-row steps of an epoch add up to
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,8 @@ class SVRG(Steps):
         theta, w = state.theta + deviation[0], state.w + deviation[1]
         gradient = problem.B(theta, w)
         passes = 1 + count / problem.n + controller.product_passes(count, problem.d)
-        level = controller.secant_level(state.gradient, gradient, deviation, count / SVRG_STEPS_PER_EPOCH)
+        # the single-row steps of an epoch add up to eight Barzilai-Borwein steps
+        level = controller.secant_level(state.gradient, gradient, deviation, count / 8.0)
         controller, accepted, more = controller.after_epoch(problem, state.gradient, gradient, passes, level)
         if not accepted:
             theta, w, gradient = state.theta, state.w, state.gradient

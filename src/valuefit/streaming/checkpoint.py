@@ -28,8 +28,6 @@ from valuefit.typing import Array
 
 FACTS = "evaluation.json"  # what was evaluated
 SAMPLE = "sample"  # what features and policy computed on a sample of the log
-SAME_VALUE_TOL = 1e-6  # relative, of numbers that another processor may round differently
-PACKAGES = ("valuefit", "numpy", "scipy")  # whose versions decide about bits
 
 
 class Checkpoint:
@@ -77,7 +75,8 @@ class Checkpoint:
         if known is None:
             self._save(self.folder / SAMPLE, SAMPLE, arrays)
         elif [one.shape for one in known] != [one.shape for one in arrays] or not all(
-            np.allclose(one, other, rtol=SAME_VALUE_TOL, atol=SAME_VALUE_TOL * np.abs(one).max(initial=0.0))
+            # another processor may round differently
+            np.allclose(one, other, rtol=1e-6, atol=1e-6 * np.abs(one).max(initial=0.0))
             for one, other in zip(known, arrays, strict=True)
         ):
             self._refuse(f"on a sample of the log {what} compute other numbers now")
@@ -145,7 +144,8 @@ def facts_of(shards: Any, settings: Mapping[str, Any]) -> dict[str, str]:
                 "or write it as a function of arrays and numbers."
             ) from error
         facts[name] = _digest(buffer.getvalue())
-    return facts | {package: version(package) for package in PACKAGES} | {"python": platform.python_version()}
+    versions = {package: version(package) for package in ("valuefit", "numpy", "scipy")}  # they decide about bits
+    return facts | versions | {"python": platform.python_version()}
 
 
 class _Pickler(pickle.Pickler):

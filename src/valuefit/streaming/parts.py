@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from valuefit.data.frames import FrameShard, layer, read_errors
 from valuefit.data.joining import episode_blocks
 from valuefit.data.shards import MIN_SHARD_STEPS, Shard
 from valuefit.data.transitions import Transitions
+from valuefit.data.validation import episode_starts
 from valuefit.extras import need
 from valuefit.memory import reuse_freed_memory
 from valuefit.messages import said
@@ -25,7 +27,6 @@ from valuefit.streaming.checkpoint import Checkpoint
 from valuefit.threads import ONE_BLAS_THREAD, one_blas_thread, one_thread, thread_count
 
 FAN_IN = 8  # results that are added in one task of a cluster
-TASK_RETRIES = 2  # of a task that failed on a worker
 MAX_AT_ONCE = 4  # parts that are computed at a time
 PART_COPIES = 6  # arrays of the size of its feature rows that a part needs
 
@@ -33,11 +34,12 @@ Place = tuple[int, int]  # of a part: the number of its shard, and its number in
 
 
 class Part(NamedTuple):
-    """Some episodes of a log as a problem."""
+    """Some episodes of a log as a problem. first: the numbers of their first step and episode, where they are known."""
 
     problem: Problem
     log: Transitions
     place: Place
+    first: tuple[int, int] = (0, 0)
 
 
 Function = Callable[[Part], tuple[Any, ...]]
@@ -50,7 +52,7 @@ class Parts:
     make: the problem of a part of the log. client: a `dask.distributed.Client` whose workers open the shards and
     compute; None for this process. Functions and what they hold are sent to the workers, data never are, so shards must
     be of files or of a Dask DataFrame. at_once: shards that this process sums at a time, each on one thread; one shard
-    is summed on all threads. counts: the steps of each shard, if it was read before. checkpoint: keeps the sums.
+    is summed on all threads. counts: steps and episodes of each shard, if it was read before. checkpoint: keeps sums.
     """
 
     shards: Iterable[Shard]
@@ -58,7 +60,7 @@ class Parts:
     steps: int
     client: Any = None
     at_once: int = 1
-    counts: tuple[int, ...] = ()
+    counts: tuple[tuple[int, int], ...] = ()
     checkpoint: Checkpoint | None = None
 
     def sum(self, function: Function) -> tuple[Any, ...]:
@@ -75,14 +77,22 @@ class Parts:
     def parts_of(self, log: Transitions, number: int) -> Iterator[Part]:
         """The parts of the shard of this number, whose log this is."""
         self._refuse_another(log, number)
+        step, episode = self._firsts[number] if self.counts else (0, 0)
         for place, block in enumerate(episode_blocks(log, self.steps)):
-            yield Part(self.make(block), block, (number, place))
+            yield Part(self.make(block), block, (number, place), (step, episode))
+            step, episode = step + len(block), episode + int(np.count_nonzero(episode_starts(block.episode)))
+
+    @cached_property
+    def _firsts(self) -> list[tuple[int, int]]:
+        """The numbers of the first step and episode of each shard, if shards were read before."""
+        steps, episodes = (list(accumulate(counts, initial=0)) for counts in zip(*self.counts, strict=True))
+        return list(zip(steps, episodes, strict=True))
 
     def _refuse_another(self, log: Transitions, number: int) -> None:
         """Raise ValueError if the shard of this number had other steps when it was read before."""
-        if self.counts and len(log) != self.counts[number]:
+        if self.counts and len(log) != self.counts[number][0]:
             raise ValueError(
-                f"Shard {number} of the log had {self.counts[number]:,} steps in the first pass and now has "
+                f"Shard {number} of the log had {self.counts[number][0]:,} steps in the first pass and now has "
                 f"{len(log):,}. Save the log, so that it is the same whenever it is read."
             )
 
@@ -116,7 +126,7 @@ def sum_shards(
     distributed = need("distributed", "dask", "A Dask client")
     graph, key = _sum_graph(tuple(shards), function)
     try:
-        sums: tuple[Any, ...] = client.get(layer(graph), key, retries=TASK_RETRIES)
+        sums: tuple[Any, ...] = client.get(layer(graph), key, retries=2)
     except (*read_errors(), distributed.KilledWorker, CancelledError) as error:
         raise ValueError(f"A part of the log could be computed on no worker: {said(error)}") from error
     return sums

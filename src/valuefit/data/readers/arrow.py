@@ -106,7 +106,7 @@ def check_type(name: str, kind: Any, where: str) -> None:
     if not _is_readable(kind):
         raise ValueError(
             f"Column {name!r} of {where} holds {str(kind)[:60]}, not numbers. Convert it (number the categories), or "
-            "name another column with columns=."
+            "name another column with `columns`."
         )
 
 

@@ -151,7 +151,7 @@ def _look_up(group: Any, name: str) -> tuple[Any, str]:
         kind = "a virtual dataset, which may refer to other files" if item.is_virtual else "stored in another file"
         return None, f"is {kind}; valuefit does not open other files. Copy the data into the file."
     if h5py.check_string_dtype(item.dtype) is None and (item.dtype.hasobject or item.dtype.kind not in "biuf"):
-        return None, f"holds {str(item.dtype)[:60]}, not numbers. Convert it, or name another with columns=."
+        return None, f"holds {str(item.dtype)[:60]}, not numbers. Convert it, or name another with `columns`."
     return item, ""
 
 

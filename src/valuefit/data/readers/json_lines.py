@@ -68,7 +68,7 @@ def _records(stream: BinaryIO, where: str, longest: int) -> Iterator[tuple[int, 
         if len(line) > longest:
             raise ValueError(
                 f"Line {number} of {where} is longer than {longest:,} bytes, too long for the memory limit. Write "
-                "fewer steps per line, or load it with a larger limit (in bytes)."
+                "fewer steps per line, or load it with a larger `limit` (in bytes)."
             )
         if not line.strip():
             continue

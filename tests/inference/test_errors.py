@@ -5,11 +5,13 @@ import pytest
 
 import naive
 import valuefit as vf
+from helpers.errors import errors_of, moved
 from helpers.problems import problem_of
 from helpers.small_log import VARIANTS, small_log
-from valuefit.inference.errors import ErrorEstimate, LinearFunction
-from valuefit.inference.sandwich import AdjointMethod, Sandwich
-from valuefit.inference.uncertainty import Uncertainty, autocorrelation_time, cut, error_of_parts, uncertainty
+from valuefit.inference.adjoints import AdjointMethod
+from valuefit.inference.clusters import autocorrelation_time, cut
+from valuefit.inference.error_estimate import ErrorEstimate, LinearFunction, error_of_parts
+from valuefit.inference.errors import over_suitable_clusters
 from valuefit.linalg import scaled_lu
 from valuefit.rows.storage import Rows
 
@@ -36,10 +38,10 @@ def jackknife(log):
 def test_cr3_is_the_jackknife_by_episode(variant):
     log = small_log(**variant)
     problem = problem_of(log)
-    sandwich = Sandwich(problem, vf.solve(problem, "lstd", tol=1e-20).theta, log.episode)
+    errors = errors_of(problem, vf.solve(problem, "lstd", tol=1e-20).theta, log.episode)
     first = np.flatnonzero(np.diff(log.episode, prepend=-1))
     rows = log.Phi[log.now[first]]
-    found = Uncertainty(sandwich).error(LinearFunction(rows.mean(axis=0), rows, first))
+    found = errors.error(LinearFunction(rows.mean(axis=0), rows, first))
     standard_error, bias = jackknife(log)
     assert found.standard_error == pytest.approx(standard_error, rel=1e-8)
     assert found.bias == pytest.approx(bias, rel=1e-6, abs=1e-8 * standard_error)
@@ -55,13 +57,13 @@ def test_features_without_data_leave_the_equations_of_the_others_to_a_factorisat
     assert "rank" not in result.message
     assert problem.dead.tolist() == [0, 3]
     function = LinearFunction(unit * np.array([0.0, 1.0, -0.5, 0.0, 0.3]))
-    sandwich = Sandwich(problem, result.theta, log.episode)
-    found = Uncertainty(sandwich).error(function)
-    assert sandwich.method is AdjointMethod.LU
+    errors = errors_of(problem, result.theta, log.episode)
+    found = errors.error(function)
+    assert errors.equations.solver.method is AdjointMethod.LU
     monkeypatch.setattr(scaled_lu, "MIN_RECIPROCAL_CONDITION", 2.0)
-    other = Sandwich(problem, result.theta, log.episode)
-    expected = Uncertainty(other).error(function)
-    assert other.method is AdjointMethod.PSEUDO_INVERSE
+    other = errors_of(problem, result.theta, log.episode)
+    expected = other.error(function)
+    assert other.equations.solver.method is AdjointMethod.PSEUDO_INVERSE
     assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-8)
     assert found.effective_clusters == pytest.approx(expected.effective_clusters, rel=1e-8)
     without = vf.solve(problem_of(log), "lstd").theta / unit
@@ -72,16 +74,16 @@ def test_clusters_and_errors_of_a_number_read_the_rows_once(monkeypatch):
     log, widths, read = small_log(), [], Rows.matmul
     problem, theta = problem_of(log), naive.minimiser(log)[0]
     function, other = LinearFunction(np.ones(3)), LinearFunction(np.arange(3.0))
-    expected = [Sandwich(problem, theta, log.episode).error(one).standard_error for one in (function, other)]
+    expected = [errors_of(problem, theta, log.episode, "cr1").error(one).standard_error for one in (function, other)]
     monkeypatch.setattr(Rows, "matmul", lambda rows, X: widths.append(X.shape[1]) or read(rows, X))
-    errors = uncertainty(Sandwich(problem, theta, log.episode), function, "cr1")
+    (errors,) = over_suitable_clusters([errors_of(problem, theta, log.episode, "cr1")], [function])
     assert errors.error(function).standard_error == pytest.approx(expected[0], rel=1e-12)
     assert widths == [2]  # of the adjoint, with the values
     assert errors.error(other).standard_error == pytest.approx(expected[1], rel=1e-12)
     assert errors.error(function).standard_error == pytest.approx(expected[0], rel=1e-12)
     assert widths == [2, 1, 1]
-    moved = Uncertainty(errors.sandwich.at(2 * theta), "cr1").error(function).standard_error
-    assert moved == pytest.approx(Sandwich(problem, 2 * theta, log.episode).error(function).standard_error, rel=1e-12)
+    twice = errors_of(problem, 2 * theta, log.episode, "cr1").error(function).standard_error
+    assert moved(errors, 2 * theta).error(function).standard_error == pytest.approx(twice, rel=1e-12)
 
 
 def test_cr1_and_cr3_agree_on_many_episodes():
@@ -90,10 +92,9 @@ def test_cr1_and_cr3_agree_on_many_episodes():
     problem = vf.Problem.from_rows(
         rows, np.arange(20000), np.arange(1, 20001), rng.normal(size=20000), 0.9, None, episode
     )
-    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
-    first = np.arange(0, 20000, 10)
+    theta, first = vf.solve(problem, "lstd").theta, np.arange(0, 20000, 10)
     function = LinearFunction(rows[first].mean(axis=0), rows[first], first)
-    cr1, cr3 = (Uncertainty(sandwich, kind).error(function).standard_error for kind in ("cr1", "cr3"))
+    cr1, cr3 = (errors_of(problem, theta, episode, kind).error(function).standard_error for kind in ("cr1", "cr3"))
     assert cr1 < cr3 < 1.02 * cr1
 
 
@@ -117,7 +118,8 @@ def test_equal_episodes_all_count_and_unequal_ones_less():
         n, episode = lengths.sum(), np.repeat(np.arange(100), lengths)
         rows = rng.normal(size=(n + 1, 2))
         problem = vf.Problem.from_rows(rows, np.arange(n), np.arange(1, n + 1), rng.normal(size=n), 0.5, None, episode)
-        error = Sandwich(problem, vf.solve(problem, "lstd").theta, episode).error(LinearFunction(np.ones(2)))
+        errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode, "cr1")
+        error = errors.error(LinearFunction(np.ones(2)))
         assert low <= error.effective_clusters <= high
 
 
@@ -128,7 +130,7 @@ def test_a_value_that_rests_on_one_episode_is_told():
     state[-2:] = 2
     rows = np.eye(3)[state]
     problem = vf.Problem.from_rows(rows, np.arange(60), np.full(60, -1), rng.normal(size=60), 0.9, None, episode)
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, episode))
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode)
     known, alone = (errors.error(LinearFunction(row)) for row in (np.eye(3)[0], np.array([0.9, 0.0, 0.1])))
     assert not known.one_cluster
     assert alone.one_cluster
@@ -145,12 +147,14 @@ def coverage(lengths, logs, kind, seed=0):
         problem = vf.Problem.from_rows(
             np.ones((n + 1, 1)), np.arange(n), np.arange(1, n + 1), reward, 0.5, None, episode
         )
-        sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
+        errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode, "cr3" if kind == "cr3" else "cr1")
         function = LinearFunction(np.ones(1))
-        error = (uncertainty(sandwich, function) if kind == "cr3" else Uncertainty(sandwich, "cr1")).error(function)
+        if kind == "cr3":
+            (errors,) = over_suitable_clusters([errors], [function])
+        error = errors.error(function)
         if kind == "old":
-            error = ErrorEstimate(sandwich.error(function).standard_error, len(steps))
-        low, high = error.interval(float(sandwich.theta[0]), 0.95)
+            error = ErrorEstimate(error.standard_error, len(steps))
+        low, high = error.interval(float(errors.equations.theta[0]), 0.95)
         inside += low <= 2.0 <= high
     return inside / logs
 
@@ -170,10 +174,10 @@ def test_a_dominating_episode_is_cut_into_blocks():
     problem = vf.Problem.from_rows(
         np.ones((n + 1, 1)), np.arange(n), np.arange(1, n + 1), rng.normal(size=n), 0.5, None, episode
     )
-    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, episode)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, episode)
     function = LinearFunction(np.ones(1))
-    assert sandwich.error(function).effective_clusters < 1.2
-    assert uncertainty(sandwich, function).error(function).effective_clusters > 40
+    assert errors.error(function).effective_clusters < 1.2
+    assert over_suitable_clusters([errors], [function])[0].error(function).effective_clusters > 40
 
 
 def test_one_long_stream_is_cut_by_the_autocorrelation_of_its_values():
@@ -183,11 +187,12 @@ def test_one_long_stream_is_cut_by_the_autocorrelation_of_its_values():
         x[t + 1] = 0.9 * x[t] + rng.normal()
     rows = np.column_stack([x, np.ones(2001)])
     problem = vf.Problem.from_rows(rows, np.arange(2000), np.arange(1, 2001), x[1:], 0.5)
-    sandwich = Sandwich(problem, vf.solve(problem, "lstd").theta, np.zeros(2000))
-    assert autocorrelation_time(sandwich) == pytest.approx(19, rel=0.2)
-    found = uncertainty(sandwich, LinearFunction(np.ones(2)))
-    assert found.sandwich.clusters == pytest.approx(2000 / (5 * autocorrelation_time(sandwich)), abs=1)
-    assert found.sandwich.blocks
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, np.zeros(2000))
+    time = autocorrelation_time((rows @ errors.equations.theta)[:-1], np.zeros(2000))
+    assert time == pytest.approx(19, rel=0.2)
+    (found,) = over_suitable_clusters([errors], [LinearFunction(np.ones(2))])
+    assert found.shards.clusters == pytest.approx(2000 / (5 * time), abs=1)
+    assert found.whole.clusters.blocks
 
 
 def test_long_clusters_are_cut_into_blocks_of_about_equal_length():
@@ -198,13 +203,12 @@ def test_long_clusters_are_cut_into_blocks_of_about_equal_length():
 
 
 @pytest.mark.parametrize("kind", ["cr3", "cr1"])
-def test_parts_are_the_contributions_and_unknown_where_the_value_is(kind):
+def test_parts_have_the_norm_of_the_standard_error_and_are_unknown_where_the_value_is(kind):
     log = small_log(trace=0.3)
     problem = problem_of(log._replace(Phi=log.Phi @ np.eye(3, 4), Psi=log.Phi @ np.eye(3, 4)))
-    errors = Uncertainty(Sandwich(problem, vf.solve(problem, "lstd").theta, log.episode), kind)
+    errors = errors_of(problem, vf.solve(problem, "lstd").theta, log.episode, kind)
     functions = [LinearFunction(c) for c in np.eye(4)[[0, 3, 1]]]
     found = errors.parts(functions)
     assert [part is None for part in found] == [False, True, False]
     for part, function in zip(found[::2], functions[::2], strict=True):
-        np.testing.assert_allclose(part, errors.contributions(function, errors.sandwich.influences([function])[0]))
         assert np.linalg.norm(part) == pytest.approx(errors.error(function).standard_error)
