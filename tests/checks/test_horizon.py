@@ -127,4 +127,7 @@ def test_discount_1_off_policy_needs_termination_of_the_policy():
     }
     off = vf.Transitions.from_arrays(log.observations[log.now], log.reward, **columns)
     assert checks_of(off, discount=1.0)["termination"].outcome == "warn"
+    assert (
+        checks_of(log_of(np.arange(5, 45), terminated=np.arange(40) > 0), discount=1.0)["termination"].outcome == "warn"
+    )
     assert "termination" not in checks_of(log)

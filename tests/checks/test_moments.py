@@ -9,8 +9,8 @@ import scipy.sparse as sparse
 import valuefit as vf
 from helpers.fits import fit_of
 from helpers.small_mdp import SmallMDP
-from valuefit.checks.moments import DRAWS, MAX_SIGN_GROUPS, NEGLIGIBLE_MOVE, Sums, TDMoments
-from valuefit.inference.errors import Errors
+from valuefit.checks.instruments import MAX_GROUPS
+from valuefit.checks.moments import DRAWS, NEGLIGIBLE_MOVE, Sums, TDMoments
 
 EPISODES = 15
 VARIANTS = [{}, {"trace": 0.7}, {"csr": True}, {"off_policy": True}, {"off_policy": True, "trace": 0.5}]
@@ -149,9 +149,8 @@ def test_a_negligible_distance_from_the_minimiser_keeps_the_td_errors(share):
     move = rng.normal(size=fit.problem.d)
     change = TDMoments(fit).v_products(np.arange(fit.problem.n), move)
     move *= share * NEGLIGIBLE_MOVE * np.linalg.norm(whole.influences.td_errors) / np.linalg.norm(change)
-    equations = fit.errors.equations
-    moved = Errors.in_memory(equations.at(equations.theta + move), whole.shard, "cr1")
-    assert (TDMoments(replace(fit, errors=moved)).influences is moved.whole.influences) == (share < 1)
+    moved = replace(fit, equations=fit.equations.at(fit.equations.theta + move), interval="cr1")
+    assert (TDMoments(moved).influences is moved.errors.whole.influences) == (share < 1)
 
 
 def test_the_p_value_is_that_of_random_signs():
@@ -171,6 +170,6 @@ def test_one_dominating_cluster_is_no_evidence():
 
 
 def test_many_clusters_share_signs():
-    parts = np.random.default_rng(2).normal(size=(3 * MAX_SIGN_GROUPS, 2))
+    parts = np.random.default_rng(2).normal(size=(3 * MAX_GROUPS, 2))
     assert Sums(parts.sum(axis=0), parts).p_value(0) > 0.02
-    assert Sums(parts.sum(axis=0), np.zeros((3 * MAX_SIGN_GROUPS, 2)) + 1e-3).p_value(0) < 0.02
+    assert Sums(parts.sum(axis=0), np.zeros((3 * MAX_GROUPS, 2)) + 1e-3).p_value(0) < 0.02

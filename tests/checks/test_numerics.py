@@ -91,6 +91,7 @@ def test_without_features_that_depend_on_others_weights_are_unique():
     found = next(check for check in dependent.checks if check.name == "conditioning")
     assert found.outcome == "warn"
     assert "Leave out features that depend on others." in found.message
+    assert next(check for check in dependent.checks if check.name == "value is determined").outcome == "pass"
     fewer = vf.evaluate(log, features=lambda x: np.column_stack([np.ones(len(x)), x]), **settings)
     assert next(check for check in fewer.checks if check.name == "conditioning").outcome == "pass"
     np.testing.assert_allclose(fewer.value(x), dependent.value(x), rtol=1e-6, atol=1e-8)

@@ -110,7 +110,7 @@ def test_richer_features_turn_an_impossible_value_into_a_right_one(values):
 
 
 def test_a_log_of_more_episodes_has_an_interval_without_impossible_values():
-    few, more = (vf.evaluate(cartpole_log(count), features="kernel:landmarks=800", **SETTINGS) for count in (20, 60))
+    few, more = (vf.evaluate(cartpole_log(count), features="kernel:landmarks=800", **SETTINGS) for count in (16, 60))
     checks = [next(check for check in found.checks if check.name == "reachable range") for found in (few, more)]
     assert "The interval from" in checks[0].message
     assert "Use a log of more episodes" in checks[0].message

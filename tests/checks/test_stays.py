@@ -7,7 +7,7 @@ import pytest
 
 import valuefit as vf
 from helpers.fits import fit_of
-from valuefit.checks.stays import FOLLOWED_SHARE, MAX_STAY_SHARE, STILL, followed_stays
+from valuefit.checks.stays import MAX_STAY_SHARE, followed_stays
 
 REST, DISCOUNT = 20, 0.98  # steps on the ground without firing, after which it has landed
 
@@ -122,10 +122,10 @@ def stays_in_plain_loops(fit, weight):
         sums = np.array(list(totals.values()))
         effective = sums.sum() ** 2 / (sums**2).sum() if sums.any() else 0.0
         initial = effective if initial is None else initial
-        if effective < FOLLOWED_SHARE * initial or not effective:
+        if 2 * effective < initial or not effective:
             return found
         typical = np.median([change for _, change in segments if change < np.inf])
-        still = sum(value for value, change in segments if change < STILL * typical)
+        still = sum(value for value, change in segments if change < 0.2 * typical)
         weights = np.array([(value, change < np.inf) for value, change in segments])
         found = steps, still / weights[:, 0].sum()
         if fit.discount**steps * weights.prod(axis=1).sum() <= MAX_STAY_SHARE * weights[:, 0].sum():

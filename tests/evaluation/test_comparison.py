@@ -278,17 +278,22 @@ def test_a_value_without_standard_error_is_refused():
 
 
 def test_a_value_that_the_data_do_not_determine_is_refused_by_name_with_a_remedy():
-    state = np.arange(40) % 2
-    steps = vf.Transitions.from_arrays(
-        state, np.ones(40), next_observation=2 * state, truncated=state == 1, episode=np.arange(40) // 2
-    )  # state 2 has no step
-    evaluation = vf.evaluate(steps, features="one-hot", discount=0.9, starts=np.array([2]))
-    with pytest.raises(
-        ValueError, match=r"The value of new has no standard error, so .* Evaluate again with fewer features"
-    ):
-        vf.compare({"new": evaluation, "old": evaluation})
-    fewer = vf.evaluate(steps, features=lambda x: np.ones((len(x), 1)), discount=0.9, starts=np.array([2]))
-    assert vf.compare(fewer, fewer).estimate == 0
+    """Every step pays the number of its state; state 2, which only the better log visits, is followed by itself."""
+
+    def value(state, start):
+        steps = vf.Transitions.from_arrays(
+            state, state.astype(float), next_observation=np.minimum(2 * state, 2), truncated=state != 0,
+            episode=np.arange(60) // 2,
+        )  # fmt: skip
+        return vf.evaluate(steps, features="one-hot", discount=0.9, starts=np.array([start]))
+
+    without, better = np.arange(60) % 2, np.where(np.arange(60) < 40, np.arange(60) % 2, 2 * (np.arange(60) % 2))
+    unknown = value(without, 2)
+    with pytest.raises(ValueError, match=r"value of new has no standard error, so .* give some that the log has vis"):
+        vf.compare({"new": unknown, "old": unknown})
+    for known, truth in ((value(without, 0), 0.0), (value(better, 2), 20.0)):
+        assert known.policy_value.estimate == pytest.approx(truth)
+        assert vf.compare(known, known).estimate == 0
 
 
 def test_policies_without_a_name_are_numbered_by_their_place(three, log):

@@ -195,17 +195,8 @@ def test_notes_name_features_solver_and_standard_error():
 # ---- warnings ------------------------------------------------------------------------------------------------
 
 
-def warned(log, **settings):
-    return " ".join(vf.evaluate(log, features=settings.pop("features", "identity"), **settings).warnings)
-
-
 def test_a_reliable_evaluation_has_no_warnings():
     assert vf.evaluate(SmallMDP(off_policy=True).log(300), discount=0.9).warnings == []
-
-
-def test_warning_of_few_episodes():
-    assert "The 10 episodes count as only" in warned(wide_log(episodes=10))
-    assert "The 4 episodes count as only 4.0 equally important ones" in warned(wide_log(episodes=4))
 
 
 @pytest.mark.parametrize("features", ["one-hot", "identity", "auto"])
@@ -221,7 +212,7 @@ def test_a_log_without_A_has_the_value_0_of_smallest_norm_and_no_standard_error(
     assert done.verdict.level != "sound"
 
 
-def test_warning_of_a_single_episode():
+def test_a_single_episode_is_cut_into_blocks():
     log = random_mdp(20, 3, 5).log(2000)
     evaluation = vf.evaluate(log, discount=0.9)
     text = "The log is one episode, so its standard error is computed from 44 consecutive blocks"
@@ -231,7 +222,7 @@ def test_warning_of_a_single_episode():
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_warning_of_a_log_too_short_for_standard_errors(steps):
+def test_a_log_too_short_for_standard_errors_has_none(steps):
     log = vf.Transitions.from_arrays(np.ones((steps, 1)), np.ones(steps), terminated=np.arange(steps) == steps - 1)
     evaluation = vf.evaluate(log, features="identity")
     assert evaluation.policy_value.standard_error is None
@@ -239,78 +230,6 @@ def test_warning_of_a_log_too_short_for_standard_errors(steps):
     assert f"There is no standard error. One episode of {steps} steps is too short" in " ".join(evaluation.warnings)
     assert "standard error unknown" in repr(evaluation)
     assert "unknown" in evaluation.summary()
-
-
-def test_warning_of_a_small_effective_sample():
-    ratio = np.full(400, 1e-3)
-    ratio[::100] = 100.0
-    text = warned(wide_log(ratio=ratio))
-    assert "an effective sample of 4 of 400 steps" in text
-    assert "The ratios have a heavy tail: the largest is 100" in text
-
-
-def test_warning_of_a_mean_ratio_far_from_one():
-    text = warned(wide_log(ratio=np.random.default_rng(0).uniform(0.1, 0.5, 400)))
-    assert "The mean of the ratios is 0.3" in text
-    assert "Check that behaviour_prob is the probability of the logged action" in text
-
-
-def test_warning_of_a_solver_that_did_not_converge():
-    assert "The solver did not converge (budget)." in warned(wide_log(), solver="gtd2", max_passes=2)
-
-
-def test_warning_of_features_without_data():
-    tiles = Tiles(2, 10, low=-50, high=50)
-    text = "features have no data and weight 0: values are extrapolated where these features are active"
-    assert text in warned(wide_log(), features=tiles)
-
-
-def test_warning_of_undetermined_values_at_the_starts():
-    def twice(x):
-        return np.column_stack([x, 2 * x[:, :1]])
-
-    log = wide_log()
-    assert "not determined" not in warned(log, features=twice)
-    flat = wide_log(episodes=20)
-    flat = replace(flat, observations=flat.observations * [1.0, 0.0])
-    assert "The value at the starts is not determined by the data" in warned(flat, starts=np.array([[1.0, 1.0]]))
-    assert "not determined" not in warned(flat, starts=np.array([[1.0, 0.0]]))
-    assert "not determined" not in warned(flat, starts=np.array([[1.0, 1.0]]), ridge=0.1)
-
-
-def test_warning_of_state_action_pairs_without_data():
-    state = np.arange(400) % 4
-    log = vf.Transitions.from_arrays(
-        state,
-        np.ones(400),
-        terminated=np.arange(400) % 20 == 19,
-        action=np.where(state == 0, np.arange(400) // 4 % 2, 0),
-    )
-    even, first = np.full((4, 2), 0.5), np.tile([1.0, 0.0], (4, 1))
-    assert "next features belong to states and actions that no logged step has" in warned(
-        log, features="one-hot", policy=even, values="state-action"
-    )
-    assert "no logged step has" not in warned(log, features="one-hot", policy=first, values="state-action")
-
-
-def test_warning_of_a_log_without_randomness_and_fewer_than_ten_steps_per_feature():
-    log = wide_log(reward=np.zeros(400))
-    expected = "The standard error is 0 because all TD errors are 0: 50 features (0 without data) fit 400 steps exactly"
-    assert expected in warned(log, features=lambda x: np.cos(9 * x @ np.random.default_rng(0).normal(size=(2, 50))))
-    assert "The standard error is 0" not in warned(log)
-
-
-def test_warning_of_a_horizon_longer_than_the_episodes():
-    n = 400
-    cut = np.arange(n) % 10 == 9
-    log = wide_log(terminated=np.zeros(n), truncated=cut, next_observation=np.random.default_rng(1).normal(size=(n, 2)))
-    text = "100% of the episodes were truncated before they terminated, after 10 steps on average"
-    assert text in warned(log, discount=0.99)
-    assert "truncated before they terminated" not in warned(log, discount=0.5)
-    text = "With discount 1 values exist only if every episode of the policy terminates"
-    some = np.where(np.arange(n) == 9, True, False)
-    assert text in warned(replace(log, terminated=some, next=np.where(some, -1, log.next)), discount=1)
-    assert text not in warned(wide_log(), discount=1)  # on-policy, and all episodes terminate
 
 
 # ---- wrong input ---------------------------------------------------------------------------------------------
@@ -324,7 +243,7 @@ def test_warning_of_a_horizon_longer_than_the_episodes():
         ({"starts": np.zeros((3, 5))}, "fitted on observations of shape"),
         ({"starts": [[np.nan, 0.0]]}, "NaN or infinite"),
         ({"values": "state-action"}, "The log has no actions|need a target policy"),
-        ({"policy": np.full(400, 0.5)}, 'Either give behaviour_prob, or use values="state-action"'),
+        ({"policy": np.full(400, 0.5)}, 'Either give behaviour_prob, or use `values="state-action"`'),
         ({"features": "tyles"}, "did you mean 'tiles'"),
         ({"solver": "sgaa"}, "Did you mean 'saga'"),
         ({"columns": {"reward": "r"}}, "columns applies to files and tables"),

@@ -17,8 +17,10 @@ BETTER_LOG = (
     "Use a log of more episodes or of a policy that is closer to the evaluated one, or evaluate a policy that is "
     "closer to that of the log."
 )
+DETERMINING = f"If you gave starts, give some that the log has visited. {BETTER_LOG}"
 TEST_LEVEL = 0.05  # of all tests of an evaluation together, after Holm's correction
 CERTAIN = 2.0  # standard errors of a change, beyond which it is not chance
+FEW_TESTED = 10  # effective episodes or blocks, or ends of episodes; with fewer there is no test
 FEW_EPISODES = 20  # effective ones (or steps of an action), with fewer of which intervals are rough, often too short
 
 

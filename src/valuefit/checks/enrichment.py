@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from valuefit.checks.instruments import Instruments
+from valuefit.checks.alternatives import Change
+from valuefit.checks.instruments import Instruments, action_count
 from valuefit.checks.moments import TDMoments
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.checks.regression import coefficients_of, with_constant
@@ -21,15 +22,7 @@ from valuefit.policies.importance import action_probabilities
 from valuefit.rows.storage import TEMPORARY_BYTES
 from valuefit.typing import Array
 
-MAX_NEXT_PAIRS = 60_000  # next observations times actions on which instruments are evaluated
-
-
-class Change(NamedTuple):
-    """Change of the policy value, with its standard error as a paired difference; functions: how many were added."""
-
-    value: float
-    standard_error: float
-    functions: int
+OBSERVED = {"state": "the observation", "state-action": "the observation and the action"}  # by values
 
 
 class Functions(NamedTuple):
@@ -51,8 +44,8 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
         return None
     if problem.trace and len(steps) < problem.n:  # u_t depends on all steps before
         return None
-    if fit.values == "state-action" and not problem.trace:
-        steps = steps[:: 1 + len(steps) * _actions(fit) // MAX_NEXT_PAIRS]
+    if fit.values == "state-action" and not problem.trace:  # instruments are evaluated for each action
+        steps = steps[:: 1 + len(steps) * action_count(fit) // 60_000]
     added = _functions(fit, steps, first, history=history)
     z = added.now
     y = z - problem.discount[steps, None] * added.after
@@ -76,7 +69,9 @@ def enrichment(fit: Fit, moments: TDMoments, steps: Array, *, history: bool = Fa
     clusters = inside.shard.clusters
     parts += np.bincount(clusters.of_step[first], (values - values.mean()) / len(values), clusters.count)
     scale = count_factor("cr1", clusters.count)
-    return Change(float(values.mean()), float(scale * np.linalg.norm(parts)), z.shape[1])
+    what = "these" if history else OBSERVED[fit.values]
+    setting = f"{z.shape[1]} random functions of {what} added to the features,"
+    return Change(setting, float(values.mean()), float(scale * np.linalg.norm(parts)))
 
 
 def _functions(fit: Fit, steps: Array, first: Array, *, history: bool) -> Functions:
@@ -105,25 +100,21 @@ def _mean_with_u(moments: TDMoments, steps: Array, y: Array) -> Array:
     weights = problem.ratio[steps, None] * y
     if problem.trace:  # all steps are used
         weights = np.column_stack([problem.backward(np.ascontiguousarray(column)) for column in y.T])
-    found = np.zeros((problem.k, y.shape[1]))
+    total = np.zeros((problem.k, y.shape[1]))
     size = max(1, TEMPORARY_BYTES // (8 * problem.k))
     for start in range(0, len(steps), size):
         here = slice(start, start + size)
-        found += problem.psi.take(problem.now[steps[here]]).T @ weights[here]
-    return found / len(steps)
-
-
-def _actions(fit: Fit) -> int:
-    return fit.problem.d // fit.features.columns
+        total += problem.psi.take(problem.now[steps[here]]).T @ weights[here]
+    return total / len(steps)
 
 
 def _expected(fit: Fit, instruments: Instruments, rows: Array) -> Array:
     """Instruments at these rows of the observations, averaged over the actions of the policy if they depend on them."""
     if fit.values == "state":
         return instruments.current(rows)
-    probabilities = action_probabilities(fit.policy, fit.log.observations[rows], _actions(fit))
+    probabilities = action_probabilities(fit.policy, fit.log.observations[rows], action_count(fit))
     return sum(
         probability[:, None] * instruments.current(rows, np.full(len(rows), code))
-        for probability, code in zip(probabilities.T, instruments.codes_of(_actions(fit)), strict=True)
+        for probability, code in zip(probabilities.T, instruments.codes_of(action_count(fit)), strict=True)
         if code >= 0  # an action that the log never takes has no data
     )

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import Check
+from valuefit.checks.check import FEW_TESTED, Check, warn_if
 from valuefit.inference.fit import Fit
 from valuefit.typing import Array
-
-MIN_ENDS = 10  # terminations or truncations, with fewer of which what they share says nothing
-MOST = 0.5  # share of the ends, or of the discounted weight, that is a reason to warn
 
 
 def time_limit(fit: Fit) -> Check:
@@ -19,25 +16,26 @@ def time_limit(fit: Fit) -> Check:
         return Check(name, "warn", " ".join(log.warnings))
     lengths = _lengths(fit)[log.terminated[_last(fit)]]
     longest = int(lengths.max(initial=1))
-    at_limit = int((lengths == longest).sum())
-    share = at_limit / max(1, len(lengths))
-    if longest == 1 or len(lengths) < MIN_ENDS or share <= MOST:
-        return Check(name, "pass", "Terminations do not come after one number of steps.", share)
-    if log.has_numbered_states and not _also_continue(fit):
-        text = f"{at_limit} of {len(lengths)} episodes terminate after {longest} steps, in states that always do."
-        return Check(name, "pass", text, share)
-    text = (
-        f"{at_limit} of the {len(lengths)} episodes that terminate have {longest} steps, and none has more, which "
-        "looks like a time limit. The value after a termination is taken as 0. If it is a time limit, mark these steps "
-        "as truncated, and give the observation after them."
-    )
-    return Check(name, "warn", text, share)
+    at_limit, ends = int((lengths == longest).sum()), len(lengths)
+    share = at_limit / max(1, ends)
+    suspect = longest > 1 and ends >= FEW_TESTED and share > 0.5
+    passed = "Terminations do not come after one number of steps."
+    if suspect and log.has_numbered_states and not _also_continue(fit):
+        suspect = False
+        passed = f"{at_limit} of {ends} episodes terminate after {longest} steps, in states that always do."
+    return warn_if(
+        suspect, name, share,
+        f"{at_limit} of the {ends} episodes that terminate have {longest} steps, and none has more, which looks like a "
+        "time limit. The value after a termination is taken as 0. If it is a time limit, mark these steps as "
+        "truncated, and give the observation after them.",
+        passed,
+    )  # fmt: skip
 
 
 def _also_continue(fit: Fit) -> bool:
     """Whether most terminations are in numbered states in which other steps do not terminate."""
     log = fit.log
-    return bool(np.isin(log.now[log.terminated], log.now[~log.terminated]).mean() > MOST)
+    return bool(np.isin(log.now[log.terminated], log.now[~log.terminated]).mean() > 0.5)
 
 
 def horizon(fit: Fit) -> Check:
@@ -49,17 +47,15 @@ def horizon(fit: Fit) -> Check:
     lengths, truncated = _lengths(fit), ~log.terminated[last]
     keep = fit.discount * (1 - log.terminated.mean())
     beyond = float((truncated * keep**lengths).mean())
-    if beyond <= MOST:
-        text = f"{beyond:.0%} of the discounted weight lies beyond the ends of truncated episodes."
-        return Check("horizon", "pass", text, beyond)
     length = "infinite" if fit.discount == 1 else f"about {1 / (1 - fit.discount):.0f} steps"
-    text = (
+    return warn_if(
+        beyond > 0.5, "horizon", beyond,
         f"{truncated.mean():.0%} of the episodes were truncated before they terminated, after "
         f"{len(log) / len(lengths):.0f} steps on average, while the horizon of the discount is {length}: {beyond:.0%} "
         "of the discounted weight lies beyond the episodes, where rewards are extrapolated by the features. Log longer "
-        "episodes, or use a smaller discount."
-    )
-    return Check("horizon", "warn", text, beyond)
+        "episodes, or use a smaller discount.",
+        f"{beyond:.0%} of the discounted weight lies beyond the ends of truncated episodes.",
+    )  # fmt: skip
 
 
 def resets(fit: Fit) -> Check | None:
@@ -70,19 +66,18 @@ def resets(fit: Fit) -> Check | None:
     """
     log, last = fit.log, np.flatnonzero(_last(fit))[:-1]
     ends = last[(log.next[last] >= 0) & ~log.terminated[last]]
-    if len(ends) < MIN_ENDS:
+    if len(ends) < FEW_TESTED:
         return None
     observations = log.observations.reshape(len(log.observations), -1)
     after, following = observations[log.next[ends]], observations[log.now[ends + 1]]
     share = float((after == following).all(axis=1).mean())
-    if share <= MOST or not _jumps(fit, ends):
-        return Check("resets", "pass", "Truncated episodes do not continue in the start of the next one.", share)
-    text = (
+    return warn_if(
+        share > 0.5 and _jumps(fit, ends), "resets", share,
         f"The next observation of {share:.0%} of the truncated episodes is the first observation of the following "
         "episode, and differs from the one before it more than others do: it was recorded after a reset. Give the "
-        "observation before the reset, and mark episodes that terminated."
-    )
-    return Check("resets", "warn", text, share)
+        "observation before the reset, and mark episodes that terminated.",
+        "Truncated episodes do not continue in the start of the next one.",
+    )  # fmt: skip
 
 
 def _jumps(fit: Fit, ends: Array) -> bool:
@@ -93,7 +88,7 @@ def _jumps(fit: Fit, ends: Array) -> bool:
         pairs = log.now * len(log.observations) + log.next
         _, index, count = np.unique(pairs[inside], return_inverse=True, return_counts=True)
         recurring = float((count[index] > 1).mean()) if len(inside) else 1.0
-        return float(np.isin(pairs[ends], pairs[inside]).mean()) < (1 - MOST) * recurring
+        return float(np.isin(pairs[ends], pairs[inside]).mean()) < 0.5 * recurring
     observations = log.observations.reshape(len(log.observations), -1).astype(np.float64)
     change = [observations[log.next[steps]] - observations[log.now[steps]] for steps in (ends, inside)]
     scale = observations.std(axis=0)
@@ -107,7 +102,7 @@ def termination(fit: Fit) -> Check | None:
     """With discount 1: whether there is evidence that every episode of the policy terminates."""
     if fit.discount != 1:
         return None
-    on_policy = fit.values == "state" and bool((fit.log.ratio == 1).all())
+    on_policy = fit.values == "state" and not fit.problem.weighted
     if on_policy and fit.log.terminated[_last(fit)].all():
         return Check("termination", "pass", "All episodes terminate, so values exist with discount 1.")
     text = (

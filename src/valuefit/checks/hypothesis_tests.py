@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from valuefit.checks.check import HypothesisTest
+from valuefit.checks.check import FEW_TESTED, HypothesisTest
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.instruments import Instruments, sampled_steps
 from valuefit.checks.moments import TDMoments
@@ -15,8 +15,6 @@ from valuefit.checks.returns import returns_test
 from valuefit.checks.specification import alignment_test, features_test, markov_test, ratios_test
 from valuefit.checks.stability import stability_test
 from valuefit.inference.fit import Fit
-
-MIN_EFFECTIVE_CLUSTERS = 10  # effective episodes or blocks; with fewer there are no tests
 
 
 def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
@@ -27,7 +25,7 @@ def hypothesis_tests(fit: Fit) -> list[HypothesisTest]:
     form (`Equations.iterative`) only the tests of returns and ratios remain, with the weights as reported.
     """
     error = fit.error
-    few = error.effective_clusters < MIN_EFFECTIVE_CLUSTERS
+    few = error.effective_clusters < FEW_TESTED
     if error.standard_error is None or few or without_randomness(fit):
         return []
     instruments = Instruments(fit.log, actions=fit.values == "state-action", seed=fit.seed, dtype=np.float32)

@@ -15,15 +15,14 @@ import numpy as np
 
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import step_numbers
+from valuefit.inference.fit import Fit
 from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 COUNT = 60  # random functions
-LOW_FREQUENCY, HIGH_FREQUENCY = 0.5, 3.0  # radians per standard deviation
 MAX_COLUMNS = 64  # numbers of an observation that are used, drawn at random from larger ones (images)
-MAX_GROUPS = 1000  # of numbered states or actions; more are put into groups at random
+MAX_GROUPS = 1000  # of numbered states or actions, or of clusters; more are put into groups at random
 MAX_STEPS = 15_000  # of a larger log, drawn at random, on which instruments are evaluated
-MIXED_EVERY = 4  # one in this many functions of the past also depends on the current observation
 
 
 class Instruments:
@@ -67,7 +66,8 @@ class Instruments:
         if actions is not None:
             parts.append(past[:, None] * actions.of(self.action_codes[before]))
         angle = np.hstack(parts, dtype=self.dtype, casting="same_kind")
-        angle[:, ::MIXED_EVERY] += self._observation.of(rows, slice(None, None, MIXED_EVERY))
+        mixed = slice(None, None, 4)  # these functions also depend on the current observation
+        angle[:, mixed] += self._observation.of(rows, mixed)
         return self._cosines(angle)
 
     @cached_property
@@ -78,7 +78,7 @@ class Instruments:
     def _number_angles(self) -> tuple[Array, Array]:
         """Turns per step and shifts of the functions of the step number."""
         rng, count = np.random.default_rng([self.seed, 1]), self._count_of_each
-        frequency = rng.uniform(LOW_FREQUENCY, HIGH_FREQUENCY, count)
+        frequency = _frequencies(rng, count)
         frequency[::2] /= 1 + self._numbers.mean()  # half of them vary over an episode, half from step to step
         return frequency / (2 * np.pi), rng.uniform(0, 2 * np.pi, count)
 
@@ -132,8 +132,8 @@ class Instruments:
     def codes_of(self, actions: int) -> Array:
         """The codes of the actions 0 to `actions` - 1; -1 for those that the log does not have."""
         values = self._distinct_actions[0]
-        found = np.searchsorted(values, np.arange(actions)).clip(max=len(values) - 1)
-        return np.where(values[found] == np.arange(actions), found, -1)
+        code = np.searchsorted(values, np.arange(actions)).clip(max=len(values) - 1)
+        return np.where(values[code] == np.arange(actions), code, -1)
 
 
 class _Angles:
@@ -162,8 +162,7 @@ class _Angles:
         self.mean, self.scale = peak * scaled.mean(axis=0), np.where(varies, peak * deviation, np.inf)
         direction = rng.standard_normal((len(self.columns), count)) * varies[:, None]
         length = np.linalg.norm(direction, axis=0)
-        frequency = rng.uniform(LOW_FREQUENCY, HIGH_FREQUENCY, count)
-        self.direction = direction * np.divide(frequency, length, out=np.zeros(count), where=length > 0)
+        self.direction = direction * np.divide(_frequencies(rng, count), length, out=np.zeros(count), where=length > 0)
         self.shift = rng.uniform(0, 2 * np.pi, count)
 
     def _chosen(self, rows: Array) -> Array:
@@ -177,6 +176,21 @@ class _Angles:
         angle = scaled @ self.direction[:, functions]
         angle += self.shift[functions]
         return angle
+
+
+def _frequencies(rng: np.random.Generator, count: int) -> Array:
+    """Random frequencies in radians per standard deviation, (count,)."""
+    return rng.uniform(0.5, 3.0, count)
+
+
+def action_count(fit: Fit) -> int:
+    """The number of actions that the features of state-action values have; 1 for state values."""
+    return fit.problem.d // fit.features.columns
+
+
+def evenly_spaced(n: int, count: int = 1000) -> Array:
+    """This many of the numbers 0 to n - 1, or all of them, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, count).astype(np.int64))
 
 
 def sampled_steps(n: int, seed: int, most: int = MAX_STEPS) -> Array:

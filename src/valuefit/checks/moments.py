@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sparse
 
+from valuefit.checks.instruments import MAX_GROUPS
 from valuefit.checks.numerics import MIN_STEPS_PER_WEIGHT
 from valuefit.inference.adjoints import Adjoint, AdjointMethod
 from valuefit.inference.fit import Fit
@@ -27,7 +28,6 @@ from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 DRAWS = 399  # of random signs
-MAX_SIGN_GROUPS = 1000  # more clusters are summed in groups, which share a sign
 NEGLIGIBLE_MOVE = 1e-8  # to the minimiser, in the TD errors, relative; where A is nearly singular it takes many digits
 
 
@@ -52,7 +52,7 @@ class Sums:
         """P-value of |total|^2 against |sum of signs_g parts_g|^2 with random signs (wild bootstrap)."""
         parts, (group, signs) = self.parts, _random_signs(seed, len(self.parts))
         if group is not None:
-            parts = cluster_sums(parts, group, MAX_SIGN_GROUPS)
+            parts = cluster_sums(parts, group, MAX_GROUPS)
         drawn = np.sum((signs @ parts) ** 2, axis=1)
         observed = float(self.total @ self.total) * (1 - 1e-12)  # equal signs for all give the same up to rounding
         return (1 + int((drawn >= observed).sum())) / (DRAWS + 1)
@@ -62,8 +62,8 @@ class Sums:
 def _random_signs(seed: int, clusters: int) -> tuple[Array | None, Array]:
     """The group of each cluster, (clusters,), None where each has its own sign, and signs, (DRAWS, groups)."""
     rng = np.random.default_rng([seed, 7])
-    group = rng.permutation(clusters) % MAX_SIGN_GROUPS if clusters > MAX_SIGN_GROUPS else None
-    return group, rng.choice([-1.0, 1.0], (DRAWS, min(clusters, MAX_SIGN_GROUPS)))
+    group = rng.permutation(clusters) % MAX_GROUPS if clusters > MAX_GROUPS else None
+    return group, rng.choice([-1.0, 1.0], (DRAWS, min(clusters, MAX_GROUPS)))
 
 
 def cluster_sums(rows: Array, cluster: Array, count: int, weights: Array | None = None) -> Array:
@@ -185,9 +185,8 @@ class TDMoments:
         if change is None:
             return None
         parts = terms.parts - change
-        kept = np.linalg.norm(parts, axis=0) > 1e-6 * np.sqrt(
-            terms.squares
-        )  # else they are features, and the fit of theta made them 0
+        # the others are features, and the fit of theta made them 0
+        kept = np.linalg.norm(parts, axis=0) > 1e-6 * np.sqrt(terms.squares)
         return Sums(terms.total * kept, parts * kept) if kept.any() else None
 
     def _products_with_changes(self, B: Array) -> Array | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from valuefit.checks.check import CERTAIN, Check
+from valuefit.checks.check import CERTAIN, Check, warn_if
 from valuefit.engine.result import Result
 from valuefit.inference.error_estimate import ErrorEstimate
 from valuefit.inference.fit import Fit
@@ -31,16 +31,19 @@ def standard_error(fit: Fit) -> Check | None:
     error, name = fit.error, "standard error"
     if not error.determined:
         return None
-    if error.standard_error is None:
+    size = error.standard_error
+    if size is None:
         return Check(name, "warn", f"There is no standard error. {error.reason}")
-    if without_randomness(fit):
-        text = "The standard error is 0 because all TD errors are 0"
-        n, d, without_data = fit.problem.n, fit.problem.d, len(fit.problem.dead)
-        if n >= MIN_STEPS_PER_WEIGHT * d and not without_data:
-            return Check(name, "pass", f"{text}: the values satisfy every step of the log.", error.standard_error)
-        text += f": {d} features ({without_data} without data) fit {n} steps exactly, which says nothing about others. "
-        return Check(name, "warn", f"{text}Use fewer features, or a longer log.", error.standard_error)
-    return Check(name, "pass", f"The standard error is {error.standard_error:.5g}.", error.standard_error)
+    if not without_randomness(fit):
+        return Check(name, "pass", f"The standard error is {size:.5g}.", size)
+    n, d, without_data = fit.problem.n, fit.problem.d, len(fit.problem.dead)
+    text = "The standard error is 0 because all TD errors are 0"
+    return warn_if(
+        n < MIN_STEPS_PER_WEIGHT * d or without_data > 0, name, size,
+        f"{text}: {d} features ({without_data} without data) fit {n} steps exactly, which says nothing about others. "
+        "Use fewer features, or a longer log.",
+        f"{text}: the values satisfy every step of the log.",
+    )  # fmt: skip
 
 
 def without_randomness(fit: Fit) -> bool:
@@ -54,30 +57,29 @@ def optimisation_error(fit: Fit) -> Check | None:
     error, name = fit.error, "optimisation error"
     if error.solver_error is None or not error.standard_error or without_randomness(fit):
         return None
-    size = error.solver_error / error.standard_error
-    if error.relative_solver_error > 1:
-        text = (
-            f"The solver stopped early: at full convergence the policy value would change by {error.solver_error:.2g}, "
-            f"{size:.2g} standard errors. The interval is wider by this amount on both sides. Give more `max_passes`, "
-            "a smaller tol, or another solver."
-        )
-        return Check(name, "warn", text, error.solver_error, size=size)
-    text = f"At full convergence the policy value would change by {size:.1g} standard errors."
-    return Check(name, "pass", text, error.solver_error, size=size)
+    change, size = error.solver_error, error.solver_error / error.standard_error
+    return warn_if(
+        error.relative_solver_error > 1, name, change,
+        f"The solver stopped early: at full convergence the policy value would change by {change:.2g}, {size:.2g} "
+        "standard errors. The interval is wider by this amount on both sides. Give more `max_passes`, a smaller tol, "
+        "or another solver.",
+        f"At full convergence the policy value would change by {size:.1g} standard errors.",
+        size,
+    )  # fmt: skip
 
 
 def skewness(value: PolicyValue, error: ErrorEstimate) -> Check | None:
     """Whether few episodes with large errors, as those of rare rewards, decide about the value."""
     if not value.is_random:
         return None
-    name, found = "skewness", f"The skewness of the estimate is {error.skewness:.2g}"
-    if abs(error.skewness) <= 0.35:  # that of 8 rare events, with which a 95% interval covers about 90%
-        return Check(name, "pass", f"{found}.", error.skewness)
-    text = (
-        f"{found}, as if it rested on {max(1, round(error.skewness**-2))} rare events: the interval is too short. If "
-        f"it misses, the true value is more likely {'above' if error.skewness > 0 else 'below'} it. Add episodes."
-    )
-    return Check(name, "warn", text, error.skewness)
+    size, text = abs(error.skewness), f"The skewness of the estimate is {error.skewness:.2g}"
+    events = max(1, round(1 / max(size, ROUNDING) ** 2))
+    return warn_if(
+        size > 0.35, "skewness", error.skewness,  # that of 8 rare events, with which a 95% interval covers about 90%
+        f"{text}, as if it rested on {events} rare events: the interval is too short. If it misses, the true value is "
+        f"more likely {'above' if error.skewness > 0 else 'below'} it. Add episodes.",
+        f"{text}.",
+    )  # fmt: skip
 
 
 def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) -> Check | None:
@@ -89,23 +91,22 @@ def small_sample_bias(result: Result, value: PolicyValue, error: ErrorEstimate) 
     if not value.is_random or value.method == "cr1":
         return None
     assert error.standard_error is not None
-    name, size = SMALL_SAMPLE_BIAS, abs(error.bias) / error.standard_error
+    size = abs(error.bias) / error.standard_error
     text = f"Logs of this size bias the policy value by about {error.bias:.3g}, {size:.2g} standard errors"
     if value.bias:
         text += f"; without it the value would be about {value.estimate - value.bias:.5g}. The interval allows for both"
     live, steps = len(result.theta) - len(result.dead), value.effective_sample_size
     few = steps is not None and steps < 3 * live
-    if size <= CERTAIN and not few:  # a larger bias is itself estimated roughly
-        return Check(name, "pass", f"{text}.", error.bias, size=size)
-    if few:
-        text += f", but it can be larger: the ratios make the log worth {steps:.0f} steps for {live} features"
-    return Check(name, "warn", f"{text}. Use a longer log.", error.bias, size=size)
+    larger = f", but it can be larger: the ratios make the log worth {steps or 0:.0f} steps for {live} features"
+    bad = few or size > CERTAIN  # a smaller bias is itself estimated roughly
+    return warn_if(
+        bad, SMALL_SAMPLE_BIAS, error.bias, f"{text}{larger if few else ''}. Use a longer log.", f"{text}.", size
+    )
 
 
 def conditioning(fit: Fit) -> Check | None:
     """Features without data and dependent features: the rank and the condition number of C."""
-    problem, name = fit.problem, "conditioning"
-    dead = len(problem.dead)
+    problem, name, dead = fit.problem, "conditioning", len(fit.problem.dead)
     if 2 * dead > problem.d:
         text = (
             f"{dead} of {problem.d} features have no data and weight 0: values are extrapolated where these features "
@@ -115,15 +116,15 @@ def conditioning(fit: Fit) -> Check | None:
     if problem.identity or fit.errors.equations.iterative:
         return None
     rank, condition = fit.rank_and_condition
-    found = f"C has rank {rank} of {problem.k} features, and its condition number is about {condition:.1g}"
+    text = f"C has rank {rank} of {problem.k} features, and its condition number is about {condition:.1g}"
     dependent = problem.k - dead - rank
-    if problem.psi is problem.phi and dependent > 0 and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS:
-        text = (
-            f"{found}: {dependent} of the features are linear combinations of others, so single weights are not "
-            "unique. Leave out features that depend on others."
-        )
-        return Check(name, "warn", text, condition)
-    return Check(name, "pass", f"{found}.", condition)
+    listed = problem.psi is problem.phi and not problem.ridge and problem.d <= MAX_LISTED_WEIGHTS
+    return warn_if(
+        listed and dependent > 0, name, condition,
+        f"{text}: {dependent} of the features are linear combinations of others, so single weights are not unique. "
+        "Leave out features that depend on others.",
+        f"{text}.",
+    )  # fmt: skip
 
 
 def _magnification(fit: Fit, x: Array) -> float:
@@ -175,11 +176,10 @@ def stability(fit: Fit) -> Check | None:
     if C is not vars(problem).get("C"):
         largest = _magnification(fit, block @ (root @ vectors[:, -1]))
     smallest = float(1 / np.sqrt(largest))
-    found = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
-    if smallest < 0.1 * (1 - fit.discount):
-        text = (
-            f"{found} more. The equations magnify what the features cannot express, so the value can be arbitrarily "
-            "wrong. Use other features, or a log whose policy is closer to the target policy."
-        )
-        return Check(STABLE_FIXED_POINT, "warn", text, smallest)
-    return Check(STABLE_FIXED_POINT, "pass", f"{found} more.", smallest)
+    text = f"The smallest singular value of the equations is {smallest:.2g}; on-policy it is {1 - fit.discount:.2g} or"
+    return warn_if(
+        smallest < 0.1 * (1 - fit.discount), STABLE_FIXED_POINT, smallest,
+        f"{text} more. The equations magnify what the features cannot express, so the value can be arbitrarily wrong. "
+        "Use other features, or a log whose policy is closer to the target policy.",
+        f"{text} more.",
+    )  # fmt: skip

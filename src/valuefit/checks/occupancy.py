@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, Outcome
+from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, Outcome, warn_if
 from valuefit.checks.support import MIN_EFFECTIVE_SHARE, MIN_EFFECTIVE_STEPS
 from valuefit.inference.fit import Fit
 from valuefit.inference.occupancy import OccupancySums
@@ -28,21 +28,20 @@ def occupancy_checks(sums: OccupancySums | None, steps: int) -> tuple[Check, ...
 
 
 def _negative(share: float) -> Check:
-    weights = (
+    outcome: Outcome = "fail" if share > UNUSABLE_NEGATIVE_SHARE else "warn" if share > MAX_NEGATIVE_SHARE else "pass"
+    says = "cannot say" if outcome == "fail" else "says little about"
+    text = (
         f"The estimate is a weighted sum of the rewards, whose weights say how often the policy would be where each "
         f"step was logged; {share:.1%} of the weight is negative"
     )
-    if share <= MAX_NEGATIVE_SHARE:
-        return Check(NAMES[0], "pass", f"{weights}.", share)
-    outcome: Outcome = "fail" if share > UNUSABLE_NEGATIVE_SHARE else "warn"
-    says = "cannot say" if outcome == "fail" else "says little about"
-    return Check(NAMES[0], outcome, f"{weights}, so the log {says} where the policy leads. {BETTER_LOG}", share)
+    warning = f"{text}, so the log {says} where the policy leads. {BETTER_LOG}"
+    return warn_if(outcome, NAMES[0], share, warning, f"{text}.")
 
 
 def _effective(steps: float, of: int) -> Check:
     """Few of many steps: a small log that is used as a whole has an honest interval."""
+    enough = steps >= min(MIN_EFFECTIVE_STEPS, MIN_EFFECTIVE_SHARE * of)
+    outcome: Outcome = "pass" if enough else "fail" if steps < FEW_EPISODES else "warn"
     text = f"The estimate rests on an effective {steps:.0f} of {of:,} steps"
-    if steps >= min(MIN_EFFECTIVE_STEPS, MIN_EFFECTIVE_SHARE * of):
-        return Check(NAMES[1], "pass", f"{text}.", steps)
-    outcome: Outcome = "fail" if steps < FEW_EPISODES else "warn"
-    return Check(NAMES[1], outcome, f"{text}: the log hardly contains what the policy does. {BETTER_LOG}", steps)
+    warning = f"{text}: the log hardly contains what the policy does. {BETTER_LOG}"
+    return warn_if(outcome, NAMES[1], steps, warning, f"{text}.")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from valuefit.checks.check import BETTER_LOG, Check
+from valuefit.checks.check import BETTER_LOG, Check, warn_if
+from valuefit.checks.instruments import evenly_spaced
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import PolicyValue
 from valuefit.inference.reach import Reach, reward_extremes
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
-NAME, VALUES_NAME = "reachable range", "reachable values"
 MAX_EXCESS = 0.05  # of the width of the range; how far an interval or an uncertain estimate may be beyond it
 REMEDY = (
     "Use features that can express the value (smaller tiles, a higher order, more centres), or a log with more steps "
@@ -29,8 +29,8 @@ def reachable(fit: Fit) -> Reach | None:
 def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:
     """The estimate and its interval, before it is cut, against what rewards can add up to."""
     if reach is None:
-        return Check(NAME, "skip", "With discount 1 the sums of rewards have no bound.")
-    width, error = reach.high - reach.low, value.standard_error
+        return Check("reachable range", "skip", "With discount 1 the sums of rewards have no bound.")
+    width, error, name = reach.high - reach.low, value.standard_error, "reachable range"
     outside = float(reach.beyond(value.estimate))
     size = outside / error if error else None
     clearly = outside > 0 and (size is None or size > 1)
@@ -41,29 +41,28 @@ def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:
             f"This log cannot say what the policy is worth: the interval {interval} is wider than the range of what "
             f"is possible, as {reach.reason}. {BETTER_LOG}"
         )
-        return Check(NAME, "fail", text, excess, size=size)
+        return Check(name, "fail", text, excess, size=size)
     if outside > 0:
         text = f"The policy value {value.estimate:.5g} is impossible: {reach.reason}. {REMEDY}"
-        return Check(NAME, "fail" if clearly or outside > MAX_EXCESS * width else "warn", text, outside, size=size)
-    if excess > MAX_EXCESS * width:
-        text = (
-            f"The interval {interval} contains impossible values: {reach.reason}. The log says little about this "
-            f"policy. {BETTER_LOG}"
-        )
-        return Check(NAME, "warn", text, excess)
-    return Check(NAME, "pass", f"The value and its interval are possible: {reach.reason}.", excess)
+        return Check(name, "fail" if clearly or outside > MAX_EXCESS * width else "warn", text, outside, size=size)
+    return warn_if(
+        excess > MAX_EXCESS * width, name, excess,
+        f"The interval {interval} contains impossible values: {reach.reason}. The log says little about this policy. "
+        f"{BETTER_LOG}",
+        f"The value and its interval are possible: {reach.reason}.",
+    )  # fmt: skip
 
 
-def reachable_values(fit: Fit) -> Check | None:
+def reachable_values(fit: Fit, reach: Reach | None) -> Check | None:
     """The values at logged states against what rewards can add up to."""
-    reach = reachable(fit)
     if reach is None:
         return None
     share = _impossible_share(fit, reach)
-    if share > 0.01:
-        text = f"Values at {share:.0%} of the logged steps are impossible: {reach.reason}. {REMEDY}"
-        return Check(VALUES_NAME, "warn", text, share)
-    return Check(VALUES_NAME, "pass", f"The values at logged states are possible: {reach.reason}.", share)
+    return warn_if(
+        share > 0.01, "reachable values", share,
+        f"Values at {share:.0%} of the logged steps are impossible: {reach.reason}. {REMEDY}",
+        f"The values at logged states are possible: {reach.reason}.",
+    )  # fmt: skip
 
 
 def _impossible_share(fit: Fit, reach: Reach) -> float:
@@ -82,7 +81,6 @@ def _impossible_share(fit: Fit, reach: Reach) -> float:
     return float((clearly & errors.equations.solver.determines(rows[outside])).sum()) / len(rows)
 
 
-def sampled_rows(fit: Fit, count: int) -> Array:
+def sampled_rows(fit: Fit, count: int = 1000) -> Array:
     """The feature rows of this many steps of the log, evenly spaced."""
-    steps = np.unique(np.linspace(0, fit.problem.n - 1, count).astype(np.int64))
-    return dense(fit.problem.phi.take(fit.problem.now[steps]))
+    return dense(fit.problem.phi.take(fit.problem.now[evenly_spaced(fit.problem.n, count)]))

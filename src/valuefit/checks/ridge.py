@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from valuefit.checks.check import BETTER_LOG, CERTAIN, Check, Outcome
+from valuefit.checks.check import CERTAIN, DETERMINING, Check, Outcome, warn_if
 from valuefit.inference.adjoints import Equations
 from valuefit.inference.error_estimate import MATERIAL_SIZE, ErrorEstimate
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import ROUNDING, PolicyValue
 from valuefit.typing import Array
 
-NAME = "ridge"
 REMEDY = "Evaluate with `ridge=0`."
 
 
@@ -44,24 +43,20 @@ def ridge_change(ridge: float, without: Equations, value: PolicyValue, c: Array)
     is too small where values are shrunk most: of a change by 135 standard errors it was 8. without: the equations
     without the ridge, at the weights with it.
     """
-    change = without.to_minimum(c)
+    change, name = without.to_minimum(c), "ridge"
     if isinstance(change, ErrorEstimate):
-        if not change.determined:
-            text = f"Without the ridge of {ridge:g} the data do not determine the policy value: the ridge decides it. "
-            return Check(
-                NAME, "fail", f"{text}If you gave starts, give some that the log has visited. {BETTER_LOG}", ridge
-            )
-        text = f"What the ridge of {ridge:g} does to the policy value is not known, because the equations without it "
-        return Check(NAME, "warn", f"{text}were not solved. {REMEDY}", ridge)
+        if change.determined:
+            text = f"What the ridge of {ridge:g} does to the policy value is not known, because the equations without "
+            return Check(name, "warn", f"{text}it were not solved. {REMEDY}", ridge)
+        text = f"Without the ridge of {ridge:g} the data do not determine the policy value: the ridge decides it. "
+        return Check(name, "fail", f"{text}{DETERMINING}", ridge)
     text = f"Without the ridge of {ridge:g} the policy value would be {value.estimate + change:.5g}"
     if abs(change) <= ROUNDING * abs(value.estimate):
-        return Check(NAME, "pass", f"{text}, the same.", change, size=0.0)
+        return Check(name, "pass", f"{text}, the same.", change, size=0.0)
     text += f" instead of {value.estimate:.5g}"
     if value.standard_error is None:
-        return Check(NAME, "warn", f"{text}, and there is no standard error to compare with. {REMEDY}", change)
+        return Check(name, "warn", f"{text}, and there is no standard error to compare with. {REMEDY}", change)
     size = abs(change) / value.standard_error if value.standard_error else np.inf
     outcome: Outcome = "pass" if size <= MATERIAL_SIZE else "warn" if size <= CERTAIN else "fail"
     text += f", a change of {size:.2g} standard errors"
-    if outcome != "pass":
-        text += f" that the interval does not allow for. {REMEDY}"
-    return Check(NAME, outcome, text if outcome != "pass" else f"{text}.", change, size=size)
+    return warn_if(outcome, name, change, f"{text} that the interval does not allow for. {REMEDY}", f"{text}.", size)

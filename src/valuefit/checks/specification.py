@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from valuefit.checks.alternatives import Change, finer_change, richer_features, too_short_for_more
 from valuefit.checks.check import CERTAIN, TEST_LEVEL, HypothesisTest, without_probabilities
-from valuefit.checks.enrichment import Change, enrichment
-from valuefit.checks.finer import FinerChange, finer_change, richer_features, too_short_for_more
+from valuefit.checks.enrichment import OBSERVED, enrichment
 from valuefit.checks.inputs import TestInputs
 from valuefit.checks.moments import Sums, cluster_sums
+from valuefit.checks.regression import with_constant
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.inference.fit import Fit
-
-ALIGNMENT = "Check first that rewards and steps are aligned: a reward logged one step late or early looks like this."
-NEXT_FUNCTIONS = 10  # of the next observation; a reward that belongs to the next action depends on it in any of them
 
 
 def features_test(inputs: TestInputs) -> HypothesisTest | None:
@@ -29,19 +27,16 @@ def features_test(inputs: TestInputs) -> HypothesisTest | None:
     if inputs.too_coarse:
         assert inputs.history_p_value is not None
         p = min(p, inputs.history_p_value)
-    depends = "the observation" if fit.values == "state" else "the observation and the action"
+    depends = OBSERVED[fit.values]
     rejected = f"TD errors depend on {depends} (p = {p:.2g}): the features cannot express the value"
     size, error, advice = None, None, _richer(fit)
-    change = _change(inputs) if p < TEST_LEVEL else None
-    if isinstance(change, FinerChange):  # what the advice does, so chance is no reason to leave it
+    change, advised = _change(inputs) if p < TEST_LEVEL else (None, False)
+    if change is not None:
         size = _size(fit, change.value)
-        if not too_short_for_more(fit):
-            advice = "Use these."
-            rejected += f'. With `features="{change.features}"` the policy value would change by '
-            rejected += _numbers(fit, change)
-    elif change is not None:
-        size, error = _size(fit, change.value), _size(fit, change.standard_error)
-        rejected += f". With {_added(fit, change, depends)}"
+        error = None if advised else _size(fit, change.standard_error)  # chance is no reason to leave the advice
+        if not (advised and too_short_for_more(fit)):
+            advice = "Use these." if advised else advice
+            rejected += f". {change.text(fit)}"
     passed = f"TD errors do not depend on {depends} beyond chance (p = {p:.2g})."
     return HypothesisTest("features suffice", sums.statistic, p, passed, f"{rejected}. {advice}", size, error)
 
@@ -65,51 +60,42 @@ def markov_test(inputs: TestInputs) -> HypothesisTest | None:
     change = enrichment(fit, inputs.moments, inputs.sample, history=True) if p < TEST_LEVEL else None
     if change is not None:  # what is hidden may be worth more than what one step before shows of it
         size = _size(fit, change.value) + CERTAIN * _size(fit, change.standard_error)
-        rejected += f". With {_added(fit, change, 'these')}"
-    missing = "add what is missing to the observations (the time left, earlier observations or actions)"
-    if p >= TEST_LEVEL or inputs.hidden:
-        rejected += f". Finer functions of the observation do not explain it. {ALIGNMENT} Then {missing}."
-    else:
-        rejected += (
-            ". Rewards belong to other steps, the features are too coarse, or the observation does not contain all "
-            f"that matters; this log does not tell which. {ALIGNMENT} {_richer(fit)} If that does not help, {missing}."
-        )
+        rejected += f". {change.text(fit)}"
+    explained = p < TEST_LEVEL and not inputs.hidden
+    cause = (
+        "Rewards belong to other steps, the features are too coarse, or the observation does not contain all that "
+        "matters; this log does not tell which."
+        if explained
+        else "Finer functions of the observation do not explain it."
+    )
+    then = f"{_richer(fit)} If that does not help," if explained else "Then"
+    rejected += (
+        f". {cause} Check first that rewards and steps are aligned: a reward logged one step late or early looks like "
+        f"this. {then} add what is missing to the observations (the time left, earlier observations or "
+        "actions)."
+    )
     return HypothesisTest("observations are Markov", sums.statistic, p, passed, rejected, size)
 
 
-def _change(inputs: TestInputs) -> Change | FinerChange | None:
-    """The change of the policy value with richer features; None unless it is as certain as the policy value.
+def _change(inputs: TestInputs) -> tuple[Change | None, bool]:
+    """The change of the policy value with richer features, and whether these are features that one can ask for.
 
-    With functions of the observation added to the features, which is cheaper. They are as coarse as the features where
-    only the history shows that these are, and nearly functions of many features; finer features take their place.
+    None unless it is as certain as the policy value. Functions of the observation added to the features are cheaper.
+    They are as coarse as the features where only the history shows that these are, and nearly functions of many
+    features; finer features take their place.
     """
     fit = inputs.fit
-    measures = [lambda: enrichment(fit, inputs.moments, inputs.sample), lambda: finer_change(fit)]
-    for measure in measures[::-1] if inputs.too_coarse else measures:
-        change = measure()
+    for advised in (True, False) if inputs.too_coarse else (False, True):
+        change = finer_change(fit) if advised else enrichment(fit, inputs.moments, inputs.sample)
         if change is not None and _size(fit, change.standard_error) <= 1:
-            return change
-    return None
+            return change, advised
+    return None, False
 
 
 def _size(fit: Fit, change: float) -> float:
     """In standard errors of the policy value."""
     assert fit.value.standard_error  # else there are no tests
     return abs(change) / fit.value.standard_error
-
-
-def _added(fit: Fit, change: Change, depends: str) -> str:
-    return (
-        f"{change.functions} random functions of {depends} added to the features, the policy value would change by "
-        f"{_numbers(fit, change)}"
-    )
-
-
-def _numbers(fit: Fit, change: Change | FinerChange) -> str:
-    return (
-        f"{change.value:.3g} (standard error {change.standard_error:.2g}; that of the policy value is "
-        f"{fit.value.standard_error:.2g})"
-    )
 
 
 def _richer(fit: Fit) -> str:
@@ -133,8 +119,8 @@ def alignment_test(inputs: TestInputs) -> HypothesisTest | None:
     last = np.append(fit.log.begins[1:], True)[steps]
     after = steps + ~last
     deviation = np.where(last, 0.0, fit.ratios[after] - 1)
-    z = np.ones((len(steps), NEXT_FUNCTIONS))
-    z[:, 1:] = inputs.instruments.current(fit.log.now[after])[:, 1:NEXT_FUNCTIONS]
+    # a few functions of the next observation: a reward that belongs to the next action depends on it in any of them
+    z = with_constant(inputs.instruments.current(fit.log.now[after])[:, 1:10])
     sums = inputs.moments.sums(steps, deviation[:, None] * z) if deviation.any() else None
     if sums is None:
         return None
@@ -153,7 +139,7 @@ def ratios_test(inputs: TestInputs) -> HypothesisTest | None:
     """Whether the mean of the ratios is 1 given the observation; None where all are 1."""
     fit, steps = inputs.fit, inputs.steps
     ratio, clusters = fit.problem.ratio, fit.errors.whole.clusters
-    if (ratio == 1).all():
+    if not fit.problem.weighted:
         return None
     parts = cluster_sums(inputs.current, clusters.of_step[steps], clusters.count, ratio[steps] - 1)
     if not parts.any():

@@ -30,13 +30,13 @@ def stability_test(inputs: TestInputs) -> HypothesisTest | None:
         starts = np.unique(fit.log.episode, return_index=True)[1]
         rows = inputs.instruments.current(fit.log.now[starts])
         compared["first observations"] = _difference(rows, late, cluster[starts])
-    found = {name: sums.scaled() for name, sums in compared.items() if sums is not None and sums.parts.any()}
-    if not found:
+    scaled = {name: sums.scaled() for name, sums in compared.items() if sums is not None and sums.parts.any()}
+    if not scaled:
         return None
-    sums = Sums(np.concatenate([one.total for one in found.values()]), np.hstack([one.parts for one in found.values()]))
+    sums = Sums(*map(np.hstack, zip(*((one.total, one.parts) for one in scaled.values()), strict=True)))
     p = sums.p_value(fit.seed)
-    names = ", ".join(found)
-    most = max(found, key=lambda name: found[name].statistic)
+    names = ", ".join(scaled)
+    most = max(scaled, key=lambda name: scaled[name].statistic)
     passed = f"The first and the second half of the log agree up to chance (compared: {names}; p = {p:.2g})."
     rejected = (
         f"The first and the second half of the log differ, most in their {most} (p = {p:.2g}): a unit, the task or the "

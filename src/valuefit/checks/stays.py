@@ -16,15 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from valuefit.checks.check import Check, warn_if
-from valuefit.checks.instruments import MAX_COLUMNS, sampled_steps
+from valuefit.checks.instruments import MAX_COLUMNS, evenly_spaced, sampled_steps
 from valuefit.data.transitions import Transitions, effective_sample_size
 from valuefit.inference.fit import Fit
 from valuefit.typing import Array
 
-FOLLOWED_SHARE = 0.5  # of the effective number of clusters, while which a segment counts as followed
-MAX_SEGMENT_STEPS = 200  # of a segment; a log that follows the policy for longer shows its stays
-SAMPLED_STARTS = 5000  # of segments, drawn at random from larger logs
-STILL = 0.2  # of the typical change of observations in as many steps; with a smaller one they hardly change
 MAX_STAY_SHARE = 0.2  # of the discounted steps: fitted between FrozenLake, at most .15, and `quiet-lander`, from .23 on
 
 
@@ -42,13 +38,13 @@ def stays(fit: Fit) -> Check | None:
     """
     if fit.ratios is None or (fit.ratios == 1).all() or fit.log.has_numbered_states:
         return None
-    found = None if fit.occupancy is None else followed_stays(fit, np.maximum(fit.occupancy, 0.0))
-    if found is None:
+    followed = None if fit.occupancy is None else followed_stays(fit, np.maximum(fit.occupancy, 0.0))
+    if followed is None:
         return None
-    share = fit.discount**found.steps * found.share
+    share = fit.discount**followed.steps * followed.share
     text = (
         f"{share:.0%} of the discounted steps of the policy are in stays, where observations hardly change, of more "
-        f"than {found.steps} steps, for which the log follows it there"
+        f"than {followed.steps} steps, for which the log follows it there"
     )
     return warn_if(
         share > MAX_STAY_SHARE, "stays", share,
@@ -63,11 +59,11 @@ def followed_stays(fit: Fit, weight: Array) -> Stays | None:
     """The stays of the segments that start with these weights, (n,)."""
     log, ratio, clusters = fit.log, fit.ratios, fit.errors.shards.clusters
     assert ratio is not None
-    start = sampled_steps(len(log), fit.seed, SAMPLED_STARTS)
+    start = sampled_steps(len(log), fit.seed, 5000)
     last = _last_of_run(log.begins)[start]
     cluster, weight = fit.errors.whole.clusters.of_step[start], weight[start]
-    columns, moved, initial, found = _columns(log), np.zeros(len(start)), 0.0, None
-    for steps in range(1, MAX_SEGMENT_STEPS + 1):
+    columns, moved, initial, longest = _columns(log), np.zeros(len(start)), 0.0, None
+    for steps in range(1, 201):  # a log that follows the policy for longer shows its stays
         at = np.minimum(start + steps - 1, last)
         inside = start + steps - 1 <= last
         if steps > 1:
@@ -80,20 +76,20 @@ def followed_stays(fit: Fit, weight: Array) -> Stays | None:
         counted = np.where(inside | log.terminated[last], weight, 0.0)
         effective = effective_sample_size(np.bincount(cluster, counted, clusters))
         initial = initial or effective
-        if not effective or effective < FOLLOWED_SHARE * initial:
+        if not effective or 2 * effective < initial:
             break
-        still = moved < STILL * float(np.median(moved[goes])) if goes.any() else np.zeros(len(start), bool)
-        found = Stays(steps, float(counted[still].sum() / counted.sum()))
+        # observations hardly change where they do by a fifth of the typical change in as many steps
+        still = moved < 0.2 * float(np.median(moved[goes])) if goes.any() else np.zeros(len(start), bool)
+        longest = Stays(steps, float(counted[still].sum() / counted.sum()))
         if fit.discount**steps * counted[goes].sum() <= MAX_STAY_SHARE * counted.sum():
             break  # longer stays are too few to matter
-    return found
+    return longest
 
 
 def _columns(log: Transitions) -> Array:
     """The observations with columns in standard deviations, at most 64 of them."""
     values = log.observations.reshape(len(log.observations), -1)
-    chosen = np.unique(np.linspace(0, values.shape[1] - 1, MAX_COLUMNS).astype(np.int64))
-    values = values[:, chosen].astype(np.float64)
+    values = values[:, evenly_spaced(values.shape[1], MAX_COLUMNS)].astype(np.float64)
     peak = np.abs(values).max(axis=0)
     values /= np.where(peak > 0, peak, 1.0)  # squares of large numbers would overflow
     deviation = values[log.now].std(axis=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, warn_if
+from valuefit.checks.instruments import action_count, evenly_spaced
 from valuefit.checks.reach import reachable, sampled_rows
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
@@ -20,7 +21,6 @@ from valuefit.typing import Array
 MIN_EFFECTIVE_STEPS = 50
 MIN_EFFECTIVE_SHARE = 0.1  # effective sample size / steps
 MAX_UNSEEN_SHARE = 0.05  # of the starts, of the policy's actions, or of its expected next features
-SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action probabilities
 
 
 # ---- episodes and starts ------------------------------------------------------------------------------------------
@@ -28,35 +28,35 @@ SAMPLED_STEPS = 1000  # of the log, and of the starts, for leverages and action 
 
 def effective_episodes(fit: Fit) -> Check | None:
     """How many equally important episodes the standard error rests on."""
-    clusters, error, name = fit.errors.whole.clusters, fit.error, "effective episodes"
+    clusters, error = fit.errors.whole.clusters, fit.error
     episodes = int(episode_starts(fit.log.episode).sum())
+    if not clusters.blocks and error.standard_error is None:
+        return None
     if clusters.blocks:
         text = (
             f"The log is one episode, so its standard error is computed from {clusters.count} consecutive blocks, "
             f"treated as independent. This is valid if correlations decay within {len(fit.log) // clusters.count} "
             "steps, and it does not include the variation of the starts. Add episodes if you can."
         )
-        return Check(name, "warn", text, error.effective_clusters)
-    if error.standard_error is None:
-        return None
-    if clusters.count > episodes:
+    elif clusters.count > episodes:
         text = (
             f"The {episodes} episodes count as fewer than {MIN_EFFECTIVE_CLUSTERS} equally important ones, so long "
             f"ones were cut: the standard error is computed from {clusters.count} blocks of consecutive steps, "
             "treated as independent, and is too small if episodes differ persistently. Add episodes if you can."
         )
-        return Check(name, "warn", text, error.effective_clusters)
-    return episode_count(episodes, error)
+    else:
+        return episode_count(episodes, error)
+    return Check("effective episodes", "warn", text, error.effective_clusters)
 
 
 def episode_count(episodes: int, error: ErrorEstimate) -> Check:
     """The check of `effective_episodes` where episodes were not cut."""
-    name = "effective episodes"
-    count = f"{episodes} episodes count as {{}}{error.effective_clusters:.1f} equally important ones"
-    if round(error.effective_clusters) < FEW_EPISODES:
-        text = f"The {count.format('only ')}, so the interval is rough. Add episodes if you can."
-        return Check(name, "warn", text, error.effective_clusters)
-    return Check(name, "pass", f"The {count.format('')}.", error.effective_clusters)
+    size, count = error.effective_clusters, f"The {episodes} episodes count as"
+    return warn_if(
+        round(size) < FEW_EPISODES, "effective episodes", size,
+        f"{count} only {size:.1f} equally important ones, so the interval is rough. Add episodes if you can.",
+        f"{count} {size:.1f} equally important ones.",
+    )  # fmt: skip
 
 
 def one_episode(fit: Fit) -> Check | None:
@@ -64,11 +64,11 @@ def one_episode(fit: Fit) -> Check | None:
     if fit.error.standard_error is None:
         return None
     share = fit.error.largest_share
-    if not fit.error.one_cluster:
-        text = f"No single episode determines the value; the largest has {share:.0%} of the squared standard error."
-        return Check("one episode", "pass", text, share)
-    text = "The value rests on one episode: without it the log says little about the value. Add episodes like it."
-    return Check("one episode", "warn", text, share)
+    return warn_if(
+        fit.error.one_cluster, "one episode", share,
+        "The value rests on one episode: without it the log says little about the value. Add episodes like it.",
+        f"No single episode determines the value; the largest has {share:.0%} of the squared standard error.",
+    )  # fmt: skip
 
 
 def determined(fit: Fit) -> Check | None:
@@ -118,31 +118,28 @@ def extrapolation(fit: Fit) -> Check | None:
 
     A sketch of C changes leverages by about the same factor, up to a standard deviation of sqrt(2 / features).
     """
-    problem, name = fit.problem, "starts are like the log"
+    problem = fit.problem
     if fit.starts.first is not None and fit.values == "state":
         return None  # they are steps of the log
     if problem.identity or problem.k != problem.d or fit.errors.equations.iterative:
         return None
-    logged = sampled_rows(fit, SAMPLED_STEPS)
+    logged = sampled_rows(fit)
     if fit.starts.first is not None:
-        logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[:SAMPLED_STEPS]]))])
+        logged = np.vstack([logged, dense(problem.phi.take(problem.now[fit.starts.first[: len(logged)]]))])
     largest, leverage = (fit.leverages(rows) for rows in (logged, _sampled_starts(fit)))
     share = float((leverage > 2 * largest.max()).mean())
-    if share == 0:
-        return Check(name, "pass", "No start is far from the logged steps.", 0.0)
     # the log visited its own starts: what it lacks there are actions
     advice = BETTER_LOG if fit.starts.first is not None else "Give starts that the log has visited."
     text = (
         f"{share:.0%} of the starts are far from every logged step (more than 2 times the largest "
         f"leverage), so the features extrapolate their values. {advice}"
     )
-    return Check(name, "warn" if share > MAX_UNSEEN_SHARE else "pass", text, share)
+    passed = text if share else "No start is far from the logged steps."
+    return warn_if(share > MAX_UNSEEN_SHARE, "starts are like the log", share, text, passed)
 
 
 def _sampled_starts(fit: Fit) -> Array:
-    rows = fit.starts.rows
-    chosen = np.unique(np.linspace(0, rows.shape[0] - 1, SAMPLED_STEPS).astype(np.int64))
-    return dense(rows[chosen])
+    return dense(fit.starts.rows[evenly_spaced(fit.starts.rows.shape[0])])
 
 
 # ---- ratios -------------------------------------------------------------------------------------------------------
@@ -150,7 +147,7 @@ def _sampled_starts(fit: Fit) -> Array:
 
 def effective_sample(fit: Fit) -> Check | None:
     """The effective number of steps under the ratios, along the trace if there is one."""
-    if not _has_ratios(fit):
+    if not fit.problem.weighted:
         return None
     n = fit.problem.n
     size = effective_sample_size(fit.problem.forward(np.ones(n)))
@@ -165,7 +162,7 @@ def effective_sample(fit: Fit) -> Check | None:
 def ratio_tail(fit: Fit) -> Check | None:
     """Whether few ratios have most of the weight."""
     n, ratio = fit.problem.n, fit.problem.ratio
-    if not _has_ratios(fit) or n < 2 * MIN_EFFECTIVE_STEPS:
+    if not fit.problem.weighted or n < 2 * MIN_EFFECTIVE_STEPS:
         return None
     squares = np.sort(ratio / ratio.max()) ** 2
     share = float(squares[-max(1, n // 100) :].sum() / squares.sum())
@@ -180,7 +177,7 @@ def ratio_tail(fit: Fit) -> Check | None:
 def mean_ratio(fit: Fit) -> Check | None:
     """Whether the mean ratio is 1, as it is with correct probabilities of all actions that the policy takes."""
     ratio, clusters = fit.problem.ratio, fit.errors.whole.clusters
-    if not _has_ratios(fit):
+    if not fit.problem.weighted:
         return None
     mean = float(ratio.mean())
     deviation = clusters.sums(ratio - mean)
@@ -194,27 +191,22 @@ def mean_ratio(fit: Fit) -> Check | None:
     )  # fmt: skip
 
 
-def _has_ratios(fit: Fit) -> bool:
-    return bool((fit.problem.ratio != 1).any())
-
-
 # ---- actions ------------------------------------------------------------------------------------------------------
 
 
 def order_of_actions(fit: Fit) -> Check | None:
     """Whether the columns of a policy for actions with names have names; statistic: how many columns have none."""
-    log, policy, name = fit.log, fit.policy, "order of actions"
+    log, policy = fit.log, fit.policy
     if log.action_names is None or policy is None or policy.takes_actions or policy.by_step is not None:
         return None
-    if has_names(policy, log.observations[log.now[:1]]):
-        return Check(name, "pass", f"The columns of {policy.name} have the names of the actions.", 0.0)
-    names = log.action_names.tolist()
-    text = (
+    named, names = has_names(policy, log.observations[log.now[:1]]), log.action_names.tolist()
+    return warn_if(
+        not named, "order of actions", 0.0 if named else float(len(names)),
         f"The columns of {policy.name} have no names, so they were taken in the sorted order of the actions: "
         f"{listed(names)}. If theirs is another, the value is that of another policy. Return a mapping or a data frame "
-        "with a column for each action, by name, or give the classifier itself."
-    )
-    return Check(name, "warn", text, float(len(names)))
+        "with a column for each action, by name, or give the classifier itself.",
+        f"The columns of {policy.name} have the names of the actions.",
+    )  # fmt: skip
 
 
 def overlap(fit: Fit) -> Check | None:
@@ -238,33 +230,28 @@ def overlap(fit: Fit) -> Check | None:
     worst, fewest = rarest[0], sizes[rarest[0]]
     known = fit.log.action_names if fit.policy is None or fit.policy.known is None else fit.policy.known
     label = {one: label_of(one, known) for one in rarest}
-    listed = ", ".join(f"{sizes[one]:.0f} of action {label[one]}" for one in rarest)
-    if fewest < FEW_EPISODES:
-        text = (
-            f"The policy takes action {label[worst]} with probability {shares[worst]:.2g}, but the log has only an "
-            f"effective {fewest:.0f} steps with it (effective steps, rarest first: {listed}). Use a log that contains "
-            "this action more often."
-        )
-        return Check("overlap", "warn", text, fewest)
-    text = (
+    steps = ", ".join(f"{sizes[one]:.0f} of action {label[one]}" for one in rarest)
+    return warn_if(
+        fewest < FEW_EPISODES, "overlap", fewest,
+        f"The policy takes action {label[worst]} with probability {shares[worst]:.2g}, but the log has only an "
+        f"effective {fewest:.0f} steps with it (effective steps, rarest first: {steps}). Use a log that contains this "
+        "action more often.",
         f"The log has an effective {fewest:.0f} steps or more of every action that the policy often takes (rarest "
-        f"first: {listed})."
-    )
-    return Check("overlap", "pass", text, fewest)
+        f"first: {steps}).",
+    )  # fmt: skip
 
 
 def _target_shares(fit: Fit, action: Array) -> dict[int, float]:
     """The share of each action under the policy, over the logged states; empty where it is unknown."""
     if fit.values == "state":
-        if not _has_ratios(fit) or action.min() < 0 or not fit.problem.ratio.any():
+        if not fit.problem.weighted or action.min() < 0 or not fit.problem.ratio.any():
             return {}
         ids, index = np.unique(action, return_inverse=True)
         total = np.bincount(index, weights=fit.problem.ratio)
         return dict(zip(ids.tolist(), (total / total.sum()).tolist(), strict=True))
-    steps = np.unique(np.linspace(0, len(fit.log) - 1, SAMPLED_STEPS).astype(np.int64))
-    actions = fit.problem.d // fit.features.columns
-    shares = action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], actions).mean(axis=0)
-    return dict(enumerate(shares.tolist()))
+    steps = evenly_spaced(len(fit.log))
+    probabilities = action_probabilities(fit.policy, fit.log.observations[fit.log.now[steps]], action_count(fit))
+    return dict(enumerate(probabilities.mean(axis=0).tolist()))
 
 
 def unseen_actions(fit: Fit) -> Check | None:
@@ -291,7 +278,6 @@ def unseen_share(unseen: Unseen, error: float | None) -> Check:
             f"With values within those of the logged steps instead, the policy value could change by {changes[0]:.2g} "
             f"to {changes[1]:.2g} (standard error {error:.2g}), which the interval allows for. "
         )
-    if share > MAX_UNSEEN_SHARE or (size is not None and size > MATERIAL_SIZE):
-        text += "Use a log that contains those actions, or features that share more between states."
-        return Check(name, "warn", text, share, size=size)
-    return Check(name, "pass", text.rstrip(), share, size=size)
+    bad = share > MAX_UNSEEN_SHARE or (size is not None and size > MATERIAL_SIZE)
+    advice = "Use a log that contains those actions, or features that share more between states."
+    return warn_if(bad, name, share, f"{text}{advice}", text.rstrip(), size)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr
 
+from valuefit.checks.check import DETERMINING
 from valuefit.data.serialise import as_plain
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.evaluation import Evaluation
@@ -31,7 +32,6 @@ from valuefit.typing import Array
 NORMAL_DRAWS = 10_000  # of the largest of several t statistics, for simultaneous intervals
 ROUNDING_TOL = 1e-9  # relative to the values; smaller differences may be rounding errors
 UNNAMED = "<lambda>", "the policy"  # what policies are called that have no name: lambdas and arrays
-DETERMINE = "Evaluate again with fewer features, or starts that the log has visited."
 NO_NOISE = (
     "The standard error is 0 up to rounding: leaving out an episode does not change the difference. Interval and "
     "p-value are right only if rewards and transitions have no noise; else use fewer features, or a longer log."
@@ -280,7 +280,7 @@ def _require_standard_error(errors: Errors, function: LinearFunction, name: str)
     if errors.shards.clusters < 2:
         reason = errors.shards.one_cluster
     elif isinstance(adjoint, ErrorEstimate):
-        reason, remedy = adjoint.reason, "" if adjoint.determined else f" {DETERMINE}"
+        reason, remedy = adjoint.reason, "" if adjoint.determined else f" {DETERMINING}"
     else:
         return
     raise ValueError(f"The value of {name} has no standard error, so it cannot be compared. {reason}{remedy}")
