@@ -108,6 +108,7 @@ fuzz: $(call STAMP,dev)
 bench: $(call STAMP,dev)
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.checks
+	$(BIN)/python -m benchmarks.floors
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.cluster
 	$(BIN)/python -m benchmarks.wide

@@ -38,7 +38,7 @@ SLOW_METHODS = (*SUBLINEAR, "td-svrg")  # these have a quarter of the time limit
 SLOW_ON_SPARSE = (*SLOW_METHODS, "pdbg", "svrg", "saga")  # and these on sparse rows, where they do not reach TOL
 PAIRS = 9  # alternating runs of textbook LSTD and `auto`, whose median ratio is reported
 PAIRED_SECONDS = 20.0  # after which no further pair is begun, but for the first that is measured
-PAIRED_THREADS = (1, 2, 8)
+PAIRED_THREADS = tuple(count for count in (1, 2, 4, 8, 16) if count in (1, 2, 8) or count <= (os.cpu_count() or 1))
 MEMORY = 14 << 30  # bytes of address space of a process, so that it fails with MemoryError instead of being killed
 Record = dict[str, Any]
 

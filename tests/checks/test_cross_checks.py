@@ -265,26 +265,41 @@ def of_size(problem, n, d):
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "left_out"), [(10_000, 200, False), (100_000, 200, True), (20_000, 1000, False), (10**6, 2, False)]
+    ("n", "d", "width", "low", "high"),
+    [(5_000, 50, 50, 1, 1), (20_000, 1000, 1000, 0.15, 0.2), (10**5, 200, 200, 0.15, 0.2), (10**5, 200, 2000, 0, 0.02)],
 )
-def test_the_other_route_is_left_out_where_rows_cost_more_than_the_solve(n, d, left_out):
+def test_the_other_route_costs_a_fifth_of_the_answer(n, d, width, low, high):
     problem = vf.Problem(MDP.log(5, propensities=True), MDP.rows, discount=DISCOUNT)
-    assert module._takes_longer_than_solve(of_size(problem, n, d)) == left_out
+    fit = SimpleNamespace(problem=of_size(problem, n, d), features=SimpleNamespace(columns=d))
+    assert low <= module._affordable_share(fit, width) <= high
+
+
+@pytest.mark.parametrize(("values", "other"), [("state", "state-action"), ("state-action", "state")])
+def test_the_other_route_takes_a_share_of_the_episodes_and_has_their_errors(values, other, monkeypatch):
+    log = MDP.log(200, propensities=True)
+    monkeypatch.setattr(module, "_affordable_share", lambda fit, width: 0.25)
+    evaluation = evaluated(log, values=values)
+    entry = by_name(evaluation)[module.ROUTES[other]]
+    chosen = np.random.default_rng(evaluation.fit.seed).choice(200, 50, replace=False)
+    expected = evaluated(log.select(np.unique(log.episode)[chosen]), values=other).policy_value
+    assert entry.estimate == pytest.approx(expected.estimate, rel=1e-6)
+    assert entry.standard_error == pytest.approx(expected.standard_error, rel=1e-6)
+    assert entry.note == "It was computed from 50 of 200 episodes, which takes less time."
+    assert entry.agrees
 
 
 @pytest.mark.parametrize(("values", "other"), [("state", "state-action"), ("state-action", "state")])
 def test_a_note_says_that_the_other_route_was_left_out(values, other, monkeypatch):
     log = MDP.log(60, propensities=True)
     notes, entries = evaluated(log, values=values).notes, by_name(evaluated(log, values=values))
-    monkeypatch.setattr(module, "SMALL_LOG_NUMBERS", 0)
-    monkeypatch.setattr(module, "OTHER_ROUTE_PASSES", 10**6)
+    monkeypatch.setattr(module, "_affordable_share", lambda fit, width: 0.1)
     found = evaluated(log, values=values)
     route = {"state": "importance ratios", "state-action": "state-action values"}[other]
     assert set(entries) - set(by_name(found)) == {route}
     assert found.notes == [
         *notes,
-        f"The cross-check by {route} was left out, because it would take longer than the solve. Evaluate with "
-        f'values="{other}" to see its estimate.',
+        f"The cross-check by {route} was left out, because it would take too long for this log. Evaluate with "
+        f'`values="{other}"` to see its estimate.',
     ]
     on_policy = evaluated(MDP.log(60), policy=None)
     assert not any("left out" in note for note in on_policy.notes)

@@ -14,6 +14,7 @@ from valuefit.datasets.mdp import RandomMDP, random_mdp
 from valuefit.features import Fourier, StateAction, make
 from valuefit.policies.importance import with_ratios
 from valuefit.policies.state_action import state_action_problem, unseen_share
+from valuefit.solvers.lstd import LSTD
 
 STATES, CHOICES, DISCOUNT = 8, 3, 0.9
 
@@ -232,3 +233,24 @@ def test_a_policy_of_actions_is_not_asked_for_actions_that_gaps_in_the_numbers_l
     log = vf.Transitions.from_arrays(np.arange(8.0), np.ones(8), action=np.arange(8) * 10**11, terminated=np.ones(8))
     with pytest.raises(ValueError, match=r"The log has action 700000000000, but only 8 steps\. Number the actions"):
         vf.evaluate(log, policy=lambda observations, actions: np.ones(len(actions)), values="state-action")
+
+
+def test_a_policy_that_takes_one_action_costs_less_than_one_that_takes_all():
+    rng, n = np.random.default_rng(0), 2000
+    log = vf.Transitions.from_arrays(
+        rng.standard_normal((n, 4)), rng.standard_normal(n), terminated=np.arange(n) % 20 == 19,
+        episode=np.arange(n) // 20, action=rng.integers(0, 4, n),
+    )  # fmt: skip
+    spread, single = np.full((n, 4), 0.25), np.eye(4)[rng.integers(0, 4, n)]
+
+    def problem_of(probabilities):
+        policy = lambda x: probabilities[: len(x)]  # noqa: E731
+        return state_action_problem(log, "kernel:landmarks=60", policy=policy, discount=0.9)
+
+    stochastic, greedy = problem_of(spread), problem_of(single)
+    assert greedy.phi.ranges is not None
+    assert 4 * LSTD().cost(greedy, 0.0).moments < LSTD().cost(stochastic, 0.0).moments
+    nearly = problem_of(single * (1 - 1e-14) + 0.25e-14)  # dense rows
+    assert not nearly.phi.sparse
+    np.testing.assert_allclose(greedy.A, nearly.A, rtol=0, atol=1e-9 * abs(nearly.A).max())
+    np.testing.assert_allclose(greedy.C, nearly.C, rtol=0, atol=1e-9 * abs(nearly.C).max())

@@ -14,7 +14,7 @@ from helpers.problems import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import checks, costs, peers, report, targets, wide
+from benchmarks import checks, costs, floors, peers, report, targets, wide
 from benchmarks.cells import CELLS
 from benchmarks.engine import ORDERS, dense_problem, in_order
 from benchmarks.grid import Kept, main, slug, wanted_tasks
@@ -271,6 +271,14 @@ def test_every_stage_of_an_evaluation_is_timed(name):
     seconds = checks.measure(case, repeats=1)
     assert list(seconds) == ["pass", "solve", "interval", "cross-checks", "checks"]
     assert min(seconds.values()) >= 0 < sum(seconds.values())  # some take less than the clock resolves
+
+
+@pytest.mark.parametrize("name", [case.name for case in floors.cases()])
+def test_evaluations_and_their_floors_are_timed(name):
+    case = next(case for case in floors.cases() if case.name == name).shrunk()
+    seconds = floors.measure(case, repeats=1)
+    assert {"floor", "evaluate", "solve", "interval", "cross-checks", "checks"} <= set(seconds)
+    assert seconds["evaluate"] > 0
 
 
 @pytest.mark.parametrize("name", ["(1e5, 200) of 10 steps", "(5e4, 400) one-hot"])

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sparse
 
 from valuefit.rows import compile
-from valuefit.rows.storage import SHORT_ROW_BYTES, Rows, dense
+from valuefit.rows.storage import MIN_RANGE_COLUMNS, SHORT_ROW_BYTES, Rows, dense
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -68,3 +68,20 @@ def test_sums_by_group_equal_plain_loops(storage: Any, dtype: type) -> None:
     found = Rows(storage(matrix)).group_sums(index, weights, group, 6)
     assert found.dtype == dense(storage(matrix)).dtype == np.float64
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_ranges_are_those_of_whole_blocks_of_columns():
+    width = MIN_RANGE_COLUMNS
+    whole = np.kron([[0, 1, 0], [1, 0, 1], [0, 0, 0]], np.ones((1, width)))
+    ranges = Rows(sparse.csr_array(whole)).ranges
+    assert ranges.starts.tolist() == [0, 1, 3, 3]
+    assert ranges.number.tolist() == [1, 0, 2]
+    assert ranges.values.shape == (3, width)
+    entries, position = ranges.entries_of(np.array([1, 2, 0, 1]))
+    assert entries.tolist() == [1, 2, 0, 1, 2]
+    assert position.tolist() == [0, 0, 2, 3, 3]
+    shifted, short = np.roll(whole, 1, axis=1), whole[:, ::2]
+    scattered = np.where(np.arange(3 * width) % 3 == 0, 1.0, 0.0)[None]
+    for other in (shifted, short, scattered, np.zeros((2, width))):
+        assert Rows(sparse.csr_array(other)).ranges is None
+    assert Rows(whole).ranges is None

@@ -20,13 +20,15 @@ import numpy as np
 from scipy.special import stdtrit
 
 from valuefit.checks.check import Check, without_probabilities
+from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
-from valuefit.features.registry import Fitted, for_actions, for_states
+from valuefit.features.registry import Fitted, for_actions, for_states, name_of
 from valuefit.inference.adjoints import Equations
 from valuefit.inference.error_estimate import LinearFunction
 from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import starts_of
+from valuefit.inference.shards import Shard
 from valuefit.policies.episode_weights import EpisodeWeights
 from valuefit.policies.importance import is_continuous
 from valuefit.policies.state_action import logged_actions, state_action_problem
@@ -37,11 +39,9 @@ from valuefit.typing import Array
 MIN_EFFECTIVE_EPISODES = 20  # below it importance sampling covered 54 to 60% instead of 95%, even with 2,000 episodes
 DISAGREEMENT_LEVEL = 0.01  # chance that any of the cross-checks of an evaluation disagrees although all are right
 ROUNDING = 1e-9  # relative difference from the estimate that is not a disagreement
-MAX_RELATIVE_COST = 1.5  # of the other route, in time and memory, relative to the problem that was solved
-OTHER_ROUTE_PASSES = 20  # over the log, besides its solve: for rows and errors, with cosines (benchmarks/checks.py)
-SMALL_LOG_NUMBERS = 2_000_000  # in the rows of all steps, up to which these passes do not count
-ALWAYS_AFFORDABLE_SECONDS = 0.05  # predicted, of the other route, also where the solve takes less
-ALWAYS_AFFORDABLE_NUMBERS = 1_000_000  # in the dense rows of the other route
+MAX_COST_SHARE = 0.15  # of the predicted time of the answer, that the other route takes; all cross-checks take a fifth
+ROUTE_PASSES = 60  # over state features, besides the solve: kernel values of them and errors (benchmarks/floors.py)
+ALWAYS_AFFORDABLE_SECONDS = 0.1  # predicted, of the other route, also where the answer takes less
 
 ROUTES = {"state": "importance ratios", "state-action": "state-action values"}  # names of cross-checks by `values`
 
@@ -98,13 +98,14 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
         weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
         found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
     values = _other_values(fit, ratio)
-    if values is not None and _takes_longer_than_solve(fit.problem):
+    share = 1.0 if values is None else _affordable_share(fit, _other_width(fit, values))
+    if values is not None and share * units.count < min(MIN_EFFECTIVE_EPISODES, units.count):
         note = (
-            f"The cross-check by {ROUTES[values]} was left out, because it would take longer than the solve. "
+            f"The cross-check by {ROUTES[values]} was left out, because it would take too long for this log. "
             f'Evaluate with `values="{values}"` to see its estimate.'
         )
     elif values is not None:
-        found += _other_route(fit, values, ratio, units)
+        found += _other_route(fit, values, ratio, units, share)
     if fit.problem.ridge:
         found = [entry._replace(notes=[*entry.notes, "It was computed without the ridge."]) for entry in found]
     return _judged(found, fit, units), note
@@ -146,6 +147,10 @@ class _Units:
         """Parts of the units in the error of a sum over episodes with these influences, (episodes,)."""
         total = np.bincount(self._of_step[first], sums, self.count)
         return np.asarray(np.sqrt(self.count / (self.count - 1)) * total)
+
+    def steps_of(self, units: Array) -> Array:
+        """The steps of these units, in the order of the log."""
+        return np.flatnonzero(np.isin(self._of_step, units))
 
     def of_clusters(self, parts: Array) -> Array:
         """Parts of the clusters, summed over the units."""
@@ -227,65 +232,94 @@ def _other_values(fit: Fit, ratio: Array | None) -> str | None:
     return None if is_continuous(log.action) else "state-action"
 
 
-def _takes_longer_than_solve(problem: Problem) -> bool:
-    """Whether the passes of the other route do."""
-    small = problem.n * problem.cost.row <= SMALL_LOG_NUMBERS
-    return not small and OTHER_ROUTE_PASSES * problem.cost.pass_seconds > _seconds(problem)
+def _actions(fit: Fit) -> int:
+    """The number of actions of state-action values."""
+    assert fit.policy is not None
+    return logged_actions(fit.log) if fit.policy.table is None else int(fit.policy.table.shape[1])
 
 
-def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units) -> list[_Candidate]:
-    """The estimate of the other route by lstd; none where the log or the cost forbids it.
+def _other_width(fit: Fit, values: str) -> int:
+    """The largest number of weights that the other route needs; kernel features can have fewer landmarks."""
+    columns = fit.features.columns
+    return columns if values == "state" or name_of(fit.features.transformer) == "kernel" else _actions(fit) * columns
 
-    Its features are the same, but for kernel features, of which it has as many as the log can pay for.
+
+def _affordable_share(fit: Fit, width: int) -> float:
+    """The share of the log with which the other route costs what it may, with so many weights."""
+    cost, shared = fit.problem.cost, fit.problem.d // fit.features.columns  # by so many actions
+    answer = _seconds(fit.problem) + ROUTE_PASSES * cost.pass_seconds / (1 if cost.ranges else shared)
+    if cost.sparse:
+        other = answer
+    else:
+        rows = replace(cost, d=width, k=width, row=float(width), row_bytes=8.0 * width * cost.n, ranges=False)
+        other = rows.seconds("gram_flop") * rows.A_flops + ROUTE_PASSES * rows.pass_seconds
+    return min(max(MAX_COST_SHARE * answer, ALWAYS_AFFORDABLE_SECONDS) / other, 1.0)
+
+
+def _other_route(fit: Fit, values: str, ratio: Array | None, units: _Units, share: float) -> list[_Candidate]:
+    """The estimate of the other route by lstd, from this share of the units; none where the log or its cost forbids it.
+
+    Its features are the same, but for kernel features, of which it has as many as these units can pay for. Units that
+    it leaves out have no part in its error, so the error of its difference from the estimate is that of both.
     """
-    other = _ratio_problem(fit, ratio) if values == "state" else _state_action_problem(fit)
+    log, mine = fit.log if ratio is None else replace(fit.log, ratio=ratio), fit.errors.whole.clusters
+    steps, notes = np.arange(len(log)), []
+    if share < 1:
+        count = int(share * units.count)
+        steps = units.steps_of(np.random.default_rng(fit.seed).choice(units.count, count, replace=False))
+        log = log[steps].compact()
+        notes = [f"It was computed from {count} of {units.count} episodes, which takes less time."]
+    other = _ratio_problem(fit, log) if values == "state" else _state_action_problem(fit, log)
     if other is None:
         return []
     problem, features = other
-    if _seconds(problem) > max(MAX_RELATIVE_COST * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
+    if _seconds(problem) > max(MAX_COST_SHARE * _seconds(fit.problem), ALWAYS_AFFORDABLE_SECONDS):
         return []
-    starts = starts_of(fit.log, problem, features, fit.policy, values, None)
+    starts = starts_of(log, problem, features, fit.policy, values, None)
     equations = Equations.of(problem, solve(problem, "lstd").theta)
     if equations.iterative:
         return []
     kind = "cr1" if problem.large else fit.errors.kind  # the jackknife costs several solves
-    errors = Errors.in_memory(equations, fit.errors.whole.shard.of_problem(problem), kind)
-    (parts,) = errors.parts([starts])
-    if parts is None:
+    present, of_step = np.unique(mine.of_step[steps], return_inverse=True)
+    errors = Errors.in_memory(
+        equations, Shard(problem, log.episode, replace(mine, of_step=of_step, count=len(present))), kind
+    )
+    (influence,) = errors.parts([starts])
+    if influence is None:
         return []
+    parts = np.zeros(mine.count)
+    parts[present] = influence
     estimate, effective = float(starts.c @ equations.theta), errors.whole.effective_clusters(starts)
-    parts = units.of_clusters(parts)
-    return [_Candidate(ROUTES[values], estimate, parts, np.zeros(fit.problem.d), effective, [])]
+    derivative = np.zeros(fit.problem.d)
+    return [_Candidate(ROUTES[values], estimate, units.of_clusters(parts), derivative, effective, notes)]
 
 
 def _seconds(problem: Problem) -> float:
     return LSTD().cost(problem, 0.0).seconds
 
 
-def _ratio_problem(fit: Fit, ratio: Array | None) -> tuple[Problem, Fitted]:
-    """The problem of state values with these ratios, and its features."""
-    assert ratio is not None
-    log, own = replace(fit.log, ratio=ratio), fit.problem
-    features = for_states(fit.features, own.d // fit.features.columns, log)
+def _ratio_problem(fit: Fit, log: Transitions) -> tuple[Problem, Fitted]:
+    """The problem of state values with the ratios of the log, and its features.
+
+    Kernel features have landmarks for the weights of all actions where these cost little, and no others elsewhere.
+    """
+    own = fit.problem
+    more = own.d // fit.features.columns if _affordable_share(fit, own.d) == 1 else 1
+    features = for_states(fit.features, more, log)
     return Problem(log, features, discount=fit.discount, trace=own.trace), features
 
 
-def _state_action_problem(fit: Fit) -> tuple[Problem, Fitted] | None:
-    """The problem of state-action values and its state features; None where it would be too large."""
-    log, policy, own = fit.log, fit.policy, fit.problem
-    assert policy is not None
-    assert log.action is not None
-    actions = logged_actions(log) if policy.table is None else policy.table.shape[1]
-    features = for_actions(fit.features, actions, len(log))
-    numbers = 2 * len(log.observations) * features.columns * actions
-    if not own.phi.sparse and numbers > max(2 * MAX_RELATIVE_COST * own.phi.stored, ALWAYS_AFFORDABLE_NUMBERS):
-        return None
+def _state_action_problem(fit: Fit, log: Transitions) -> tuple[Problem, Fitted] | None:
+    """The problem of state-action values and its state features; None where `evaluate` would refuse it.
+
+    It does so, for example, for actions that the log never takes.
+    """
+    features = for_actions(fit.features, _actions(fit), len(log))
     try:
         problem = state_action_problem(
-            log, features, policy=policy, discount=fit.discount, trace=own.trace
+            log, features, policy=fit.policy, discount=fit.discount, trace=fit.problem.trace
         )  # fmt: skip
     except ValueError:
-        # `evaluate` would refuse state-action values of this log, for example of actions that it never takes
         return None
     return problem, features
 

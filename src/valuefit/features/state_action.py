@@ -113,6 +113,11 @@ def spread(rows: Any, weights: Any, source: Array | None = None) -> Any:
             each = weights[block].toarray().astype(dtype)
             np.multiply(each[:, :, None], rows[source[block], None, :], out=dense[block])
         return dense.reshape(len(source), actions * width)
+    if not sparse.issparse(rows) and 2 * np.count_nonzero(rows) > rows.size:  # zeros are stored: ranges of columns
+        values = np.repeat(weights.data.astype(dtype), width)
+        values *= rows[np.repeat(source, np.diff(weights.indptr))].ravel()
+        columns = (weights.indices[:, None] * width + np.arange(width)).ravel()
+        return sparse.csr_array((values, columns, width * weights.indptr), shape=(len(source), actions * width))
     # a copy of the row for each nonzero weight, sorted by row and action like the entries of the result
     copies = sparse.csr_array(rows)[np.repeat(source, np.diff(weights.indptr))]
     lengths = np.diff(copies.indptr)

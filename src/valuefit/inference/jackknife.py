@@ -226,7 +226,7 @@ def replicates(equations: Equations, problem: Problem, clusters: Clusters, error
     if not basis.size:  # all features are zero, and so is theta
         return without
     size = min(len(cluster) / count, problem.d)
-    flops = 2 * len(cluster) * (size * (problem.d + size) + (0 if problem.phi.sparse else problem.d**2))
+    flops = 2 * len(cluster) * (size * (problem.d + size) + problem.cost.row * problem.d)
     if log.whole_episodes and (problem.large or flops > MAX_SMALL_FLOPS):
         without, converged = _iterated(log, _max_iterations(log, flops))
         left = ~converged
@@ -270,7 +270,7 @@ def _alone_with_a_feature(log: _Log) -> Array:
     np.minimum.at(ends[0], rows, log.cluster[counted])
     np.maximum.at(ends[1], rows, log.cluster[counted])
     low, high, left = np.full(problem.k, log.count), np.full(problem.k, -1), np.arange(problem.k)
-    size = m if problem.psi.sparse else max(1, CHUNK_NUMBERS // problem.k)
+    size = max(1, CHUNK_NUMBERS * m // max(1, problem.psi.stored))
     for start in range(0, m, size):
         row, column = problem.psi.matrix[start : start + size][:, left].nonzero()
         np.minimum.at(low, left[column], ends[0][start + row])

@@ -12,7 +12,7 @@ import scipy.sparse as sparse
 from valuefit.linalg.sparse_cholesky import sparse_gram
 from valuefit.rows.compile import worth_compiling
 from valuefit.rows.kernels import combine_rows, cross_sparse, step_rows
-from valuefit.rows.storage import TEMPORARY_BYTES, Rows
+from valuefit.rows.storage import TEMPORARY_BYTES, ColumnRanges, Rows
 from valuefit.rows.traces import keep_forward, recurrence, trace_block
 from valuefit.threads import one_blas_thread, parts_of, share_out
 from valuefit.typing import Array
@@ -213,6 +213,8 @@ def _sum_of_parts(parts: Array) -> Array:
 def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: Array, weights: Array) -> Array:
     """sum over i and starts[i] <= e < starts[i + 1] of weights[e] * outer(psi[rows[i]], phi[indices[e]])."""
     k, d = psi.shape[1], phi.shape[1]
+    if psi.ranges is not None and phi.ranges is not None:
+        return _range_product(psi.ranges, phi.ranges, np.repeat(rows, np.diff(starts)), indices, weights, (k, d))
     additions = len(indices) * psi.stored / psi.shape[0] * phi.stored / phi.shape[0]
     if 8 * k * d <= CACHED_MATRIX_BYTES and worth_compiling(additions):
         return np.asarray(cross_sparse(psi.kernel, phi.kernel, rows, starts, indices, weights, np.zeros((k, d))))
@@ -220,6 +222,31 @@ def _sparse_product(psi: Rows, phi: Rows, rows: Array, starts: Array, indices: A
     counts[rows + 1] = np.diff(starts)
     M = sparse.csr_array((weights, indices, np.cumsum(counts)), shape=(psi.shape[0], phi.shape[0]))
     return np.asarray((psi.matrix.T @ (M @ phi.matrix)).toarray(), dtype=np.float64)
+
+
+def _range_product(
+    psi: ColumnRanges, phi: ColumnRanges, left: Array, right: Array, weights: Array, shape: tuple[int, int]
+) -> Array:
+    """sum over e of weights[e] * outer(psi[left[e]], phi[right[e]]), by dense products for each pair of ranges."""
+    u, entry = psi.entries_of(left)
+    v, pair = phi.entries_of(right[entry])
+    u, weights = u[pair], weights[entry[pair]]
+    k, d = psi.values.shape[1], phi.values.shape[1]
+    out, columns = np.zeros(shape), shape[1] // d
+    key = psi.number[u] * columns + phi.number[v]
+    order = np.argsort(key, kind="stable")
+    ends = np.searchsorted(key[order], np.arange(shape[0] // k * columns + 1))
+
+    def add(number: int) -> None:
+        i, j = divmod(number, columns)
+        total = np.zeros((k, d))
+        for here in pieces(order[ends[number] : ends[number + 1]], k + d, min_size=MIN_PRODUCT_ROWS):
+            total += (weights[here, None] * psi.values[u[here]]).T @ phi.values[v[here]].astype(np.float64, copy=False)
+        out[i * k : (i + 1) * k, j * d : (j + 1) * d] = total
+
+    with one_blas_thread():
+        share_out(add, len(ends) - 1)
+    return out
 
 
 def _rows(rows: Rows, index: Array) -> Array:

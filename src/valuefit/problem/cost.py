@@ -14,9 +14,10 @@ class Cost:
     """Converts operations on a problem into passes over its log that take as long.
 
     n, d, k: steps, features and dual features. row: mean stored numbers of a feature row. starts: distinct rows
-    that steps start from. sparse, traced, identity: sparse rows, trace > 0, identity metric. square: whether
+    that steps start from. sparse, traced, identity: scattered sparse rows, trace > 0, identity metric. square: whether
     A theta = b is solved, with ridge 0 and as many dual features as features. row_bytes: of all feature rows.
     two_reads: whether a pass reads dense rows twice, with traces or dual features. gpu: whether rows are on a GPU.
+    ranges: whether rows fill ranges of their columns (`ColumnRanges`), and so are read and multiplied like dense ones.
     """
 
     n: int
@@ -31,6 +32,7 @@ class Cost:
     row_bytes: float
     two_reads: bool
     gpu: bool = False
+    ranges: bool = False
 
     def seconds(self, name: str, threads: int | None = None) -> float:
         """The cost of this name where the rows are."""
@@ -118,13 +120,23 @@ class Cost:
         """Cost of A and b."""
         if self.sparse and not self.traced:
             return 1 + self._sparse_outer_products(2.0)
+        return 1 + self.flops(self.A_flops)
+
+    @property
+    def A_flops(self) -> float:
+        """Operations that form A from dense rows, or from ranges, of which each step multiplies two pairs."""
         rows = self.n if self.traced else self.starts
-        return 1 + self.flops(2.0 * rows * self.k * self.d)
+        return 4.0 * self.n * self.row**2 if self.ranges and not self.traced else 2.0 * rows * self.k * self.d
 
     @property
     def C(self) -> float:
         """Cost of C = mean psi psi'."""
-        return self._sparse_outer_products(1.0) if self.sparse else self.flops(float(self.starts) * self.k**2)
+        return self._sparse_outer_products(1.0) if self.sparse else self.flops(self.C_flops)
+
+    @property
+    def C_flops(self) -> float:
+        """Operations that form C from dense rows, of which half are computed, or from ranges."""
+        return 2.0 * self.starts * self.row**2 if self.ranges else float(self.starts) * self.k**2
 
     def _sparse_outer_products(self, products: float) -> float:
         """Cost of n sparse outer products, which run far below the rate of dense products, above all out of cache."""

@@ -401,7 +401,8 @@ class Problem(SaddlePoint):
     def cost(self) -> Cost:
         return Cost(
             n=self.n, d=self.d, k=self.k, row=self.phi.stored / self.phi.shape[0],
-            starts=self.starts, sparse=self.phi.sparse, traced=self.trace > 0, identity=self.identity,
+            starts=self.starts, sparse=self.phi.sparse and self.phi.ranges is None, traced=self.trace > 0,
+            identity=self.identity, ranges=self.phi.ranges is not None,
             square=self.ridge == 0 and self.k == self.d, row_bytes=float(self.phi.dtype.itemsize * self.phi.stored),
             two_reads=self.trace > 0 or not self.shared,
         )  # fmt: skip

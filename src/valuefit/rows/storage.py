@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sparse
@@ -18,6 +18,7 @@ from valuefit.typing import Array
 # The largest feature or reward must lie between 1 / MAX_MAGNITUDE and MAX_MAGNITUDE: products of eight stay in float64.
 MAX_MAGNITUDE = 1e32
 SHORT_ROW_BYTES = 256  # up to it, summing four rows at a time is two to four times faster; above 400 bytes it is slower
+MIN_RANGE_COLUMNS = 16  # from it, dense products of ranges of columns take less time than adding products of entries
 TEMPORARY_BYTES = 8 << 20  # of temporary arrays: large enough for BLAS, small enough to stay in cache
 
 # Tile-coded rows as a matrix (m, active) of columns, and what is wrong with one.
@@ -61,6 +62,23 @@ class RowProducts(Protocol):
     def group_sums(self, index: Array, weights: Array, group: Array, groups: int) -> Array: ...
 
     def group_dots(self, index: Array, group: Array, X: Array) -> Array: ...
+
+
+class ColumnRanges(NamedTuple):
+    """Sparse rows whose entries fill ranges of equally many columns, like those of state features and an action.
+
+    Row i has the ranges starts[i] <= e < starts[i + 1]: `values[e]` in the columns of range number[e].
+    """
+
+    starts: Array
+    number: Array
+    values: Array
+
+    def entries_of(self, rows: Array) -> tuple[Array, Array]:
+        """The ranges of these rows, one row after the other, and the position in `rows` that each belongs to."""
+        counts = np.diff(self.starts)[rows]
+        position = np.repeat(np.arange(len(rows)), counts)
+        return np.arange(len(position)) + (self.starts[rows] - np.cumsum(counts) + counts)[position], position
 
 
 class Rows:
@@ -284,6 +302,20 @@ class Rows:
             kept = sparse.diags_array((~columns).astype(self.dtype)).tocsr()
             return Rows(self.matrix @ kept)
         return Rows(self.matrix * (~columns).astype(self.dtype))
+
+    @cached_property
+    def ranges(self) -> ColumnRanges | None:
+        """The entries as ranges of columns; None where rows are dense, their columns scattered, or ranges short."""
+        if not self.sparse:
+            return None
+        values, columns, starts = self.matrix.data, self.matrix.indices, self.matrix.indptr
+        width = int(np.gcd.reduce(np.diff(starts)))
+        if width < MIN_RANGE_COLUMNS or self.shape[1] % width:
+            return None
+        first = columns[::width]
+        if (first % width).any() or (columns[width - 1 :: width] != first + width - 1).any():
+            return None
+        return ColumnRanges(starts // width, first // width, values.reshape(-1, width))
 
     @property
     def short(self) -> bool:

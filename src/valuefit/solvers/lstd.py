@@ -49,7 +49,7 @@ class LSTD(Solver):
     def cost(self, problem: SaddlePoint, gap: float) -> Estimate:
         cost, n, d, k = problem.cost, problem.n, problem.d, problem.k
         memory = 8.0 * (k * d + k * k + 2 * d * d)
-        if problem.sparse:
+        if cost.sparse:
             # columns are usually dependent (those of a tiling sum to one), which takes eigenvalues and an SVD
             row = cost.row
             moments = cost.seconds("sparse_square") * n * row**2 * (0.2 if 8 * k * d <= CACHED_MATRIX_BYTES else 1.0)
@@ -57,8 +57,7 @@ class LSTD(Solver):
                 moments += cost.seconds("gram_flop") * 2 * n * k * d
             factors = cost.seconds("factor_flop") * 15 * float(max(d, k)) ** 3
             return Estimate(cost.fixed_seconds + moments + factors, memory, moments)
-        starts = n if problem.trace else cost.starts
-        flops = starts * (2.0 * k * d + (0.0 if cost.square or problem.identity else 1.0 * k**2))
+        flops = cost.A_flops + (0.0 if cost.square or problem.identity else cost.C_flops)
         moments = cost.seconds("gram_flop") * flops
         factors = cost.seconds("factor_flop") * cost.solve_flops
         return Estimate(cost.fixed_seconds + moments + factors + cost.pass_seconds, memory, moments)
