@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 
 import valuefit as vf
-from valuefit.evaluation import evaluate
+from valuefit.evaluation import evaluate, fitting
 from valuefit.threads import limit_threads
 
 LENGTH, DIMENSIONS, ACTIONS = 100, 4, 2
@@ -31,7 +31,7 @@ MAX_RATIO, MAX_PASSES = 1.0, 30  # the targets
 VALUES = 10_000  # whose intervals are asked for
 PASS_SECONDS = 0.2  # that passes are timed for
 STAGES = (
-    (evaluate, "solve", "solve"), (evaluate, "starts_note", "interval"),  # the first that asks for the errors
+    (fitting, "solve", "solve"), (evaluate, "starts_note", "interval"),  # the first that asks for the errors
     (evaluate, "cross_checks", "cross-checks"), (evaluate, "run_checks", "checks"),
 )  # functions that `evaluate` calls: module, name, stage  # fmt: skip
 KERNEL, TILES = "kernel:landmarks=2000", "tiles:tilings=8,bins=35"

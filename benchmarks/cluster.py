@@ -31,7 +31,7 @@ from valuefit.atomic import write_bytes
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.evaluation.plan import STEP_FLOPS, Cluster
-from valuefit.evaluation.streamed import _moments, solve_shards, take_samples
+from valuefit.evaluation.streamed import _moments, take_samples
 from valuefit.features.registry import make
 from valuefit.inference.inputs import MakePart
 from valuefit.machine import CLUSTER_COSTS, COSTS, WORKER_BYTES
@@ -78,7 +78,7 @@ def sums_of(log: ShardedLog, d: int) -> dict[str, float]:
         samples = take_samples(log)
         spent = {"samples": time.process_time() - started}
         with recorded(spent, ["moments", "errors"], time.process_time):
-            solve_shards(log, **settings(features_of(d)))
+            vf.evaluate(log, **settings(features_of(d)))
         maker = MakePart(make(features_of(d), samples.observations())[0], None, "state", 0.95, 0.0, 0.0)
         problem = ShardedProblem(Parts(log.shards, maker, 100_000), trace=0.0, discount=0.95, ridge=0.0)
         theta = np.ones(problem.d)

@@ -37,7 +37,7 @@ from numpy.lib import format as npy
 import valuefit as vf
 from valuefit.atomic import write_bytes
 from valuefit.data.readers.native import LOG_FORMAT, METADATA_FILE
-from valuefit.evaluation.streamed import solve_shards, take_samples
+from valuefit.evaluation.streamed import take_samples
 from valuefit.linalg.moments import MIN_PRODUCT_ROWS, PRODUCT_BYTES
 from valuefit.streaming.parts import Parts
 from valuefit.threads import one_blas_thread, thread_count
@@ -151,12 +151,8 @@ def measure(folder: Path, features: str, solver: str) -> dict[str, Any]:
 
 
 def settings(features: str) -> dict[str, Any]:
-    """The arguments of `solve_shards` for the moments and the errors of a log."""
-    return {
-        "features": features, "policy": None, "values": "state", "discount": 0.95, "trace": 0.0, "ridge": 0.0,
-        "starts": None, "solver": "lstd", "tol": 1e-8, "max_passes": 100, "seed": 0, "interval": "cr3", "level": 0.95,
-        "callback": None, "checkpoint": None, "client": None, "reward_range": None,
-    }  # fmt: skip
+    """The arguments of `evaluate` with which a log is read once for the moments and once for the errors."""
+    return {"features": features, "discount": 0.95, "solver": "lstd", "tol": 1e-8, "max_passes": 100}
 
 
 @contextmanager
@@ -221,7 +217,7 @@ def passes(source: Path, width: int, plain: Callable[[], Any], before: Callable[
     for _ in range(REPEATS):
         spent = {"plain": clocked(plain, before), "samples": clocked(lambda: take_samples(log), before)}
         with recorded(spent, ["moments", "errors"], clocks, before):
-            solve_shards(log, **settings("identity"))
+            vf.evaluate(log, **settings("identity"))
         spent["products"] = products(log.steps, width)
         found = {name: np.minimum(value, found.get(name, np.inf)) for name, value in spent.items()}
     return found

@@ -63,7 +63,10 @@ def test_a_sample_of_episodes_is_checked_where_the_log_is_large(tmp_path: Path) 
     expected = vf.evaluate(log, discount=0.9, tol=1e-12, features=fitted)
     assert found.policy_value.standard_error == pytest.approx(expected.policy_value.standard_error, rel=1e-7)
     assert len(found.log) < 0.5 * len(log)
-    assert any("Checks, cross-checks and figures are those of a sample of" in note for note in found.notes)
+    assert any("Checks and figures are those of a sample of" in note for note in found.notes)
+    assert not found.cross_checks
+    assert len(expected.cross_checks) == 1
+    assert any('need all steps: load the log with `memory="auto"`' in note for note in found.notes)
     assert any("are fitted to those of 492 steps, in memory to those of 1,968:" in note for note in found.notes)
     assert not any("With this limit" in note for note in vf.evaluate(replace(sharded, limit=64 << 20)).notes)
     assert (found.size, found.sampled) == ((len(log), 60), True)

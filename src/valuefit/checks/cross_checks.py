@@ -82,8 +82,11 @@ class _Candidate(NamedTuple):
 def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
     """The cross-checks that this log allows, and a note if the other route was left out.
 
-    There are none for given starts, and none for a log of one episode.
+    There are none for given starts, for a log of one episode, and for one that is larger than its sample in memory.
     """
+    if fit.sampled:
+        return (), ""
+    fit = fit.of_sample
     units = _Units(fit)
     if fit.starts.first is None or fit.errors.whole.clusters.blocks or units.count < 2:
         return (), ""

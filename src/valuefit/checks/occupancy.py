@@ -16,7 +16,7 @@ UNUSABLE_NEGATIVE_SHARE = 0.35  # above it the median error was half of the valu
 
 def occupancy(fit: Fit) -> tuple[Check, ...]:
     """The negative share of the occupancy weights, and the effective number of steps."""
-    return occupancy_checks(None if fit.occupancy is None else OccupancySums.of(fit.occupancy), fit.problem.n)
+    return occupancy_checks(fit.occupancy_sums, fit.size[0])
 
 
 def occupancy_checks(sums: OccupancySums | None, steps: int) -> tuple[Check, ...]:

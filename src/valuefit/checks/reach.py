@@ -9,7 +9,7 @@ from valuefit.checks.check import BETTER_LOG, Check, warn_if
 from valuefit.checks.instruments import evenly_spaced
 from valuefit.inference.fit import Fit
 from valuefit.inference.policy_value import PolicyValue
-from valuefit.inference.reach import Reach, reward_extremes
+from valuefit.inference.reach import Reach
 from valuefit.rows.storage import dense
 from valuefit.typing import Array
 
@@ -18,12 +18,6 @@ REMEDY = (
     "Use features that can express the value (smaller tiles, a higher order, more centres), or a log with more steps "
     "where the policy goes."
 )
-
-
-def reachable(fit: Fit) -> Reach | None:
-    """What the declared rewards, or those of the log, can add up to; None with discount 1."""
-    ends = bool(fit.log.terminated.any())
-    return Reach.of(fit.reward_range, reward_extremes(fit.log.reward), fit.discount, ends=ends)
 
 
 def reachable_range(value: PolicyValue, reach: Reach | None) -> Check:

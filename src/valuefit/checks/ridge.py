@@ -23,6 +23,10 @@ def ridge(fit: Fit) -> Check | None:
     """
     if not fit.problem.ridge:
         return None
+    if fit.sums is not None:
+        errors = fit.sums.errors
+        assert errors.value is not None
+        return ridge_change(fit.problem.ridge, errors.equations.without_ridge(), fit.value, errors.value.c)
     without = fit.without_ridge.equations.at(fit.result.theta)
     check = ridge_change(fit.problem.ridge, without, fit.value, fit.starts.c)
     if check.outcome != "pass" or not fit.value.standard_error:

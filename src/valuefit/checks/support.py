@@ -6,7 +6,7 @@ import numpy as np
 
 from valuefit.checks.check import BETTER_LOG, FEW_EPISODES, Check, warn_if
 from valuefit.checks.instruments import action_count, evenly_spaced
-from valuefit.checks.reach import reachable, sampled_rows
+from valuefit.checks.reach import sampled_rows
 from valuefit.data.transitions import effective_sample_size
 from valuefit.data.validation import MAX_EXACT_FLOAT, episode_starts
 from valuefit.inference.clusters import MIN_EFFECTIVE_CLUSTERS
@@ -28,8 +28,10 @@ MAX_UNSEEN_SHARE = 0.05  # of the starts, of the policy's actions, or of its exp
 
 def effective_episodes(fit: Fit) -> Check | None:
     """How many equally important episodes the standard error rests on."""
-    clusters, error = fit.errors.whole.clusters, fit.error
-    episodes = int(episode_starts(fit.log.episode).sum())
+    error = fit.error
+    if fit.sums is not None:  # whose episodes are never cut
+        return None if error.standard_error is None else episode_count(fit.sums.size[1], error)
+    clusters, episodes = fit.errors.whole.clusters, int(episode_starts(fit.log.episode).sum())
     if not clusters.blocks and error.standard_error is None:
         return None
     if clusters.blocks:
@@ -90,7 +92,7 @@ def determined(fit: Fit) -> Check | None:
 
 def _bounds(fit: Fit, inside: Array, share: float) -> str:
     """What the value can be: its interval over the starts that are determined, the reachable range at the others."""
-    reach = reachable(fit)
+    reach = fit.reach
     if reach is None:
         return ""
     part = LinearFunction(np.zeros(fit.problem.d) if not len(inside) else (1 - share) * inside.mean(axis=0))

@@ -265,7 +265,7 @@ def _differences(evaluations: list[Evaluation], names: tuple[str, ...]) -> tuple
 
 def _errors_in_parts(evaluations: list[Evaluation]) -> list[Errors]:
     """The errors of each evaluation of a log that is read in parts."""
-    several = [evaluation.streamed for evaluation in evaluations if evaluation.streamed is not None]
+    several = [one.fit.sums.errors for one in evaluations if one.fit.sums is not None]
     if len(several) < len(evaluations):
         raise ValueError(
             "A log that is read in parts is read once more to compare its evaluations, but one of them was loaded from "

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
-from valuefit.checks.cross_checks import agreement, cross_checks
-from valuefit.checks.reach import reachable
-from valuefit.checks.run import WHICH, checks_of_sample, run_checks
+from valuefit.checks.cross_checks import cross_checks
+from valuefit.checks.run import WHICH, run_checks
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import one_of
-from valuefit.engine.loop import Progress, solve
+from valuefit.engine.loop import Progress
 from valuefit.evaluation.evaluation import Evaluation
+from valuefit.evaluation.fitting import Settings, Task, actions_with_weights, task_in_memory
 from valuefit.evaluation.notes import actions_notes, cut_notes, longer_notes, policy_note, starts_note
-from valuefit.features.registry import make
+from valuefit.features.registry import Fitted, make
 from valuefit.gpu.placement import placement
-from valuefit.inference.adjoints import AdjointSolver, Equations
 from valuefit.inference.error_estimate import KINDS, Kind
 from valuefit.inference.fit import Fit, Values
 from valuefit.inference.following import following
-from valuefit.inference.inputs import check_client, load_log, make_problem
-from valuefit.inference.policy_value import (
-    INTERVAL_LEVEL,
-    PolicyValue,
-    Reported,
-    check_level,
-    starts_of,
-)
-from valuefit.inference.reach import Reach, RewardRange, reward_extremes
-from valuefit.inference.shards import Shard
+from valuefit.inference.inputs import check_client, load_log
+from valuefit.inference.policy_value import INTERVAL_LEVEL, check_level
+from valuefit.inference.reach import RewardRange, reward_extremes
 from valuefit.policies.importance import policy_for, with_ratios
 from valuefit.policies.policy import Policy, find_policy
-from valuefit.policies.state_action import action_count
 from valuefit.problem.problem import Problem
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers.solver import Solver
@@ -104,16 +95,16 @@ def evaluate(
     level = check_level(level)
     check_client(client)
     placing, loaded = placement(device, device_memory), load_log(log, columns, cluster, client, missing)
-    target = None if policy is None else find_policy(policy, allow_code=True)
-    settings: dict[str, Any] = {
-        "discount": discount, "policy": target, "trace": trace, "ridge": ridge, "values": values, "solver": solver,
-        "tol": tol, "max_passes": max_passes, "seed": seed, "starts": starts, "interval": interval,
-        "reward_range": RewardRange.of(reward_range),
-        "level": level, "callback": callback,
-    }  # fmt: skip
+    settings = Settings(
+        features=features, discount=discount, policy=None if policy is None else find_policy(policy, allow_code=True),
+        trace=trace, ridge=ridge, values=cast(Values, values), solver=solver, tol=tol, max_passes=max_passes, seed=seed,
+        starts=starts, interval=interval, level=level, reward_range=RewardRange.of(reward_range), callback=callback,
+    )  # fmt: skip
     if isinstance(loaded, ShardedLog):
-        other = {"cluster": cluster, "device": device}
-        return _of_shards(loaded, features, settings, other, checks, client, checkpoint)
+        from valuefit.evaluation.streamed import LogInShards  # not for small logs
+
+        in_shards = LogInShards.opened(loaded, settings, client, checkpoint, cluster=cluster, device=device)
+        return _evaluation(in_shards, settings, checks)
     if checkpoint is not None:
         raise ValueError(
             'checkpoint is for a log that is read in parts: load it with `memory="stream"`, or leave it out.'
@@ -121,84 +112,80 @@ def evaluate(
     if client is not None:
         raise ValueError('client reads a log in files: load them with `memory="stream"`, or leave client out.')
     with placing as place:
-        fit, notes = _fit(loaded, features, place=place, **settings)
-        return _judged(fit, checks, notes, starts)
+        return _evaluation(_InMemory(loaded, place), settings, checks)
 
 
-def _fit(
-    log: Transitions, features: Any, *, discount: float, policy: Policy | None, trace: float, ridge: float,
-    values: Values, seed: int, starts: Any, interval: Kind, level: float, reward_range: RewardRange | None,
-    place: Callable[[Problem], SaddlePoint], all_actions: bool = True, **solving: Any,
-) -> tuple[Fit, list[str]]:  # fmt: skip
-    """The solved problem of a log in memory with its policy value, and notes.
+class _Source(Protocol):
+    """Where the steps of a log are. log: all of them, or a sample of its episodes. rewards: the extremes of all."""
 
-    place: the problem where it is solved (`problem.placement`). solving: arguments of `solve`.
-    """
-    notes, policy = [*log.notes], None if policy is None else policy_for(policy, log)
-    if reward_range is not None:
-        reward_range.require(*reward_extremes(log.reward))
-    if policy is not None and values == "state":
-        log = with_ratios(log, policy)
-    notes += [policy_note(log, policy, values), *actions_notes(log, policy)]
-    count = action_count(log, policy) if values == "state-action" and policy is not None else 1
-    share = log.effective_share if values == "state" else 1.0
-    fitted, _ = make(features, log, actions=count, effective_share=share)
-    notes.append(fitted.sentence)
-    problem = make_problem(log, fitted, policy, values, discount, trace, ridge, all_actions=all_actions)
-    start_rows = starts_of(log, problem, fitted, policy, values, starts)
-    adjoints, shard = AdjointSolver(problem), Shard.of_log(problem, log.episode, log.cluster)
-    reported = Reported(adjoints, shard, start_rows)
-    result = solve(place(problem), reported=reported, moments_needed=adjoints.forms_moments, seed=seed, **solving)
-    notes.append(f"Solved with {result.solver}: {result.message}")
-    fit = Fit(
-        log, problem, result, fitted, policy, values, float(discount), int(seed), start_rows,
-        Equations(adjoints, result.theta), shard, interval, level, reward_range,
-    )  # fmt: skip
-    notes += [starts_note(fit, given=starts is not None), *longer_notes(fit.value.bias, fit.value.unseen)]
-    return fit, [*notes, *cut_notes(reward_range, reachable(fit))]
+    @property
+    def log(self) -> Transitions: ...
+
+    @property
+    def rewards(self) -> tuple[float, float]: ...
+
+    def weighted(self, policy: Policy) -> Transitions:
+        """The log with the ratios of the policy."""
+
+    def features(self, given: Any, *, actions: int, effective_share: float) -> Fitted:
+        """The features, fitted to the observations of the log or to a sample of them."""
+
+    def task(self, log: Transitions, features: Fitted, policy: Policy | None, settings: Settings) -> Task:
+        """The problem of all steps; log: that of this source, weighted for state values."""
+
+    def notes(self, fit: Fit) -> list[str]:
+        """How the log was read, and what of the evaluation is not of all of it."""
 
 
-def _of_shards(
-    log: ShardedLog, features: Any, settings: dict[str, Any], other: dict[str, Any], checks: str, client: Any,
-    checkpoint: Any,
-) -> Evaluation:  # fmt: skip
-    """The evaluation of a log in shards; its checks are those of a sample of episodes that fits into memory."""
-    from valuefit.evaluation.streamed import checkpoint_of, refuse_with_shards, solve_shards  # not for small logs
+@dataclass(frozen=True)
+class _InMemory:
+    """A log in memory, and where its problem is solved (`gpu.placement`)."""
 
-    refuse_with_shards(**other, **settings)
-    kept = None if checkpoint is None else checkpoint_of(checkpoint, log, {**settings, "features": features})
-    whole = solve_shards(log, features=features, client=client, checkpoint=kept, **settings)
-    settings |= {"solver": "auto", "policy": whole.policy, "all_actions": whole.all_actions}
-    with placement(None, None) as place:
-        fit, notes = _fit(whole.sample, whole.features, place=place, **settings)
-        sample = _judged(fit, checks, notes, settings["starts"])
-    result, value, judged, known = whole.result, whole.value, sample.checks, whole.checks()
-    if len(sample.log) < whole.size[0]:
-        judged = checks_of_sample(judged, len(sample.log), sample.problem.d, whole.limit_for_checks)
+    log: Transitions
+    place: Callable[[Problem], SaddlePoint]
+
+    @property
+    def rewards(self) -> tuple[float, float]:
+        return reward_extremes(self.log.reward)
+
+    def weighted(self, policy: Policy) -> Transitions:
+        return with_ratios(self.log, policy)
+
+    def features(self, given: Any, *, actions: int, effective_share: float) -> Fitted:
+        return make(given, self.log, actions=actions, effective_share=effective_share)[0]
+
+    def task(self, log: Transitions, features: Fitted, policy: Policy | None, settings: Settings) -> Task:
+        return task_in_memory(log, features, policy, settings, place=self.place)
+
+    def notes(self, fit: Fit) -> list[str]:
+        return list(self.log.notes)
+
+
+def _evaluation(source: _Source, settings: Settings, checks: str) -> Evaluation:
+    """The evaluation of a log, wherever its steps are."""
+    log, policy = source.log, settings.policy
+    policy = None if policy is None else policy_for(policy, log)
+    if settings.reward_range is not None:
+        settings.reward_range.require(*source.rewards)
+    if policy is not None and settings.values == "state":
+        log = source.weighted(policy)
+    actions = actions_with_weights(log, policy, settings.values)
+    share = log.effective_share if settings.values == "state" else 1.0
+    features = source.features(settings.features, actions=actions, effective_share=share)
+    fit = source.task(log, features, policy, settings).solved(settings)
     notes = [
-        *log.notes, *whole.notes, policy_note(sample.log, sample.policy, sample.values),
-        *actions_notes(sample.log, sample.policy), whole.features.sentence,
-        f"Solved with {result.solver}: {result.message}", *longer_notes(value.bias, value.unseen),
-        *cut_notes(settings["reward_range"], whole.reach),
+        policy_note(fit.log, policy, fit.values), *actions_notes(fit.log, policy), features.sentence,
+        f"Solved with {fit.result.solver}: {fit.result.message}",
+        starts_note(fit, given=settings.starts is not None), *longer_notes(fit.value.bias, fit.value.unseen),
+        *cut_notes(settings.reward_range, fit.reach),
     ]  # fmt: skip
-    return replace(
-        sample, fit=replace(fit, result=result, equations=fit.equations.at(result.theta), interval=value.method),
-        policy_value=_cut(value, settings["reward_range"], whole.reach), notes=notes,
-        whole=whole.size, streamed=whole.errors, weight_errors=whole.weights,
-        checks=tuple({**{check.name: check for check in judged}, **known}.values()),
-    )  # fmt: skip
-
-
-def _cut(value: PolicyValue, declared: RewardRange | None, reach: Reach | None) -> PolicyValue:
-    """The value with its interval cut at what declared rewards can add up to."""
-    return value if declared is None or reach is None else value.within(reach.low, reach.high)
-
-
-def _judged(fit: Fit, checks: str, notes: list[str], starts: Any) -> Evaluation:
-    """The evaluation of a fit, with its checks and cross-checks."""
     others, left_out = cross_checks(fit)
+    value = fit.value
+    if settings.reward_range is not None and fit.reach is not None:
+        value = value.within(fit.reach.low, fit.reach.high)
     return Evaluation(
-        fit, _cut(fit.value, fit.reward_range, reachable(fit)), [*notes, left_out] if left_out else notes,
-        checks=(*run_checks(fit, checks), agreement(others, fit.values)),
-        starts=None if starts is None else fit.log.as_stored(starts), cross_checks=others, follows=following(fit),
+        fit, value, [*source.notes(fit), *notes, *([left_out] if left_out else [])], run_checks(fit, checks, others),
+        starts=None if settings.starts is None else fit.log.as_stored(settings.starts), cross_checks=others,
+        weight_errors=() if fit.sums is None else fit.sums.weights, whole=None if fit.sums is None else fit.sums.size,
+        follows=None if fit.sampled else following(fit),
     )  # fmt: skip

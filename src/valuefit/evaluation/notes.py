@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from valuefit.data.transitions import Transitions
 from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
@@ -51,13 +49,13 @@ def actions_notes(log: Transitions, policy: Policy | None) -> list[str]:
 
 def starts_note(fit: Fit, *, given: bool) -> str:
     """Which starts the value is averaged over, and how its standard error is computed."""
-    value, errors = fit.value, fit.errors
+    value, errors = fit.value, fit.whole_errors
     over = f"{value.starts} given starts" if given else f"the first observations of {value.starts} episodes"
     if value.standard_error is None:
         return f"The policy value is the mean over {over}."
     clusters = errors.shards.clusters
-    whole = clusters == len(np.unique(fit.log.episode))
-    parts = "clusters of episodes" if errors.whole.clusters.grouped else "episodes" if whole else "blocks of steps"
+    grouped = fit.log.cluster is not None
+    parts = "clusters of episodes" if grouped else "episodes" if clusters == fit.size[1] else "blocks of steps"
     method = METHODS[errors.kind]
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "

@@ -7,7 +7,6 @@ the standard error. Logs that fit into the samples get the same features and che
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,35 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from valuefit.checks import numerics
-from valuefit.checks.check import Check
-from valuefit.checks.occupancy import occupancy_checks
-from valuefit.checks.reach import reachable_range
-from valuefit.checks.ridge import ridge_change
-from valuefit.checks.support import episode_count, unseen_share
 from valuefit.data.continuity import Continuity
 from valuefit.data.joining import join_logs
 from valuefit.data.shards import LogShard, ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
-from valuefit.engine.loop import Progress, solve
 from valuefit.engine.result import Result
+from valuefit.evaluation.fitting import Settings, Task, actions_with_weights, task_in_memory
 from valuefit.features.kernel import STEPS_PER_LANDMARK
 from valuefit.features.registry import MAX_FIT_STEPS, Fitted, fit_stride, make
 from valuefit.inference.adjoints import Equations
-from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
+from valuefit.inference.error_estimate import Kind, LinearFunction
 from valuefit.inference.errors import Errors
+from valuefit.inference.fit import Fit, Sums
 from valuefit.inference.inputs import MakePart, weighted_part
 from valuefit.inference.log_in_parts import LogInParts
-from valuefit.inference.occupancy import OccupancySums
-from valuefit.inference.policy_value import PolicyValue, value_rows, with_errors
-from valuefit.inference.reach import Reach, RewardRange, reward_extremes
+from valuefit.inference.policy_value import value_rows, with_errors
+from valuefit.inference.reach import reward_extremes
 from valuefit.inference.shard_errors import EpisodeSums
-from valuefit.inference.unseen import Unseen, unseen_in_parts, what_changes
+from valuefit.inference.unseen import unseen_in_parts, what_changes
 from valuefit.messages import shown
-from valuefit.policies.importance import action_numbers, policy_for
+from valuefit.policies.importance import action_numbers, with_ratios
 from valuefit.policies.policy import Policy
-from valuefit.policies.state_action import action_count
 from valuefit.problem.arguments import fraction
 from valuefit.problem.moment_problem import MomentProblem, MomentSums
 from valuefit.problem.saddle_point import SaddlePoint
@@ -191,46 +183,6 @@ def _runs(episode: Array) -> int:
     return int(np.count_nonzero(episode_starts(episode)))
 
 
-@dataclass(frozen=True)
-class Whole:
-    """The result for the whole log: weights, policy value with its errors, and how it was computed."""
-
-    result: Result
-    value: PolicyValue
-    error: ErrorEstimate  # of the value
-    features: Fitted
-    sample: Transitions
-    size: tuple[int, int]  # steps and episodes
-    notes: list[str]
-    errors: Errors
-    weights: tuple[ErrorEstimate, ...]  # none where there are many
-    policy: Policy | None  # matched to the actions of the log
-    occupancy: OccupancySums | None
-    reach: Reach | None
-    unseen: Unseen | None  # None for state values
-    all_actions: bool  # whether the sample has all actions of the log
-    limit_for_checks: int  # with which the sample has enough steps for the features, in bytes; 0: it never has
-
-    def checks(self) -> dict[str, Check]:
-        """The checks that need only numbers which are known of all episodes, by name."""
-        value, error, equations = self.value, self.error, self.errors.equations
-        known = [
-            numerics.solver(self.result),
-            reachable_range(value, self.reach),
-            numerics.skewness(value, error),
-            numerics.small_sample_bias(self.result, value, error),
-            *occupancy_checks(self.occupancy, self.size[0]),
-        ]
-        if equations.problem.ridge:
-            assert self.errors.value is not None
-            known.append(ridge_change(equations.problem.ridge, equations.without_ridge(), value, self.errors.value.c))
-        if self.unseen is not None:
-            known.append(unseen_share(self.unseen, value.standard_error))
-        if error.standard_error is not None:
-            known.append(episode_count(self.size[1], error))
-        return {check.name: check for check in known if check is not None}
-
-
 def take_samples(log: ShardedLog, client: Any = None) -> Samples:
     """One pass over the observations; on workers another one if the shards do not have the steps that were planned."""
     if client is None:
@@ -269,14 +221,148 @@ def _step_bytes(log: Transitions) -> int:
     return SAMPLE_COPIES * (STEP_BYTES + log.observations.nbytes // len(log.observations))
 
 
-def refuse_with_shards(*, cluster: Any, device: Any, policy: Policy | None, values: str, **_: Any) -> None:
+@dataclass(frozen=True, eq=False)
+class LogInShards:
+    """A log in shards, which is read in a few passes; `log` is a sample of its episodes.
+
+    client: of Dask, on whose workers the shards are opened; None: here. checkpoint: keeps the sums of each pass.
+    """
+
+    source: ShardedLog
+    samples: Samples
+    log: Transitions
+    client: Any
+    checkpoint: Checkpoint | None
+    fit_notes: list[str]
+
+    @classmethod
+    def opened(
+        cls, log: ShardedLog, settings: Settings, client: Any, checkpoint: Any, *, cluster: Any, device: Any
+    ) -> LogInShards:
+        """The log after the pass that takes the samples. Raises ValueError for what needs it in memory."""
+        _refuse(settings, cluster=cluster, device=device)
+        kept = None if checkpoint is None else _checkpoint(checkpoint, log, settings)
+        if client is not None and any(isinstance(shard, LogShard) for shard in log.shards):
+            raise ValueError(
+                f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
+                'Parquet files), load it from there with `memory="stream"`, or leave client out.'
+            )
+        client = log.client if client is None else client
+        samples = take_samples(log, client)
+        if fraction("discount", settings.discount) == 1 and not samples.terminated:
+            raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
+        return cls(log, samples, samples.log(), client, kept, samples.fit_notes)
+
+    @property
+    def rewards(self) -> tuple[float, float]:
+        return self.samples.rewards
+
+    def weighted(self, policy: Policy) -> Transitions:
+        return weighted_part(self.log, policy)
+
+    def features(self, given: Any, *, actions: int, effective_share: float) -> Fitted:
+        return make(
+            given, self.samples.observations(), actions=actions, steps=self.samples.steps,
+            effective_share=effective_share, indicators=self.log.indicators,
+        )[0]  # fmt: skip
+
+    def task(self, log: Transitions, features: Fitted, policy: Policy | None, settings: Settings) -> Task:
+        maker = MakePart(features, policy, *settings.problem)
+        columns = features.columns * actions_with_weights(self.log, policy, settings.values)
+        starts = None if settings.starts is None else self.log.as_stored(settings.starts)
+        rows, at_once = part_sizes(self.source.limit, columns)
+        parts = Parts(self.source.shards, maker, rows, self.client, at_once, tuple(self.samples.counts))
+        if self.checkpoint is not None:
+            self.samples.keep(self._checked_steps(columns))
+            outputs = maker.outputs(self.samples.log(), columns)
+            self.checkpoint.require_same("the features or the policy", outputs)
+        kept = replace(parts, checkpoint=self.checkpoint)
+        problem, function, ratios, mean = _problem(kept, maker, columns, starts, settings.solver)
+        options: dict[str, Any] = {}
+        if isinstance(problem, MomentProblem):
+            options = {"solver": "lstd", "tol": MOMENTS_GAP if settings.tol == "statistical" else settings.tol}
+
+        def fit(result: Result) -> Fit:
+            equations = Equations.of(problem, result.theta)
+            kind: Kind = "cr1" if equations.iterative else settings.interval
+            pairs = unseen_in_parts(kept, problem, result.theta) if settings.values == "state-action" else None
+            shards = LogInParts(kept, maker, self.samples.episodes, self.source.limit)
+            refused = None if kind == settings.interval else settings.interval
+            errors = Errors(equations, shards, kind, refused, value=function, unseen=pairs, mean=mean)
+            error, weights, occupancy = errors.of_value()
+            errors = replace(errors, shards=replace(shards, parts=parts))  # a checkpoint keeps the passes before this
+            effective = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
+            value = with_errors(
+                float(function.c @ result.theta), function.starts, error, settings.level, effective, kind
+            )  # fmt: skip
+            unseen = what_changes(pairs, equations, function)
+            sums = Sums(
+                (self.samples.steps, self.samples.episodes), errors, error, value.allowing_for(unseen.changes), unseen,
+                tuple(weights), occupancy, self.samples.rewards, self.samples.terminated, self._limit_for(columns),
+            )  # fmt: skip
+            return self._sampled(result, sums, columns, settings, maker)
+
+        return Task(problem, options, fit)
+
+    def _sampled(self, result: Result, sums: Sums, columns: int, settings: Settings, maker: MakePart) -> Fit:
+        """The fit of all episodes, with the rows of the steps of as many as fit into memory.
+
+        Checks that need these rows take the weights that are fitted to the sample, where it is not the log.
+        """
+        self.samples.keep(self._checked_steps(columns))
+        sample, policy = self.samples.log(), maker.policy
+        if policy is not None and settings.values == "state":
+            sample = with_ratios(sample, policy)
+        actions = columns // maker.features.columns
+        all_actions = _has_all_actions(sample, sums.errors.equations.problem, actions)
+        task = task_in_memory(sample, maker.features, policy, settings, all_actions=all_actions)
+        whole = len(sample) == sums.size[0]
+        fit = task.fit(result) if whole else task.solved(replace(settings, solver="auto", callback=None))
+        return fit.of_whole_log(result, sums)
+
+    def _step_bytes(self, columns: int) -> int:
+        """Bytes that a step of the sample with feature rows needs while it is checked."""
+        return 8 * PART_COPIES * columns
+
+    def _checked_steps(self, columns: int) -> int:
+        return max(1, self.source.limit // self._step_bytes(columns))
+
+    def _limit_for(self, columns: int) -> int:
+        """The limit with which the sample has enough steps for the features, in bytes; 0: it never has."""
+        needed = STEPS_PER_LANDMARK * columns
+        if needed > MAX_SAMPLE_STEPS:
+            return 0
+        return SAMPLE_MARGIN * needed * (self._step_bytes(columns) + _step_bytes(self.log))
+
+    def notes(self, fit: Fit) -> list[str]:
+        samples, problem = self.samples, fit.whole_errors.equations.problem
+        passes = 2  # over the log: one for the moments or the starts, one for the errors
+        if isinstance(problem, ShardedProblem):
+            passes += problem.passes
+        notes = [
+            f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
+            f"{'one after the other' if self.client is None else 'on the workers of a cluster'}, once for the samples "
+            f"and {passes} times for the solution and its error."
+        ]
+        if fit.sampled:
+            notes.append(
+                f"Checks and figures are those of a sample of {len(fit.log.episodes):,} of {samples.episodes:,} "
+                f"episodes ({len(fit.log):,} steps); estimate and interval are those of all, and so are the reachable "
+                "range and the occupancy weights. Cross-checks, and for how many steps the log follows the policy, "
+                'need all steps: load the log with `memory="auto"` and a limit that it fits into.'
+            )
+        return [*self.source.notes, *notes, *self.fit_notes]
+
+
+def _refuse(settings: Settings, *, cluster: Any, device: Any) -> None:
     """Raise ValueError for what needs the whole log in memory."""
+    policy = settings.policy
     refused = {
         "clusters of episodes": cluster is not None,
         "a device": device is not None,
         "target probabilities by step": policy is not None and policy.by_step is not None,
         "state-action values of a policy that takes actions": (
-            values == "state-action" and policy is not None and policy.takes_actions
+            settings.values == "state-action" and policy is not None and policy.takes_actions
         ),
     }
     for what, asked in refused.items():
@@ -285,84 +371,6 @@ def refuse_with_shards(*, cluster: Any, device: Any, policy: Policy | None, valu
                 f'A log that is read in parts cannot be evaluated with {what}. Load it with `memory="auto"` and a '
                 "limit that it fits into, or leave that out."
             )
-
-
-def solve_shards(
-    log: ShardedLog,
-    *,
-    features: Any,
-    policy: Policy | None,
-    values: str,
-    discount: float,
-    trace: float,
-    ridge: float,
-    starts: Any,
-    solver: str | Solver,
-    tol: Any,
-    max_passes: float,
-    seed: int,
-    interval: str,
-    level: float,
-    reward_range: RewardRange | None,
-    client: Any,
-    checkpoint: Checkpoint | None,
-    callback: Callable[[Progress], Any] | None,
-) -> Whole:
-    """The policy value of a log in shards, and a sample of its episodes for the checks."""
-    if client is not None and any(isinstance(shard, LogShard) for shard in log.shards):
-        raise ValueError(
-            f"Workers cannot read {log.source} of this process. Save the log where they can read it (vf.save, or "
-            'Parquet files), load it from there with `memory="stream"`, or leave client out.'
-        )
-    client = log.client if client is None else client
-    samples, discount = take_samples(log, client), fraction("discount", discount)
-    if discount == 1 and not samples.terminated:
-        raise ValueError("With discount 1 some step must terminate, but none does. Give a discount below 1.")
-    if reward_range is not None:
-        reward_range.require(*samples.rewards)
-    example = samples.log()
-    policy, actions, share = _matched(example, policy, values)
-    starts = None if starts is None else example.as_stored(starts)
-    fitted, _ = make(
-        features, samples.observations(), actions=actions, steps=samples.steps, effective_share=share,
-        indicators=example.indicators,
-    )  # fmt: skip
-    fit_notes = samples.fit_notes  # before fewer episodes are kept
-    maker = MakePart(fitted, policy, values, discount, trace, ridge)
-    columns = fitted.columns * actions
-    rows, at_once = part_sizes(log.limit, columns)
-    check_bytes = 8 * PART_COPIES * columns  # of a step of the sample
-    checked = max(1, log.limit // check_bytes)
-    shards = Parts(log.shards, maker, rows, client, at_once, tuple(samples.counts))
-    if checkpoint is not None:
-        samples.keep(checked)
-        checkpoint.require_same("the features or the policy", maker.outputs(samples.log(), columns))
-    parts = replace(shards, checkpoint=checkpoint)
-    problem, function, ratios, mean = _problem(parts, maker, columns, starts, solver)
-    if isinstance(problem, MomentProblem):
-        solver, tol = "lstd", MOMENTS_GAP if tol == "statistical" else tol
-    result = solve(problem, solver, tol=tol, max_passes=max_passes, seed=seed, callback=callback)
-    equations = Equations.of(problem, result.theta)
-    kind: Kind = "cr1" if interval == "cr1" or equations.iterative else "cr3"
-    pairs = unseen_in_parts(parts, problem, result.theta) if values == "state-action" else None
-    in_parts = LogInParts(parts, maker, samples.episodes, log.limit)
-    errors = Errors(equations, in_parts, kind, value=function, unseen=pairs, mean=mean)
-    error, weights, occupancy = errors.of_value()
-    errors = replace(errors, shards=replace(in_parts, parts=shards))  # a checkpoint keeps the passes before this line
-    effective = float(ratios[0] ** 2 / ratios[1]) if "ratio" in problem.traits else None
-    value = with_errors(float(function.c @ result.theta), function.starts, error, level, effective, kind)
-    unseen = what_changes(pairs, equations, function) if values == "state-action" else None
-    value = value if unseen is None else value.allowing_for(unseen.changes)
-    samples.keep(checked)
-    sample = samples.log()
-    notes = [*_notes(samples, sample, problem, result, on_workers=client is not None), *fit_notes]
-    size, needed = (samples.steps, samples.episodes), STEPS_PER_LANDMARK * columns
-    enough = SAMPLE_MARGIN * needed * (check_bytes + _step_bytes(sample)) if needed <= MAX_SAMPLE_STEPS else 0
-    return Whole(
-        result, value, error, fitted, sample, size, notes, errors, tuple(weights), policy, occupancy,
-        Reach.of(reward_range, samples.rewards, discount, ends=samples.terminated), unseen,
-        _has_all_actions(sample, problem, actions), enough,
-    )  # fmt: skip
 
 
 def _has_all_actions(sample: Transitions, problem: SaddlePoint, actions: int) -> bool:
@@ -374,40 +382,11 @@ def _has_all_actions(sample: Transitions, problem: SaddlePoint, actions: int) ->
     return bool(np.isin(np.flatnonzero(data.reshape(actions, -1).any(axis=1)), action_numbers(sample)).all())
 
 
-def _matched(sample: Transitions, policy: Policy | None, values: str) -> tuple[Policy | None, int, float]:
-    """The policy for the actions of the log; the number of actions that have weights; the share of effective steps."""
-    policy = None if policy is None else policy_for(policy, sample)
-    if values == "state":
-        return policy, 1, weighted_part(sample, policy).effective_share
-    return policy, 1 if policy is None else action_count(sample, policy), 1.0
-
-
-def _notes(
-    samples: Samples, sample: Transitions, problem: SaddlePoint, result: Result, *, on_workers: bool
-) -> list[str]:
-    """How often the log was read, and what was computed from a sample of it."""
-    passes = 2  # over the log: one for the moments or the starts, one for the errors
-    if isinstance(problem, ShardedProblem):
-        passes += problem.passes
-    notes = [
-        f"The log of {samples.steps:,} steps was not loaded: its {len(samples.counts)} shards were read "
-        f"{'on the workers of a cluster' if on_workers else 'one after the other'}, once for the samples and "
-        f"{passes} times for the solution and its error."
-    ]
-    if not samples.whole:
-        notes.append(
-            f"Checks, cross-checks and figures are those of a sample of {len(sample.episodes):,} of "
-            f"{samples.episodes:,} episodes ({len(sample):,} steps); estimate and interval are those of all, and so "
-            "are the reachable range and the occupancy weights."
-        )
-    return notes
-
-
-def checkpoint_of(folder: Any, log: ShardedLog, settings: dict[str, Any]) -> Checkpoint:
+def _checkpoint(folder: Any, log: ShardedLog, settings: Settings) -> Checkpoint:
     """The checkpoint of the evaluation of this log with these settings in a folder, which may be new."""
     if not isinstance(folder, str | Path) or not str(folder):
         raise ValueError(f"checkpoint is {shown(folder)}; it must be the name of a folder.")
-    known = {name: value for name, value in settings.items() if name != "callback"}
+    known = {name: value for name, value in vars(settings).items() if name != "callback"}
     return Checkpoint(Path(folder), facts_of(log.shards, {**known, "limit": log.limit}), (MomentSums, EpisodeSums))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -14,8 +14,9 @@ from valuefit.features.registry import Fitted
 from valuefit.inference.adjoints import Adjoint, Equations
 from valuefit.inference.error_estimate import ErrorEstimate, Kind, LinearFunction
 from valuefit.inference.errors import Errors, over_suitable_clusters
+from valuefit.inference.occupancy import OccupancySums
 from valuefit.inference.policy_value import INTERVAL_LEVEL, PolicyValue, with_errors
-from valuefit.inference.reach import RewardRange
+from valuefit.inference.reach import Reach, RewardRange, reward_extremes
 from valuefit.inference.shards import Shard
 from valuefit.inference.unseen import Unseen, UnseenPairs, unseen_pairs, what_changes
 from valuefit.linalg.cholesky import ScaledFactor, scaled_cholesky
@@ -29,6 +30,27 @@ Values = Literal["state", "state-action"]
 SKETCHED_SUMS = 2  # for each feature, in an estimate of C
 
 
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What is known of all episodes of a log that is read in parts, from sums over its shards.
+
+    size: steps and episodes. error: of the policy value. weights: the errors of the listed weights, none where there
+    are many. rewards: the smallest and the largest. terminates: whether a step does. enough_for_checks: the limit in
+    bytes with which a sample has enough steps for the features; 0 if none has.
+    """
+
+    size: tuple[int, int]
+    errors: Errors
+    error: ErrorEstimate
+    value: PolicyValue
+    unseen: Unseen
+    weights: tuple[ErrorEstimate, ...]
+    occupancy: OccupancySums | None
+    rewards: tuple[float, float]
+    terminates: bool
+    enough_for_checks: int
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit:
     """The evaluated log and the solved problem; errors and the policy value are computed from them when asked for.
@@ -36,7 +58,8 @@ class Fit:
     log: with the ratios of the policy for state values. discount: of one step (`problem.discount` is 0 at the end of
     an episode). starts: the mean value over the starts. equations: at the weights of `result`. shard: the steps, by
     episode (or cluster). interval: how standard errors are computed, where that is possible. level: of the interval of
-    `value`. reward_range: declared.
+    `value`. reward_range: declared. sums: of a log that is read in parts; its episodes at hand, whose steps the other
+    fields hold, are then all of them or a sample. sample: the fit to these episodes alone.
     """
 
     log: Transitions
@@ -53,6 +76,42 @@ class Fit:
     interval: Kind = "cr3"
     level: float = INTERVAL_LEVEL
     reward_range: RewardRange | None = None
+    sums: Sums | None = None
+    sample: Fit | None = None
+
+    def of_whole_log(self, result: Result, sums: Sums) -> Fit:
+        """The fit of a log in parts, of which this one fits the episodes at hand."""
+        equations = self.equations.at(result.theta)
+        return replace(self, result=result, equations=equations, interval=sums.errors.kind, sums=sums, sample=self)
+
+    @property
+    def of_sample(self) -> Fit:
+        """The fit to the episodes at hand alone, for what needs rows of single steps."""
+        return self if self.sample is None else self.sample
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of steps and episodes of the log."""
+        return (len(self.log), len(self.log.episodes)) if self.sums is None else self.sums.size
+
+    @property
+    def sampled(self) -> bool:
+        """Whether `log` is a sample of a log that is read in parts."""
+        return self.size[0] > len(self.log)
+
+    @property
+    def whole_errors(self) -> Errors:
+        """The errors that the interval of the policy value is computed from."""
+        return self.errors if self.sums is None else self.sums.errors
+
+    @property
+    def reach(self) -> Reach | None:
+        """What the declared rewards, or those of the log, can add up to; None with discount 1."""
+        if self.sums is not None:
+            rewards, ends = self.sums.rewards, self.sums.terminates
+        else:
+            rewards, ends = reward_extremes(self.log.reward), bool(self.log.terminated.any())
+        return Reach.of(self.reward_range, rewards, self.discount, ends=ends)
 
     @cached_property
     def uncut_errors(self) -> Errors:
@@ -73,7 +132,7 @@ class Fit:
     @cached_property
     def error(self) -> ErrorEstimate:
         """The errors of `value.estimate`; starts of the log add their own sampling error."""
-        return self.errors.error(self.starts)
+        return self.errors.error(self.starts) if self.sums is None else self.sums.error
 
     @cached_property
     def unseen_pairs(self) -> UnseenPairs | None:
@@ -85,11 +144,15 @@ class Fit:
     @cached_property
     def unseen(self) -> Unseen:
         """What the pairs of states and actions without data could change in the policy value."""
+        if self.sums is not None:
+            return self.sums.unseen
         return what_changes(self.unseen_pairs, self.equations, self.starts)
 
     @cached_property
     def value(self) -> PolicyValue:
         """The mean value over the starts; its interval is not cut at what the declared rewards can add up to."""
+        if self.sums is not None:
+            return self.sums.value
         weighted = self.values == "state" and bool((self.log.ratio != 1).any())
         size = effective_sample_size(self.log.ratio) if weighted else None
         estimate = float(self.starts.c @ self.result.theta)
@@ -114,6 +177,13 @@ class Fit:
         """The weight of each step in the estimate, (n,); None where the adjoint of the value is unknown."""
         adjoint = self.equations.solver.adjoint(self.starts.c)
         return self.errors.whole.influences.occupancy(adjoint) if isinstance(adjoint, Adjoint) else None
+
+    @property
+    def occupancy_sums(self) -> OccupancySums | None:
+        """The sums of these weights over all steps."""
+        if self.sums is not None:
+            return self.sums.occupancy
+        return None if self.occupancy is None else OccupancySums.of(self.occupancy)
 
     @cached_property
     def ratios(self) -> Array | None:

@@ -106,7 +106,7 @@ def mean_intervals(evaluation: Evaluation, steps: Array, group: Array, groups: i
 
 def has_intervals(evaluation: Evaluation) -> bool:
     """Whether single values have intervals."""
-    return not (evaluation.sampled and evaluation.streamed is None) and evaluation.errors.has_row_intervals
+    return not (evaluation.sampled and evaluation.fit.sums is None) and evaluation.errors.has_row_intervals
 
 
 def observation_names(log: Transitions) -> list[str]:
