@@ -28,24 +28,25 @@ def run_checks(fit: Fit, which: str = "standard", others: Sequence[CrossCheck] =
 
     which: one of `WHICH`. others: the cross-checks, which only a whole log has.
     """
-    rows, value, error = fit.of_sample, fit.value, fit.error  # checks of `rows` need rows of single steps
+    rows = fit.of_sample  # for checks that need rows of single steps
+    known = rows if fit.value.standard_error is None else fit  # a log of one episode has an error in memory alone
     tests = hypothesis_tests(rows)
     if which == "all":
         tests += alternatives.trace_tests(rows)
     checks = [
         numerics.solver(fit.result),
         support.determined(rows),
-        reach.reachable_range(value, fit.reach),
+        reach.reachable_range(fit.value, fit.reach),
         numerics.standard_error(rows),
         numerics.optimisation_error(rows),
         ridge(fit),
         *steps.source(rows),
         horizon.time_limit(rows),
         horizon.resets(rows),
-        support.effective_episodes(fit),
+        support.effective_episodes(known),
         support.one_episode(rows),
-        numerics.skewness(value, error),
-        numerics.small_sample_bias(fit.result, value, error),
+        numerics.skewness(known.value, known.error),
+        numerics.small_sample_bias(known.result, known.value, known.error),
         reach.reachable_values(rows, rows.reach),
         *occupancy(fit),
         *judge(tests),

@@ -30,7 +30,7 @@ def effective_episodes(fit: Fit) -> Check | None:
     """How many equally important episodes the standard error rests on."""
     error = fit.error
     if fit.sums is not None:  # whose episodes are never cut
-        return None if error.standard_error is None else episode_count(fit.sums.size[1], error)
+        return episode_count(fit.sums.size[1], error)
     clusters, episodes = fit.errors.whole.clusters, int(episode_starts(fit.log.episode).sum())
     if not clusters.blocks and error.standard_error is None:
         return None

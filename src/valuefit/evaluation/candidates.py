@@ -10,12 +10,12 @@ from valuefit.features.registry import Fitted
 from valuefit.messages import shown
 from valuefit.problem.arguments import fraction, ridge_of
 
-Settings = dict[str, Any]
+Candidate = dict[str, Any]
 FEATURES = "auto"  # of a candidate that names none
 NUMBERS = {"trace": 0.0, "ridge": 0.0}  # other settings of a candidate, and their values if it does not name them
 
 
-def candidates_of(given: Any) -> list[Settings]:
+def candidates_of(given: Any) -> list[Candidate]:
     """Candidates from a list of settings, or from a grid: a dict with a list of values for each setting."""
     if isinstance(given, Mapping):
         for name, choices in given.items():
@@ -33,7 +33,7 @@ def candidates_of(given: Any) -> list[Settings]:
     return [_complete(settings) for settings in given]
 
 
-def _complete(settings: Any) -> Settings:
+def _complete(settings: Any) -> Candidate:
     """With a value for each setting; numbers are validated."""
     if not isinstance(settings, Mapping):
         raise ValueError(f"A candidate is {shown(settings)}; give a dict of settings, as in {{'features': 'kernel'}}.")
@@ -45,7 +45,7 @@ def _complete(settings: Any) -> Settings:
     return {**given, "trace": fraction("trace", given["trace"]), "ridge": ridge_of(given["ridge"])}
 
 
-def described(settings: Settings) -> str:
+def described(settings: Candidate) -> str:
     """A candidate in words; settings that have their default are left out."""
     features = settings["features"]
     name = features if isinstance(features, str) else getattr(features, "__name__", None)
@@ -55,7 +55,7 @@ def described(settings: Settings) -> str:
     return ", ".join([name, *numbers])
 
 
-def by_features(candidates: list[Settings]) -> list[list[int]]:
+def by_features(candidates: list[Candidate]) -> list[list[int]]:
     """Positions of the candidates that have the same feature rows, in the order in which they are compared."""
     groups: dict[Any, list[int]] = {}
     for place, settings in enumerate(candidates):

@@ -35,6 +35,11 @@ from valuefit.typing import Array
 RETURN_CUTOFF, TD_CUTOFF = 1e-4, 1e-2
 
 
+def clusters_of(log: Transitions) -> Array:
+    """The independent unit of each step, (n,): its cluster, or its episode where the log has no clusters."""
+    return log.episode if log.cluster is None else log.cluster
+
+
 @dataclass(frozen=True, eq=False)
 class Score:
     """A criterion, lower is better, and the parts of the episodes (or clusters) in its error, (clusters,).
@@ -73,8 +78,7 @@ class Criterion(ABC):
 
     def __init__(self, log: Transitions) -> None:
         self.steps = len(log)
-        groups = log.episode if log.cluster is None else log.cluster
-        ids, self.cluster = np.unique(groups, return_inverse=True)
+        ids, self.cluster = np.unique(clusters_of(log), return_inverse=True)
         self.clusters = len(ids)
         self.lengths = np.bincount(self.cluster).astype(float)
 
@@ -141,11 +145,9 @@ def return_errors(td_errors: Array, discount: float, begins: Array) -> Array:
 
 def criterion_of(log: Transitions, *, discount: float, values: str, returns: bool, seed: int = 0) -> Criterion:
     """The criterion on this log. returns: whether those of the log are compared, which needs `on_policy`."""
-    if returns and len(np.unique(log.episode if log.cluster is None else log.cluster)) < 2:
+    if returns and len(np.unique(clusters_of(log))) < 2:
         return SquaredReturns(log, discount)
-    return HeldOutMoments(
-        log, discount=discount if returns else None, actions=values == "state-action", seed=seed
-    )  # fmt: skip
+    return HeldOutMoments(log, discount=discount if returns else None, actions=values == "state-action", seed=seed)
 
 
 def on_policy(log: Transitions, values: str) -> bool:

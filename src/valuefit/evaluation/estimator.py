@@ -66,16 +66,9 @@ class PolicyEvaluator(BaseEstimator):
         self.seed = seed
 
     def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        next_X: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        ratio: Any = None,
-        episode: Any = None,
-    ) -> PolicyEvaluator:
+        self, X: Any, y: Any = None, *, next_X: Any = None, terminated: Any = None, truncated: Any = None,
+        ratio: Any = None, episode: Any = None,
+    ) -> PolicyEvaluator:  # fmt: skip
         """Fit to a log (`Transitions`, no y), or to observations X (n, p) with rewards y (n,).
 
         Rows of X are consecutive steps of one episode, unless `episode` or the ends (`terminated`, `truncated`)
@@ -95,16 +88,9 @@ class PolicyEvaluator(BaseEstimator):
         return self
 
     def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        next_X: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        ratio: Any = None,
-        episode: Any = None,
-    ) -> PolicyEvaluator:
+        self, X: Any, y: Any = None, *, next_X: Any = None, terminated: Any = None, truncated: Any = None,
+        ratio: Any = None, episode: Any = None,
+    ) -> PolicyEvaluator:  # fmt: skip
         """Add a log of whole episodes to those of earlier calls, and solve for all of them by `lstd`.
 
         Features are fitted to the first log. Memory does not grow. Arguments: as in `fit`. The ridge may change between
@@ -158,16 +144,9 @@ class PolicyEvaluator(BaseEstimator):
         return self._values(X)
 
     def score(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        next_X: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        ratio: Any = None,
-        episode: Any = None,
-    ) -> float:
+        self, X: Any, y: Any = None, *, next_X: Any = None, terminated: Any = None, truncated: Any = None,
+        ratio: Any = None, episode: Any = None,
+    ) -> float:  # fmt: skip
         """Minus the error on this log: higher is better. With ratios it needs at least two episodes."""
         check_is_fitted(self)
         discount = float(self.discount)  # which may be a Fraction
@@ -219,14 +198,9 @@ class PolicyEvaluator(BaseEstimator):
                 )
             next_X = np.vstack([X[1:], X[-1:]])[kept]
         return Transitions.from_arrays(
-            X[kept],
-            y[kept],
-            terminated=terminated[kept],
-            truncated=truncated[kept],
-            episode=episode[kept],
-            next_observation=next_X,
-            ratio=ratio[kept],
-        )
+            X[kept], y[kept], terminated=terminated[kept], truncated=truncated[kept], episode=episode[kept],
+            next_observation=next_X, ratio=ratio[kept],
+        )  # fmt: skip
 
 
 @contextmanager

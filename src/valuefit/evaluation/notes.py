@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from valuefit.data.transitions import Transitions
-from valuefit.inference.errors import Errors
 from valuefit.inference.fit import Fit
 from valuefit.inference.reach import Reach, RewardRange
 from valuefit.policies.action_labels import listed
@@ -56,23 +55,21 @@ def starts_note(fit: Fit, *, given: bool) -> str:
     clusters = errors.shards.clusters
     grouped = fit.log.cluster is not None
     parts = "clusters of episodes" if grouped else "episodes" if clusters == fit.size[1] else "blocks of steps"
-    method = METHODS[errors.kind]
+    method, refused = METHODS[errors.kind], ""
+    if errors.refused is not None:
+        iterative = errors.equations.iterative
+        why = (
+            "needs a direct solution, for which there are too many features"
+            if iterative
+            else "does not fit into memory"
+        )
+        refused = (
+            f" The jackknife (CR3) was not used, because it {why}. The sandwich estimate is too small with few or "
+            "unequal episodes: with fewer features the other one can be used."
+        )
     return (
         f"The policy value is the mean over {over}; its standard error is {method} over {clusters} {parts}, which "
-        f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t."
-        f"{_refused(errors)}"
-    )
-
-
-def _refused(errors: Errors) -> str:
-    """Why the standard error is not the one that was asked for; empty if it is."""
-    if errors.refused is None:
-        return ""
-    iterative = errors.equations.iterative
-    why = "needs a direct solution, for which there are too many features" if iterative else "does not fit into memory"
-    return (
-        f" The jackknife (CR3) was not used, because it {why}. The sandwich estimate is too small with few or unequal "
-        "episodes: with fewer features the other one can be used."
+        f"count as {value.effective_episodes:.3g} equally important ones, and the interval uses Student's t.{refused}"
     )
 
 

@@ -22,13 +22,13 @@ from valuefit.data.archive import check_version
 from valuefit.data.serialise import as_plain, from_plain
 from valuefit.data.transitions import Transitions
 from valuefit.engine.loop import solve
-from valuefit.evaluation.candidates import NUMBERS, Settings, by_features, described
-from valuefit.evaluation.criterion import Score, criterion_of, mean_score, on_policy
+from valuefit.evaluation.candidates import NUMBERS, Candidate, by_features, described
+from valuefit.evaluation.criterion import Score, clusters_of, criterion_of, mean_score, on_policy
+from valuefit.evaluation.fitting import actions_with_weights
 from valuefit.features.registry import make
 from valuefit.inference.inputs import make_problem
 from valuefit.messages import said, shown
 from valuefit.policies.policy import Policy
-from valuefit.policies.state_action import action_count
 from valuefit.problem.problem import Problem
 from valuefit.threads import limit_threads
 from valuefit.typing import Array
@@ -44,7 +44,7 @@ SCORED_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What was found for one candidate on one sample. seconds: of its fits; 0 if it was read from a file."""
+    """The score of one candidate on one sample. seconds: of its fits; 0 if it was read from a file."""
 
     score: Score
     weights: int
@@ -53,7 +53,7 @@ class Scored:
 
 def groups_of(log: Transitions, count: int, rng: np.random.Generator) -> Array:
     """The group, 0 to count - 1, of each step: episodes (or clusters of them) are distributed evenly at random."""
-    ids, index = np.unique(log.episode if log.cluster is None else log.cluster, return_inverse=True)
+    ids, index = np.unique(clusters_of(log), return_inverse=True)
     return np.asarray(rng.permutation(np.arange(len(ids)) % count)[index])
 
 
@@ -83,12 +83,6 @@ class Sample:
             for steps in self.tests
         ]
 
-    @property
-    def actions(self) -> int:
-        """That have weights of their own."""
-        by_action = self.values == "state-action" and self.policy is not None
-        return action_count(self.log, self.policy) if by_action else 1
-
     @cached_property
     def digest(self) -> str:
         """A hash of the columns and the folds: instruments depend on observations and actions."""
@@ -103,15 +97,16 @@ class Sample:
 class SharedRows:
     """Candidates with the same features on one sample: rows are computed once, moments once for each trace."""
 
-    def __init__(self, sample: Sample, settings: Settings) -> None:
+    def __init__(self, sample: Sample, settings: Candidate) -> None:
         self.sample = sample
         share = sample.log.effective_share if sample.values == "state" else 1.0
-        self.fitted, _ = make(settings["features"], sample.log, actions=sample.actions, effective_share=share)
-        self.problem = make_problem(sample.log, self.fitted, sample.policy, sample.values, sample.discount, 0.0, 0.0)
+        actions = actions_with_weights(sample.log, sample.policy, sample.values)
+        fitted, _ = make(settings["features"], sample.log, actions=actions, effective_share=share)
+        self.problem = make_problem(sample.log, fitted, sample.policy, sample.values, sample.discount, 0.0, 0.0)
         self.parts: tuple[float, list[Problem]] | None = None  # of the last trace, one for each fold
         self.starts: list[Array | None] = [None] * len(sample.tests)  # weights of the last candidate
 
-    def key(self, settings: Settings) -> str:
+    def key(self, settings: Candidate) -> str:
         """The key of a score in the file: a hash of log, folds, sums of the rows (up to rounding) and settings.
 
         The rows of next steps contain the policy, for state-action values.
@@ -127,7 +122,7 @@ class SharedRows:
         ])  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    def scored(self, settings: Settings) -> Scored:
+    def scored(self, settings: Candidate) -> Scored:
         """Fit without each fold and score on it."""
         started, problem, sample = time.perf_counter(), self.problem, self.sample
         scores = []
@@ -174,13 +169,18 @@ class Store:
             if path.exists():
                 self.scores = _read_scores(path)
 
-    def get(self, key: str) -> Scored | None:
-        if key not in self.scores:
-            return None
-        kept: _Kept = from_plain(_Kept, self.scores[key])
-        return Scored(Score(kept.criterion, np.array(kept.parts)), kept.weights, 0.0)
+    def scored(self, shared: SharedRows, candidate: Candidate) -> Scored:
+        """The stored score of a candidate, or a new one, which is stored."""
+        key = shared.key(candidate)
+        if key in self.scores:
+            kept: _Kept = from_plain(_Kept, self.scores[key])
+            return Scored(Score(kept.criterion, np.array(kept.parts)), kept.weights, 0.0)
+        scored = shared.scored(candidate)
+        if np.isfinite(scored.score.value):
+            self._add(key, scored)
+        return scored
 
-    def add(self, key: str, scored: Scored) -> None:
+    def _add(self, key: str, scored: Scored) -> None:
         with self.lock:
             self.scores[key] = as_plain(_Kept(scored.score.value, scored.score.parts.tolist(), scored.weights))
             if self.path is not None:
@@ -211,14 +211,14 @@ def _read_scores(path: Path) -> dict[str, Any]:
 
 
 def score_all(
-    samples: list[Sample], candidates: list[Settings], *, jobs: int, store: Store,
+    samples: list[Sample], candidates: list[Candidate], *, jobs: int, store: Store,
     report: Callable[[int, Scored], Any],
 ) -> list[list[Scored]]:  # fmt: skip
     """The scores of every candidate on every sample. report: called with the position of a candidate and its score.
 
     jobs: threads, each with the candidates of one kind of features; products with rows release the interpreter lock.
     """
-    found: list[list[Scored | None]] = [[None] * len(candidates) for _ in samples]
+    scores: list[list[Scored | None]] = [[None] * len(candidates) for _ in samples]
     stop, reporting = Event(), Lock()
 
     def work(number: int, places: list[int]) -> None:
@@ -228,9 +228,9 @@ def score_all(
             if stop.is_set():
                 return
             with _naming(candidates[place]):
-                scored = _score(shared, candidates[place], store)
+                scored = store.scored(shared, candidates[place])
             with reporting:
-                found[number][place] = scored
+                scores[number][place] = scored
                 report(place, scored)
 
     groups = [(number, places) for number in range(len(samples)) for places in by_features(candidates)]
@@ -247,21 +247,11 @@ def score_all(
                 stop.set()
                 for future in futures:
                     future.cancel()
-    return [[scored for scored in row if scored is not None] for row in found]
-
-
-def _score(shared: SharedRows, settings: Settings, store: Store) -> Scored:
-    key = shared.key(settings)
-    scored = store.get(key)
-    if scored is None:
-        scored = shared.scored(settings)
-        if np.isfinite(scored.score.value):
-            store.add(key, scored)
-    return scored
+    return [[scored for scored in row if scored is not None] for row in scores]
 
 
 @contextmanager
-def _naming(settings: Settings) -> Iterator[None]:
+def _naming(settings: Candidate) -> Iterator[None]:
     """Add the candidate to the message of a refusal."""
     try:
         yield

@@ -24,7 +24,8 @@ from valuefit.data.serialise import as_plain
 from valuefit.data.shards import ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import boolean, one_of, whole_number
-from valuefit.evaluation.candidates import Settings, candidates_of, described
+from valuefit.evaluation.candidates import Candidate, candidates_of, described
+from valuefit.evaluation.criterion import clusters_of
 from valuefit.evaluation.evaluate import VALUES, evaluate
 from valuefit.evaluation.evaluation import Evaluation
 from valuefit.evaluation.scoring import Sample, Scored, Store, groups_of, restricted, score_all
@@ -75,7 +76,7 @@ class Selection:
     was chosen. criterion: what was compared, in words.
     """
 
-    best: tuple[Settings, ...]
+    best: tuple[Candidate, ...]
     evaluations: tuple[Evaluation, ...]
     policy_value: PolicyValue
     verdict: Verdict
@@ -176,8 +177,8 @@ def select(
         scores = score_all(samples, given, jobs=jobs, store=store, report=report)
     settings = {"discount": discount, "values": values, "starts": starts, "level": level, "seed": seed}
     choices = [
-        _choose(half, other, given, found, rule, settings)
-        for half, other, found in zip(halves, reversed(halves), scores, strict=True)
+        _choose(half, other, given, scored, rule, settings)
+        for half, other, scored in zip(halves, reversed(halves), scores, strict=True)
     ]
     evaluations = [choice.evaluation for choice in choices]
     return Selection(
@@ -207,7 +208,7 @@ def _halves(
 ) -> list[_Half]:  # fmt: skip
     """The two halves, or the whole log if the choice is evaluated on the same episodes."""
     count = 2 if cross_fit else 1
-    groups = len(np.unique(log.episode if log.cluster is None else log.cluster))
+    groups = len(np.unique(clusters_of(log)))
     needed = count * folds * MIN_GROUPS_PER_FOLD
     if groups < needed:
         raise ValueError(
@@ -241,7 +242,7 @@ class _Choice(NamedTuple):
 
 
 def _choose(
-    half: _Half, other: _Half, candidates: list[Settings], scores: list[Scored], rule: Rule, settings: dict[str, Any]
+    half: _Half, other: _Half, candidates: list[Candidate], scores: list[Scored], rule: Rule, settings: dict[str, Any]
 ) -> _Choice:
     """The first candidate in the order of preference that its checks do not reject on this half.
 
@@ -284,7 +285,7 @@ def preference(scores: Sequence[Scored], rule: Rule) -> list[int]:
         return order
     best = scores[order[0]].score
     differences = {place: scores[place].score.minus(best) for place in order if len(scores[place].score.parts)}
-    near = [place for place, found in differences.items() if found.value <= found.standard_error]
+    near = [place for place, score in differences.items() if score.value <= score.standard_error]
     return [*sorted(near, key=lambda place: scores[place].weights), *(place for place in order if place not in near)]
 
 
@@ -339,7 +340,7 @@ def _verdict(evaluations: list[Evaluation], choices: list[_Choice], cross_fit: b
     return Verdict(max(levels, key=LEVELS.index), tuple(dict.fromkeys(reasons)))
 
 
-def _table(candidates: list[Settings], scores: list[list[Scored]], choices: list[_Choice]) -> list[dict[str, Any]]:
+def _table(candidates: list[Candidate], scores: list[list[Scored]], choices: list[_Choice]) -> list[dict[str, Any]]:
     return [
         {
             "half": half + 1,
@@ -352,8 +353,8 @@ def _table(candidates: list[Settings], scores: list[list[Scored]], choices: list
             "seconds": scored.seconds,
             "chosen": place == choice.place,
         }
-        for half, (found, choice) in enumerate(zip(scores, choices, strict=True))
-        for place, (settings, scored) in enumerate(zip(candidates, found, strict=True))
+        for half, (row, choice) in enumerate(zip(scores, choices, strict=True))
+        for place, (settings, scored) in enumerate(zip(candidates, row, strict=True))
     ]
 
 
@@ -362,7 +363,7 @@ def _table(candidates: list[Settings], scores: list[list[Scored]], choices: list
 
 @contextmanager
 def _reporting(
-    candidates: list[Settings], samples: int, callback: Callable[[SelectionProgress], Any] | None, bar: bool
+    candidates: list[Candidate], samples: int, callback: Callable[[SelectionProgress], Any] | None, bar: bool
 ) -> Iterator[Callable[[int, Scored], None]]:
     """The function that `score_all` calls after each candidate."""
     done, total = 0, samples * len(candidates)

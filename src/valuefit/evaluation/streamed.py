@@ -112,12 +112,13 @@ class Samples:
 
     def _fit(self, first: int) -> None:
         """Double the stride until the observations fit, with those of the steps from `first` on, not yet taken."""
-        while sum(len(part) for part, _ in self._observations) + self._further(first) > self.most:
+        while (
+            sum(len(part) for part, _ in self._observations)
+            + len(range(_multiple(first, self._stride), self.steps, self._stride))
+            > self.most
+        ):
             self._stride *= 2
             self._thin()
-
-    def _further(self, first: int) -> int:
-        return len(range(_multiple(first, self._stride), self.steps, self._stride))
 
     def _thin(self) -> None:
         kept = [(np.flatnonzero(part % self._stride == 0), part, rows) for part, rows in self._observations]
@@ -196,10 +197,9 @@ def take_samples(log: ShardedLog, client: Any = None) -> Samples:
     firsts = np.array(log.firsts) if log.firsts is not None else np.zeros((len(shards), 2), int)
     for _ in range(2):
         (samples,) = sum_shards(shards, partial(_sample, firsts=firsts, limit=log.limit), client)
-        found = np.cumsum([(0, 0), *samples.counts[:-1]], axis=0)
-        if (found == firsts).all():
+        planned, firsts = firsts, np.cumsum([(0, 0), *samples.counts[:-1]], axis=0)
+        if (planned == firsts).all():
             return samples
-        firsts = found
     raise ValueError(f"{log.source} has other steps whenever it is read. Save it, so that it stays the same.")
 
 
