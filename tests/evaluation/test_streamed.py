@@ -13,7 +13,8 @@ import valuefit as vf
 from helpers.streamed import even_policy, in_shards, log_with_actions
 from valuefit.data import joining, shards
 from valuefit.data.shards import ShardedLog
-from valuefit.evaluation import streamed
+from valuefit.engine.loop import solve as solve_problem
+from valuefit.evaluation import fitting, streamed
 from valuefit.evaluation.streamed import Samples
 from valuefit.features import registry
 from valuefit.features.registry import make
@@ -75,6 +76,34 @@ def test_a_sample_of_episodes_is_checked_where_the_log_is_large(tmp_path: Path) 
     for name in ("skewness", "small-sample bias"):  # of all episodes
         (own,), (other,) = ([check for check in one.checks if check.name == name] for one in (found, expected))
         assert own.statistic == pytest.approx(other.statistic, rel=1e-4)
+
+
+@pytest.mark.parametrize(("limit", "solves"), [(64 << 20, 1), (8 * PART_COPIES * 16 * 600, 2)])
+def test_the_sample_is_solved_by_itself_only_where_the_log_is_larger(
+    limit: int, solves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[Any] = []
+
+    def solve(problem: Any, *arguments: Any, **options: Any) -> Any:
+        problems.append(problem)
+        return solve_problem(problem, *arguments, **options)
+
+    monkeypatch.setattr(fitting, "solve", solve)
+    found = vf.evaluate(in_shards(log_with_actions(60), tmp_path, "native", limit=limit), discount=0.9, **FOURIER)
+    assert len(problems) == solves
+    assert found.sampled == (solves == 2)
+    assert (len(found.fit.of_sample.result.theta), found.fit.of_sample.size[0]) == (16, len(found.log))
+    same = np.array_equal(found.fit.of_sample.result.theta, found.result.theta)
+    assert same == (solves == 1)
+
+
+def test_a_note_says_why_a_log_in_parts_has_no_jackknife(tmp_path: Path) -> None:
+    sharded = in_shards(log_with_actions(30), tmp_path, "native")
+    found = vf.evaluate(sharded, discount=0.9, solver="krylov", **FOURIER)
+    notes = [note for note in found.notes if note.startswith("The policy value is the mean over the first")]
+    assert len(notes) == 1
+    assert "over 30 episodes" in notes[0]
+    assert ("The jackknife (CR3) was not used" in notes[0]) == (found.policy_value.method == "cr1")
 
 
 @pytest.mark.parametrize("features", ["kernel:landmarks=20", "fourier:order=3", "auto"])

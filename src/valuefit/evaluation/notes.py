@@ -57,12 +57,9 @@ def starts_note(fit: Fit, *, given: bool) -> str:
     parts = "clusters of episodes" if grouped else "episodes" if clusters == fit.size[1] else "blocks of steps"
     method, refused = METHODS[errors.kind], ""
     if errors.refused is not None:
-        iterative = errors.equations.iterative
-        why = (
-            "needs a direct solution, for which there are too many features"
-            if iterative
-            else "does not fit into memory"
-        )
+        why = "does not fit into memory"
+        if errors.equations.iterative:
+            why = "needs a direct solution, for which there are too many features"
         refused = (
             f" The jackknife (CR3) was not used, because it {why}. The sandwich estimate is too small with few or "
             "unequal episodes: with fewer features the other one can be used."
