@@ -1,3 +1,3 @@
-"""The tolerance that the whole package uses for rounding errors."""
+"""The tolerance for rounding errors in numbers that should be equal."""
 
 ROUNDING = 1e-12  # relative: a smaller number, or a smaller difference of two, may be rounding error

@@ -12,7 +12,6 @@ from valuefit.inference.error_estimate import MATERIAL_SIZE
 from valuefit.typing import Array
 
 Outcome = Literal["pass", "warn", "fail", "skip"]
-OUTCOMES = ("pass", "warn", "fail", "skip")
 BETTER_LOG = (
     "Use a log of more episodes or of a policy that is closer to the evaluated one, or evaluate a policy that is "
     "closer to that of the log."
