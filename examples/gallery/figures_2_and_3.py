@@ -13,9 +13,8 @@ everything.
 
 import matplotlib.pyplot as plt
 
-from valuefit.paper.definition import load_experiment
+from valuefit.paper.definition import METHODS, load_experiment
 from valuefit.paper.experiment import Job, run_job
-from valuefit.paper.plots import LINE_STYLES, METHOD_LABELS
 
 # The steps of theta and w, in the units of the paper's grid.
 STEPS = {
@@ -32,9 +31,9 @@ for row, name in enumerate(["mountain-car-5000", "mountain-car-20000"]):
     for axis, panel in zip(axes[row], experiment.panels[1:], strict=True):
         for method, (step_theta, step_w) in STEPS[panel.label].items():
             run = run_job(Job(panel, method, step_theta, step_w, PASSES, seed=1))
-            colour, dashes = LINE_STYLES[method]
-            axis.semilogy(run["passes"], run["gap"], dashes, color=colour, label=METHOD_LABELS[method])
-            print(f"n = {panel.source['steps']:6}, {panel.label:14} {METHOD_LABELS[method]:5} gap {run['gap'][-1]:.1e}")
+            label, colour, dashes = METHODS[method]
+            axis.semilogy(run["passes"], run["gap"], dashes, color=colour, label=label)
+            print(f"n = {panel.source['steps']:6}, {panel.label:14} {label:5} gap {run['gap'][-1]:.1e}")
         axis.set_title(f"n = {panel.source['steps']:,}, {panel.label}", fontsize=10)
         axis.set_ylim(1e-9, 3)
         axis.grid(alpha=0.3)

@@ -10,6 +10,7 @@ import pytest
 
 import valuefit as vf
 from valuefit.data import load as module
+from valuefit.data.readers import formats
 
 CHILD = """
 import json, sys
@@ -55,8 +56,8 @@ def test_loading_takes_at_most_what_is_expected(kind, width, tmp_path):
     path, small = write(tmp_path / f"log{kind}", n, width), write(tmp_path / f"small{kind}", 100, width)
     found = subprocess.run([sys.executable, "-c", CHILD, path, small], capture_output=True, text=True, check=True)
     contents = n * (8 * width + 9)
-    copies = module.LOAD_COPIES.get(kind)
-    copies = module.STREAMED_COPIES if copies is None else copies * (2 if width == 2 else 1)
+    form = formats()[kind]
+    copies = form.copies * (2 if width == 2 and form.scan is None else 1)
     fixed = 16 << 20  # of readers, whatever the size
     assert json.loads(found.stdout) <= copies * contents + fixed
 

@@ -87,7 +87,12 @@ def test_seconds_without_the_target_are_a_lower_bound():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "damaged"), ("{}", "the key 'n' is missing"), ('{"n": 3}', "the value of 'n' is not that of this run")],
+    [
+        ("", "damaged"),
+        ("{}", "run format None"),
+        ('{"format": 1}', "the key 'n' is missing"),
+        ('{"format": 1, "n": 3}', "the value of 'n' is not that of this run"),
+    ],
 )
 def test_a_damaged_file_of_a_cell_is_named(tmp_path, text, message):
     path = tmp_path / "n200-d5.json"

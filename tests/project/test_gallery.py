@@ -18,7 +18,7 @@ SCRIPTS = {str(path.relative_to(GALLERY).with_suffix("")): path for path in sort
 EXPECTED_OUTPUT = {
     "bairds_star": r"TD    diverged(.|\n)*SVRG  converged(.|\n)*SAGA  converged",
     "choosing_features": r"verdict: sound",
-    "clinical_log": r"more standard(.|\n)*verdict: sound\noften intensive(.|\n)*caution(.|\n)*only an effective",
+    "clinical_log": r"more standard(.|\n)*verdict: sound\noften intensive(.|\n)*do not use\n(.|\n)*only an effective",
     "figure_1": r"ridge = 0 +widened +SVRG +\d+ (.|\n)*ridge = L +widened +SAGA +\d+ ",
     "figures_2_and_3": r"n =  20000, ridge = L +SAGA  gap \d\.\de-0[789]",
     "larger_than_memory": r"240,000 steps in \d+ shards(.|\n)*verdict: sound(.|\n)*was not loaded",
