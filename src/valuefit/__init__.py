@@ -61,9 +61,9 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"valuefit has no attribute {name!r}; it has {', '.join(__all__)}.")
     module = importlib.import_module(f"valuefit.{_MODULE_OF[name]}")
-    found = module if name in ("datasets", "features", "solvers") else getattr(module, name)
-    globals()[name] = found
-    return found
+    value = module if name in ("datasets", "features", "solvers") else getattr(module, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

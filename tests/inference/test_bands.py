@@ -201,3 +201,15 @@ def test_intervals_have_the_unit_of_the_rewards(unit):
         return errors.band(rows, level=0.9, simultaneous=True).intervals
 
     np.testing.assert_allclose(intervals(unit), unit * intervals(1.0), rtol=1e-9)
+
+
+def test_a_value_without_variance_leaves_simultaneous_intervals_as_they_are():
+    """Its standard error is a rounding error, and so would be its t statistic: none of it may reach the others."""
+    rng = np.random.default_rng(0)
+    state = np.tile([0, 1, 2], 200)
+    reward = np.where(state == 2, 0.1, rng.normal(size=600))
+    log = vf.Transitions.from_arrays(state, reward, terminated=state == 2)
+    evaluation = vf.evaluate(log, features="one-hot", discount=0.9)
+    some, every = (evaluation.value_interval(states, simultaneous=True) for states in ([0, 1], [0, 1, 2]))
+    assert every[:2] == pytest.approx(some, rel=1e-9)
+    assert every[2] == pytest.approx(0.1, rel=1e-9)

@@ -95,11 +95,11 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
             (),
             "Cross-checks were left out: they need the weights without the ridge, which would take another solve.",
         )
-    found, note = [], ""
+    candidates, note = [], ""
     ratio = fit.ratios
     if ratio is not None:
         weights = EpisodeWeights(fit.log, fit.starts.first, ratio, fit.discount)
-        found += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
+        candidates += _EpisodeEstimates(fit, weights, units).candidates(on_policy=bool((ratio == 1).all()))
     values = _other_values(fit, ratio)
     share = 1.0 if values is None else _affordable_share(fit, _other_width(fit, values))
     if values is not None and share * units.count < min(MIN_EFFECTIVE_EPISODES, units.count):
@@ -108,15 +108,17 @@ def cross_checks(fit: Fit) -> tuple[tuple[CrossCheck, ...], str]:
             f'Evaluate with `values="{values}"` to see its estimate.'
         )
     elif values is not None:
-        found += _other_route(fit, values, ratio, units, share)
+        candidates += _other_route(fit, values, ratio, units, share)
     if fit.problem.ridge:
-        found = [entry._replace(notes=[*entry.notes, "It was computed without the ridge."]) for entry in found]
-    return _judged(found, fit, units), note
+        candidates = [
+            entry._replace(notes=[*entry.notes, "It was computed without the ridge."]) for entry in candidates
+        ]
+    return _judged(candidates, fit, units), note
 
 
-def agreement(found: Sequence[CrossCheck], values: str) -> Check:
+def agreement(others: Sequence[CrossCheck], values: str) -> Check:
     """Whether the reliable cross-checks agree with the estimate; statistic: how many do not. values: of the fit."""
-    compared = [entry for entry in found if entry.agrees is not None]
+    compared = [entry for entry in others if entry.agrees is not None]
     different = [entry for entry in compared if not entry.agrees]
     if not compared:
         message = "No other estimate of the policy value is precise enough to compare with."
@@ -330,32 +332,34 @@ def _state_action_problem(fit: Fit, log: Transitions) -> tuple[Problem, Fitted] 
 # ---- errors -----------------------------------------------------------------------------------------------------
 
 
-def _judged(found: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossCheck, ...]:
+def _judged(candidates: list[_Candidate], fit: Fit, units: _Units) -> tuple[CrossCheck, ...]:
     """With standard errors, and compared with the estimate."""
     starts = np.asarray(fit.starts.rows @ fit.result.theta).ravel()
     assert fit.starts.first is not None
     own = units.of_episodes((starts - starts.mean()) / len(starts), fit.starts.first)
     estimate = _Candidate("", fit.value.estimate, own, fit.starts.c, fit.error.effective_clusters, [])
     if fit.problem.ridge:
-        every = [*_error_parts([estimate], fit.errors, units), *_error_parts(found, fit.without_ridge, units)]
+        every = [*_error_parts([estimate], fit.errors, units), *_error_parts(candidates, fit.without_ridge, units)]
     else:
-        every = _error_parts([estimate, *found], fit.errors, units)
-    compared = [entry.effective >= MIN_EFFECTIVE_EPISODES and not entry.skewed for entry in found]
+        every = _error_parts([estimate, *candidates], fit.errors, units)
+    compared = [entry.effective >= MIN_EFFECTIVE_EPISODES and not entry.skewed for entry in candidates]
     level = DISAGREEMENT_LEVEL / max(sum(compared), 1)
     return tuple(
         _compared(entry, parts, estimate, every[0], level, fit.error.solver_error or 0.0)
-        for entry, parts in zip(found, every[1:], strict=True)
+        for entry, parts in zip(candidates, every[1:], strict=True)
     )
 
 
-def _error_parts(found: list[_Candidate], errors: Errors, units: _Units) -> list[Array | None]:
+def _error_parts(candidates: list[_Candidate], errors: Errors, units: _Units) -> list[Array | None]:
     """The part of each unit in the error of each, (units,); None where the error of theta is unknown."""
-    functions = [LinearFunction(entry.derivative) for entry in found]
+    functions = [LinearFunction(entry.derivative) for entry in candidates]
     if errors.equations.iterative:  # each derivative would take an iterative solution
-        return [None if function.c.any() else entry.parts for entry, function in zip(found, functions, strict=True)]
+        return [
+            None if function.c.any() else entry.parts for entry, function in zip(candidates, functions, strict=True)
+        ]
     return [
         None if parts is None else entry.parts + units.of_clusters(parts)
-        for entry, parts in zip(found, errors.parts(functions), strict=True)
+        for entry, parts in zip(candidates, errors.parts(functions), strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The choice of `solver="auto"`: the smallest of the costs that the solvers state."""
+"""The choice of `solver="auto"`: the smallest of the costs that the solvers state; for shards, by the features."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from valuefit.memory import memory_limit
 from valuefit.problem.saddle_point import SaddlePoint
 from valuefit.solvers import registry, supports
 from valuefit.solvers.solver import Solver
+
+MAX_MOMENT_FEATURES = 5000  # of a log in shards, up to which its moments are formed, in one pass
+
+
+def for_shards(features: int) -> str:
+    """The solver of a log in shards: above MAX_MOMENT_FEATURES krylov, which reads the shards repeatedly."""
+    return "lstd" if features <= MAX_MOMENT_FEATURES else "krylov"
 
 
 def rank(

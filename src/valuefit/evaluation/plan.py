@@ -20,7 +20,7 @@ from typing import Any
 
 from valuefit.data.shards import shard_steps
 from valuefit.data.validation import byte_count, number, one_of
-from valuefit.evaluation.streamed import MAX_MOMENT_FEATURES
+from valuefit.engine.choice import for_shards
 from valuefit.machine import CLUSTER_COSTS, COSTS, WORKER_BYTES
 from valuefit.streaming.parts import FAN_IN
 
@@ -118,7 +118,7 @@ def plan(
     if price is not None:
         price = number("price", price, "it must be a finite number, 0 or more", lambda x: 0 <= x < math.inf)
     if solver == "auto":
-        solver = "lstd" if d <= MAX_MOMENT_FEATURES else "krylov"
+        solver = for_shards(d)
     if solver == "lstd" and iterations is not None:
         raise ValueError("lstd does not iterate over the log. Leave iterations out, or plan krylov or pdbg.")
     count = (

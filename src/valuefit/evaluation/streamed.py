@@ -19,6 +19,7 @@ from valuefit.data.joining import join_logs
 from valuefit.data.shards import LogShard, ShardedLog
 from valuefit.data.transitions import Transitions
 from valuefit.data.validation import episode_starts
+from valuefit.engine.choice import for_shards
 from valuefit.engine.result import Result
 from valuefit.evaluation.fitting import Settings, Task, actions_with_weights, task_in_memory
 from valuefit.features.kernel import STEPS_PER_LANDMARK
@@ -47,7 +48,6 @@ from valuefit.threads import one_blas_thread, thread_count
 from valuefit.typing import Array
 
 MAX_SAMPLE_STEPS = MAX_FIT_STEPS  # of the observations that features are fitted to, and of the checked episodes
-MAX_MOMENT_FEATURES = 5000  # up to it "auto" forms the moments, in one pass; above, krylov reads the shards repeatedly
 MOMENTS_GAP = 1e-8  # that is asked of the direct solution
 STEP_BYTES = 100  # of a step without its observation
 SAMPLE_MARGIN = 2  # every 2^k-th episode is taken, so a sample may have half of the steps that fit
@@ -398,7 +398,7 @@ def _problem(
     name = solver if isinstance(solver, str) else solver.name
     settings = {"trace": maker.trace, "discount": maker.discount, "ridge": maker.ridge}
     problem: SaddlePoint
-    if name == "lstd" or (name == "auto" and columns <= MAX_MOMENT_FEATURES):
+    if (for_shards(columns) if name == "auto" else name) == "lstd":
         sums, c, count, ratios, total = parts.sum(partial(_moments, maker=maker))
         problem = MomentProblem(sums, **settings)
     else:

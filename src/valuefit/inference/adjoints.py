@@ -234,7 +234,7 @@ class Equations:
         return cls(AdjointSolver(problem), theta)
 
     def at(self, theta: Array) -> Equations:
-        """The same equations at other weights."""
+        """Return these equations at other weights."""
         return Equations(self.solver, theta)
 
     def without_ridge(self) -> Equations:

@@ -19,6 +19,7 @@ from valuefit.inference.error_estimate import Kind, count_factor
 from valuefit.inference.shard_errors import ShardErrors
 from valuefit.inference.signs import random_signs
 from valuefit.inference.student import t_quantile
+from valuefit.tolerances import ROUNDING
 from valuefit.typing import Array
 
 MIN_SIGN_SUMS = 400  # clusters times draws of random signs, for the effective clusters of many numbers
@@ -139,7 +140,7 @@ def band_of(
         largest = np.zeros(MULTIPLIER_DRAWS)
         for start in range(0, len(rows), CHUNK):
             chunk = slice(start, start + CHUNK)
-            size = np.where(root[chunk] > 0, root[chunk], 1.0)
+            size = np.where(root[chunk] > ROUNDING, root[chunk], np.inf)  # rounding errors have no t statistic
             drawn = (asked.units[chunk] / size[:, None]) @ sums.signed
             largest = np.maximum(largest, np.maximum(drawn.max(axis=0), -drawn.min(axis=0)))
         tail = min(float(ndtr(-np.quantile(largest, level))), tail)

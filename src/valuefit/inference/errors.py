@@ -210,19 +210,18 @@ def _band_sums(
 
 def over_suitable_clusters(several: Sequence[Errors], functions: Sequence[LinearFunction]) -> list[Errors]:
     """Evaluations of a log in memory over clusters that suit their numbers: one number, or differences of several."""
-    first = several[0].shards
-    assert isinstance(first, LogInMemory)
-    if first.clusters < 2:
+    if several[0].shards.clusters < 2:
         return list(several)
     joined = [errors.whole for errors in several]
+    shard = joined[0].shard
     if len(several) == 1:
         effective = several[0].whole.effective_clusters(functions[0])
     else:
         steps = [one.influence(function).total for one, function in zip(joined, functions, strict=True)]
-        effective = min(effective_count(first.shard.clusters.sums((x - y) ** 2)) for x, y in combinations(steps, 2))
+        effective = min(effective_count(shard.clusters.sums((x - y) ** 2)) for x, y in combinations(steps, 2))
     values = (one.influences.values[one.influences.problem.now] for one in joined)
-    clusters = suitable(first.shard.clusters, first.shard.episode, effective, values)
-    if clusters is first.shard.clusters:
+    clusters = suitable(shard.clusters, shard.episode, effective, values)
+    if clusters is shard.clusters:
         return list(several)
     return [
         Errors.in_memory(errors.equations, one.shard.with_clusters(clusters), errors.refused or errors.kind)
@@ -250,15 +249,15 @@ def paired(several: Sequence[Errors], functions: Sequence[LinearFunction], size:
     evaluation do not hold on a log whose steps cannot be compared.
     """
     first, kind, size = several[0], several[0].kind, size or 1.0
-    uncut = first.mean is not None
-    task = partial(_differences, functions=functions, size=size, equations=uncut)
+    can_be_cut = first.shards.can_be_cut
+    task = partial(_differences, functions=functions, size=size, equations=not can_be_cut)
     products, totals, expected, squares, *equations = sum_of_several(several, task)
     for errors, function, sums in zip(several, functions, equations, strict=False):
         _require_same_log(errors.equations, function, sums)
     count = first.shards.clusters
     with np.errstate(invalid="ignore"):
         effective = np.where(squares > 0, expected**2 / squares, count)
-    if uncut and effective.min() < MIN_EFFECTIVE_CLUSTERS:
+    if not can_be_cut and effective.min() < MIN_EFFECTIVE_CLUSTERS:
         raise ValueError(DOMINATED)
     root = np.sqrt(np.diag(products))
     scale = np.where(root > 0, root, 1.0)

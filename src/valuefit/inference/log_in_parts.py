@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from valuefit.data.transitions import Transitions
 from valuefit.inference.clusters import Clusters
@@ -30,7 +30,8 @@ class LogInParts:
     clusters: int
     limit: int
 
-    one_cluster = (
+    can_be_cut: ClassVar[bool] = False
+    one_cluster: ClassVar[str] = (
         'A log of one episode that is read in parts gives no standard error. Load it with `memory="auto"` and a limit '
         "that it fits into."
     )

@@ -177,10 +177,10 @@ def sensitivity(model: ConfoundedModel, odds: float | Array) -> Sensitivity:
             f"odds is {shown(odds)}; give a finite factor of at least 1, or a list of them: 1 means no confounding, 2 "
             "that the odds of each logged action may be off by a factor of 2."
         )
-    found = np.array([model.bounds(float(factor)) for factor in factors.ravel()])
+    bounds = np.array([model.bounds(float(factor)) for factor in factors.ravel()])
     if factors.ndim == 0:
-        return Sensitivity(float(factors), float(found[0, 0]), float(found[0, 1]))
-    return Sensitivity(factors, found[:, 0], found[:, 1])
+        return Sensitivity(float(factors), float(bounds[0, 0]), float(bounds[0, 1]))
+    return Sensitivity(factors, bounds[:, 0], bounds[:, 1])
 
 
 def breakdown(model: ConfoundedModel, other: ConfoundedModel | float) -> float:

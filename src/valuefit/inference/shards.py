@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from valuefit.inference.clusters import MIN_BLOCK_STEPS, Clusters
 from valuefit.inference.error_estimate import LinearFunction
@@ -58,10 +58,15 @@ class Shard:
 
 
 class Shards(Protocol):
-    """The shards of a log, wherever they are. clusters: how many there are in all."""
+    """The shards of a log, wherever they are. clusters: how many there are in all.
+
+    can_be_cut: whether clusters can be cut into blocks; where not, steps of two evaluations cannot be compared either.
+    """
 
     @property
     def clusters(self) -> int: ...
+    @property
+    def can_be_cut(self) -> bool: ...
 
     @property
     def one_cluster(self) -> str:
@@ -79,6 +84,8 @@ class LogInMemory:
     """A log in memory: one shard."""
 
     shard: Shard
+
+    can_be_cut: ClassVar[bool] = True
 
     @property
     def clusters(self) -> int:
